@@ -9,6 +9,7 @@ from typing import Literal
 
 from sweeper.analysis.bottleneck import Verdict, verdict_on
 from sweeper.analysis.confirmation import TIE, Ratio
+from sweeper.analysis.formatting import interval, seconds
 from sweeper.analysis.summary import Summary
 from sweeper.core.record import TrialRecord
 
@@ -133,3 +134,16 @@ def _side(summary: Summary, record: TrialRecord, loss: float | None) -> Side:
 def _known(value: float | None) -> float | None:
     # A measurement has NaN for a missing figure.
     return value if value is not None and math.isfinite(value) else None
+
+
+def later_pace(side: Side, ratio: Ratio) -> str:
+    """Returns the 95% interval of the winner's later speed on this machine; empty if it is unknown.
+
+    It is in seconds per epoch, or in samples per second if the epoch's length is unknown.
+    """
+    if ratio.speed_low is None or ratio.speed_high is None or not math.isfinite(ratio.speed_high):
+        return ""
+    if side.epoch_seconds is None:
+        return interval(ratio.speed_low, ratio.speed_high, "{:,.0f}")
+    samples = side.epoch_seconds * side.throughput
+    return f"[{seconds(samples / ratio.speed_high)}, {seconds(samples / ratio.speed_low)}]"

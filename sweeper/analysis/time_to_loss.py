@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.intervals import LEVEL
+from sweeper.analysis.intervals import LEVEL, interval
 from sweeper.analysis.projection import Curve, samples_to_loss
+
+Points = tuple[tuple[int, float], ...]
+"""A curve: (training samples, validation loss)."""
 
 MAX_SAMPLES = 3
 """Largest multiple of the baseline's samples that the winner may need."""
@@ -30,6 +33,8 @@ class TimeToLoss:
         ratio: Geometric mean over seeds of the ratio of samples, times the confirmed ratio of speeds.
         low: Lower end of the 95% interval for one later training of each, `high` the upper one.
         samples: For each seed, the samples after which the baseline and the winner reached it.
+        baseline: The baseline's loss curve with each seed, `winner` the winner's; empty in files of earlier
+            versions.
     """
 
     loss: float
@@ -37,6 +42,8 @@ class TimeToLoss:
     low: float
     high: float
     samples: tuple[tuple[float, float], ...]
+    baseline: tuple[Points, ...] = ()
+    winner: tuple[Points, ...] = ()
 
     @property
     def samples_ratio(self) -> float:
@@ -75,6 +82,8 @@ def time_to_loss(
         low=math.exp(mean - half),
         high=math.exp(mean + half) if math.isfinite(half) else math.inf,
         samples=tuple(samples),
+        baseline=tuple(map(tuple, baseline)),
+        winner=tuple(map(tuple, winner)),
     )
 
 
@@ -87,3 +96,14 @@ def _half(logs: Sequence[float], speed: Ratio, one: float) -> float:
     times = float(stdtrit(len(logs) - 1, 0.5 + LEVEL / 2))
     of_samples = times * statistics.stdev(logs) * math.sqrt(1 + 1 / len(logs))
     return math.hypot(of_samples, math.log(speed.high / speed.low) / 2, one)
+
+
+def band(curves: Sequence[Curve]) -> list[tuple[int, float, float, float]]:
+    """Returns samples, mean loss and the ends of its 95% interval, at each point that all curves have."""
+    found = []
+    for points in zip(*curves, strict=False):
+        losses = [loss for _, loss in points]
+        if len(losses) < 2 or len({samples for samples, _ in points}) > 1:
+            break
+        found.append((points[0][0], *interval(losses)))
+    return found

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sweeper.analysis.bottleneck import is_unexamined
 from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.decision import Decision, Side, decide
+from sweeper.analysis.decision import Decision, Side, decide, later_pace
 from sweeper.analysis.finalists import SPEEDS
 from sweeper.analysis.formatting import (
     figure,
@@ -221,13 +221,8 @@ def _pace(side: Side) -> str:
 
 
 def _later(side: Side, ratio: Ratio) -> str:
-    """Returns the 95% interval of a later speed, in the unit of `_pace`."""
-    if ratio.speed_low is None or ratio.speed_high is None or not math.isfinite(ratio.speed_high):
-        return ""
-    if side.epoch_seconds is None:
-        return f" {interval(ratio.speed_low, ratio.speed_high, '{:,.0f}')}"
-    samples = side.epoch_seconds * side.throughput
-    return f" [{seconds(samples / ratio.speed_high)}, {seconds(samples / ratio.speed_low)}]"
+    found = later_pace(side, ratio)
+    return f" {found}" if found else ""
 
 
 def _way(side: Side) -> str:

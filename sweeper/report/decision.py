@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.analysis.confirmation import Ratio
+from sweeper.analysis.decision import later_pace
 from sweeper.analysis.finalists import SPEEDS
 from sweeper.analysis.formatting import (
     figure,
@@ -72,7 +73,11 @@ def headline(m: ReportData) -> str:
         values = (metric(goal, value_at(m, each, goal)) for each in (m.baseline, m.best))
         aim = f"{TITLES.get(goal, goal)} from {' to '.join(values)}"
         return f"Trial {name}: {aim}; {speed} as fast as your baseline, {known}."
-    return f"Trial {name} is {speed} as fast as your baseline, {known}."
+    if (sooner := m.summary.to_loss) is not None:
+        aim = f"your baseline's loss {times(sooner.ratio)} as soon"
+        return f"Trial {name}: {aim}; {speed} as fast as your baseline, {known}."
+    missed = "" if m.summary.missed_loss is None else ", but misses its loss"
+    return f"Trial {name} is {speed} as fast as your baseline{missed}, {known}."
 
 
 def facts(m: ReportData) -> Iterator[Fact]:
@@ -94,10 +99,12 @@ def facts(m: ReportData) -> Iterator[Fact]:
         yield Fact("to your baseline's loss", "not reached", known)
     known = _interval(found.ratio) if found.ratio else "one measurement, no interval"
     yield Fact("vs your baseline", times(found.speedup), known)
+    later = later_pace(best, found.ratio) if found.ratio else ""
+    sure = f"later {later}, " if later else ""
     if base.epoch_seconds is not None and best.epoch_seconds is not None:
-        yield Fact("per epoch", seconds(best.epoch_seconds), f"was {seconds(base.epoch_seconds)}")
+        yield Fact("per epoch", seconds(best.epoch_seconds), f"{sure}was {seconds(base.epoch_seconds)}")
     else:
-        yield Fact("samples per second", figure(best.throughput), f"was {figure(base.throughput)}")
+        yield Fact("samples per second", figure(best.throughput), f"{sure}was {figure(base.throughput)}")
     if best.hours is not None and base.hours is not None:
         yield Fact("your production run", seconds(3600 * best.hours), f"was {seconds(3600 * base.hours)}")
         cost, before = m.summary.cost(best.record), m.summary.cost(base.record)

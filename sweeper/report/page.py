@@ -19,6 +19,7 @@ from sweeper.report.html import (
     legend,
     table_block,
 )
+from sweeper.report.learning_chart import learning
 from sweeper.report.plotly import plotly
 from sweeper.report.report_data import ReportData
 from sweeper.report.text import Html, as_json, as_lines, element, join
@@ -91,6 +92,7 @@ def _body(m: ReportData) -> tuple[Html, list[Chart]]:
     contents = {
         "best": join(
             *map(table_block, trial_tables.best_of(m)),
+            chart(learning(m)),
             chart(trial_charts.front(m)),
             _none("Nothing has been measured.") if not m.ended else "",
         ),

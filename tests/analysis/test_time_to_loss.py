@@ -8,7 +8,7 @@ import random
 import pytest
 
 from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.time_to_loss import target, time_to_loss
+from sweeper.analysis.time_to_loss import band, target, time_to_loss
 
 SPEED = Ratio(number=3, ratio=4.0, low=3.6, high=4.4, throughput=400.0, rounds=(400.0,) * 5)
 
@@ -72,3 +72,13 @@ def test_one_seed_has_no_interval():
     found = time_to_loss(curve(1.0)[-1][1], [curve(1.0)], [curve(1.0)], SPEED, 0.0)
     assert found is not None
     assert (found.low, found.high) == (0.0, math.inf)
+
+
+def test_the_band_ends_where_the_first_curve_does():
+    curves = [((10, 1.0), (20, 0.8), (30, 0.6)), ((10, 1.2), (20, 1.0))]
+    found = band(curves)
+    assert [samples for samples, *_ in found] == [10, 20]
+    _, mean, low, high = found[0]
+    assert mean == pytest.approx(1.1)
+    assert low < 1.0 < 1.2 < high
+    assert band(curves[:1]) == []

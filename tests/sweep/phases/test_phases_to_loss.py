@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from sweeper.cli.summary import decision
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement
 from sweeper.errors import UserError
+from sweeper.report.decision import headline
+from sweeper.report.learning_chart import learning
+from sweeper.report.report_data import gather
 from sweeper.sweep.phases.to_loss import SEEDS
-from sweeper.sweep.store.load import NUM_SEEDS
+from sweeper.sweep.store.load import NUM_SEEDS, load_sweep
 from sweeper.testing.noop import made_up
 from sweeper.testing.replay import FALL
 
@@ -156,3 +160,28 @@ def test_a_curve_with_few_points_shows_no_time(bench: Bench, monkeypatch: pytest
 def test_where_it_is_asked_for_the_loss_is_measured_without_a_limit(bench: Bench) -> None:
     ran = bench.run(spec_of(constraints={}, confirm={"to_loss": True}), loss=slower_by(1.2))
     assert ran.sweep.confirmation.to_loss is not None
+
+
+def test_the_report_draws_both_learning_curves_over_time(bench: Bench) -> None:
+    sweep = bench.run(spec_of(constraints=LIMIT), loss=slower_by(1.2)).sweep
+    material = gather(sweep)
+    chart = learning(material)
+    assert chart is not None
+    assert [each.name for each in chart.marks if not each.dashed] == ["baseline", "winner"]
+    ends = {each.name: (each.x[-1], each.y[-1]) for each in chart.marks if not each.dashed}
+    (slow, loss), (fast, reached) = ends["baseline"], ends["winner"]
+    assert loss == pytest.approx(1.0)
+    assert reached <= loss
+    # The winner's last point is the first one at or below the loss.
+    assert slow / fast == pytest.approx(sweep.confirmation.to_loss.ratio, rel=0.05)
+    assert "your baseline's loss" in headline(material)
+
+
+def test_a_report_without_curves_of_an_earlier_version_draws_none(bench: Bench) -> None:
+    sweep = bench.run(spec_of(constraints=LIMIT), loss=slower_by(1.2)).sweep
+    path = sweep.journal.folder / "result.json"
+    tree = json.loads(path.read_text())
+    for name in ("baseline", "winner"):
+        del tree["to_loss"][name]
+    path.write_text(json.dumps(tree))
+    assert learning(gather(load_sweep(sweep.journal))) is None
