@@ -68,7 +68,7 @@ def test_a_killed_workers_trial_is_lost_and_the_next_worker_takes_another(
     gpus = [handle.place.gpu for handle in handles if handle.place]
     assert sorted(gpus) == ["0", "1"]
     assert [handle.place.num_neighbours for handle in handles if handle.place] == [1, 1]
-    assert wait_for(lambda: len(left_in(cluster)) == 8, WAIT_SECONDS), "server, two keepers, trial of each"
+    assert wait_for(lambda: len(left_in(cluster)) == 10, WAIT_SECONDS), "a server, two keepers, two trials"
     cluster.kill(int(gpus[0]))
     began = time.monotonic()
     outcome = handles[0].result(timeout=WAIT_SECONDS)
@@ -76,7 +76,7 @@ def test_a_killed_workers_trial_is_lost_and_the_next_worker_takes_another(
     assert isinstance(outcome, Failure)
     assert outcome.kind is FailureKind.LOST
     assert "was lost" in outcome.message
-    assert wait_for(lambda: len(left_in(cluster)) == 4, WAIT_SECONDS), "the trial ends with its worker"
+    assert wait_for(lambda: len(left_in(cluster)) == 5, WAIT_SECONDS), "the trial ends with its worker"
     assert not handles[1].done()
     assert shared.capacity == 1
     waiting = shared.submit(fault_job(tmp_path / "c"))

@@ -191,8 +191,8 @@ def test_a_killed_nodes_trial_is_lost_in_seconds_and_runs_again_on_the_next_node
         assert wait_for(lambda: launcher.capacity == 2, WAIT_SECONDS)
         handles = [launcher.submit(fault_job(tmp_path / uid, "sleep")) for uid in "ab"]
         assert len({handle.place.worker for handle in handles if handle.place}) == 2
-        assert wait_for(lambda: len(left_in(cluster)) == 8, WAIT_SECONDS), (
-            "server, two keepers, trial of each"
+        assert wait_for(lambda: len(left_in(cluster)) == 10, WAIT_SECONDS), (
+            "a server, two keepers, two trials"
         )
         cluster.order("kill")
         began = time.monotonic()
@@ -202,7 +202,7 @@ def test_a_killed_nodes_trial_is_lost_in_seconds_and_runs_again_on_the_next_node
         outcome = lost.result()
         assert isinstance(outcome, Failure)
         assert outcome.kind is FailureKind.LOST
-        assert wait_for(lambda: len(left_in(cluster)) == 4, WAIT_SECONDS)
+        assert wait_for(lambda: len(left_in(cluster)) == 5, WAIT_SECONDS)
         waiting = launcher.submit(fault_job(tmp_path / "c"))
         assert not wait_for(waiting.done, 0.5)
         cluster.order("add")
