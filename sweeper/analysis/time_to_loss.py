@@ -20,7 +20,7 @@ Points = tuple[tuple[int, float], ...]
 MAX_SAMPLES = 3
 """Largest multiple of the baseline's samples that the winner may need."""
 
-MIN_POINTS = 6
+MIN_POINTS = 3
 """Fewest points of a curve that show when it reaches a loss."""
 
 
