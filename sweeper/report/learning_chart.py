@@ -9,6 +9,7 @@ from sweeper.analysis.projection import Curve
 from sweeper.analysis.time_to_loss import band
 from sweeper.report.chart import Axis, Chart, Marks
 from sweeper.report.report_data import ReportData
+from sweeper.report.trial_charts import wide_axis
 
 
 def learning(m: ReportData) -> Chart | None:
@@ -30,7 +31,7 @@ def learning(m: ReportData) -> Chart | None:
         key="learning",
         title="Loss over training time",
         alt=f"Validation loss of the baseline and the winner over training time, down to {loss(found.loss)}.",
-        x=Axis("training time, s"),
+        x=wide_axis("training time, s", (at for each in marks for at in each.x if at is not None)),
         y=Axis("validation loss"),
         marks=tuple(marks),
         wide=True,

@@ -142,8 +142,8 @@ def front(m: ReportData) -> Chart | None:
         key="front",
         title="Objectives",
         alt=f"{first} against {second}; {len(edge)} trials are on the Pareto front.",
-        x=_wide_axis(_named(first), places.values()),
-        y=_wide_axis(_named(second), heights.values()),
+        x=wide_axis(_named(first), places.values()),
+        y=wide_axis(_named(second), heights.values()),
         marks=(*([line] if len(edge) > 1 else []), *_by_outcome(m, lambda r: r.metric(first), heights)),
         wide=True,
     )
@@ -201,10 +201,10 @@ def _said(m: ReportData, record: TrialRecord) -> str:
 
 
 def _speed_axis(speeds: Iterable[float]) -> Axis:
-    return _wide_axis(SPEED, speeds)
+    return wide_axis(SPEED, speeds)
 
 
-def _wide_axis(title: str, values: Iterable[float]) -> Axis:
+def wide_axis(title: str, values: Iterable[float]) -> Axis:
     """Returns an axis that is logarithmic if the largest value is many times the smallest."""
     found = [value for value in values if math.isfinite(value)]
     wide = bool(found) and min(found) > 0 and max(found) / min(found) >= LOG_FROM
