@@ -19,7 +19,7 @@ MEMORY_TARGET = (0.5, 0.8)
 ACCUMULATION = "half the batch, accumulated over two steps"
 """A remedy for running out of memory that does not change what is learnt."""
 
-RECOMPUTATION = "activations recomputed in place of stored"
+RECOMPUTATION = "activations recomputed instead of stored"
 """Another one, which is slower by about a third per sample."""
 
 MAX_WORKERS = 8

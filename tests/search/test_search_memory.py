@@ -157,3 +157,18 @@ def test_headroom_is_left_free():
     assert 0.8 * LIMIT < peak_of(asked) < LIMIT
     assert model.fits(asked)
     assert not model.fits(asked, headroom=0.3)
+
+
+def test_recomputed_activations_are_expected_to_need_less_before_any_trial():
+    seen = [
+        Seen(config=TrialConfig(batch_size=size), peak_gib=1.0 + size / 1000)
+        for size in (250, 1000, 4000, 8000)
+    ]
+    model = MemoryModel(seen, 12.0)
+    stored, lean = (
+        model.predict(TrialConfig(batch_size=8000, activation_checkpointing=each)) for each in (False, True)
+    )
+    assert stored is not None
+    assert lean is not None
+    # Only what is stored per sample shrinks.
+    assert 0.5 * stored.gib < lean.gib < 0.8 * stored.gib

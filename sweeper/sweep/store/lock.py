@@ -1,4 +1,4 @@
-"""Allows one supervisor per sweep. The kernel releases its lock, and an epoch number stops a stale one."""
+"""Allows one supervisor per sweep: a lock that ends with its process, and an epoch number for a stale one."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class WorkerLoader:
                 yield Handed(batch, len(next(iter(batch.values()))), 0)
 
     def _begun(self) -> Iterator[Batch]:
-        """Returns the batches of an epoch, whose workers are started.
+        """Starts the workers and returns the batches of one epoch.
 
         Raises:
             TrialFailedError: The data set cannot be sent to workers that are started this way.

@@ -9,6 +9,7 @@ import pytest
 from replays import Bench, spec_of, throughput
 
 from sweeper.core.config import TrialConfig
+from sweeper.core.job import Job
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement
 from sweeper.search import Hints
 from sweeper.search.guidance import RECOMPUTATION
@@ -110,17 +111,22 @@ def test_what_is_expected_not_to_fit_is_not_run(bench):
     )
 
 
+def _in_place(bench: Bench) -> list[tuple[TrialConfig, Job]]:
+    """Each configuration that was passed over, with the next job."""
+    return [
+        (one.job.config, other.job)
+        for one, other in itertools.pairwise(entries_of(bench))
+        if getattr(one.outcome, "kind", "") == "oom_expected"
+    ]
+
+
 def test_half_of_a_batch_that_does_not_fit_is_run_in_its_place(bench):
     spec = spec_of(space=WIDE, search={"trials": 20, "seed": 3}, constraints={}, also_try=[])
     bench.run(spec, on_a_gpu, devices=[GPU])
-    entries = entries_of(bench)
-    offered = [
-        (one.job.config, other.job.config)
-        for one, other in itertools.pairwise(entries)
-        if getattr(one.outcome, "kind", "") == "oom_expected" and other.job.config.accumulate_steps > 1
-    ]
+    offered = [pair for pair in _in_place(bench) if pair[1].config.accumulate_steps > 1]
     assert 1 <= len(offered) <= 3
-    for refused, run in offered:
+    for refused, job in offered:
+        run = job.config
         # A batch that cannot be halved evenly loses a sample.
         assert 0 <= refused.global_batch - run.global_batch < run.accumulate_steps
         assert peak(run) <= GPU.memory_gib
@@ -140,15 +146,10 @@ def test_what_does_not_fit_is_run_with_recomputed_activations(bench):
 
     spec = spec_of(space=space, search={"trials": 24, "seed": 3}, constraints={}, also_try=[])
     bench.run(spec, lean, devices=[GPU])
-    entries = entries_of(bench)
-    offered = [
-        (one.job.config, other.job.config)
-        for one, other in itertools.pairwise(entries)
-        if other.job.origin.startswith(RECOMPUTATION)
-    ]
+    offered = [pair for pair in _in_place(bench) if pair[1].origin.startswith(RECOMPUTATION)]
     assert offered
-    for refused, run in offered:
-        assert run == refused.replace({"activation_checkpointing": True})
+    for refused, job in offered:
+        assert job.config == refused.replace({"activation_checkpointing": True})
 
 
 def test_a_limit_on_memory_is_a_limit_for_the_model(bench):
