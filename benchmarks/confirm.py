@@ -1,6 +1,6 @@
 """Whether the intervals of the confirmation mean what they say, and its winners hold.
 
-python benchmarks/confirm.py [recorded live winners to_loss peers]
+python benchmarks/confirm.py [recorded live winners to_loss peers by_hand]
                                         writes benchmarks/results/<device>/confirm.json
 
 recorded   2,000 confirmations drawn from recorded repeats of the same configuration: how often a
@@ -10,11 +10,13 @@ live       the same with real processes while another one loads a core: 20 of a 
 winners    20 short sweeps of five workloads: whether their intervals hold later, and in production
 to_loss    three sweeps whose winner trains to the baseline's loss: 20 more trainings of both, other seeds
 peers      an LSTM and an MLP against their plain baselines, in at most three minutes each
+by_hand    the MLP's winner against a loop written by hand, at the best of its settings that keep the loss
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import random
@@ -28,7 +30,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, Figure, chosen, device_folder, publish
+from common import RESULTS, Figure, chosen, device_folder, publish, spread
 from surfaces import recordings
 from verdicts import BARS, Bench, busy
 
@@ -65,6 +67,9 @@ ONE_THREAD = "fix.device.cpu_threads=1"
 PLAN = MeasurePlan(window_seconds=0.5, repeats=1, warmup_cap_seconds=5, cap_seconds=0.75, diagnose=False)
 TRAINING_PLAN = replace(PLAN, window_seconds=1.0, repeats=3, cap_seconds=4.0)
 """As long as the baselines' trainings take."""
+HAND_BATCHES, HAND_ROUNDS = (256, 512, 1024, 2048), 15
+LOSS_SAMPLES, MAX_LOSS_RATIO = 102_400, 1.05
+"""As in benchmarks/peers/mlp.yaml."""
 
 
 def recorded() -> Iterator[Figure]:
@@ -318,6 +323,54 @@ def peers() -> Iterator[Figure]:
         )
 
 
+def by_hand() -> Iterator[Figure]:
+    """Yields the speed of the MLP's winner, divided by that of the best loop written by hand."""
+    with tempfile.TemporaryDirectory() as home:
+        _sweeper("run", "benchmarks/peers/mlp.yaml", "--home", home)
+        trials = Path(home) / "sweeps" / "peer-mlp" / "trials"
+        number = json.loads(_sweeper("show", "peer-mlp", "--json", "--home", home))["winner"]["number"]
+        winner, baseline = read_job(trials / f"{number:04d}"), read_job(trials / "0000")
+        print(f"winner: {winner.config.flatten()}", flush=True)
+        bench = Bench(Path(home))
+
+        def measured(job: Job, plan: MeasurePlan = PLAN, **changes: Any) -> Measurement:
+            found = bench.trial(job, job.config.replace(changes), plan).outcome
+            assert isinstance(found, Measurement), found
+            return found
+
+        def loss(job: Job, **changes: Any) -> float:
+            quality = measured(job, replace(PLAN, quality_samples=LOSS_SAMPLES), **changes).quality
+            assert quality is not None
+            return quality.val_loss
+
+        limit = MAX_LOSS_RATIO * loss(baseline)
+        batches = (
+            (precision, size)
+            for precision, size in itertools.product(("fp32", "bf16"), HAND_BATCHES)
+            if loss(winner, batch_size=size, **{"precision.amp": precision}) <= limit
+        )
+        tried = {
+            (precision, size, threads): _hand_written(precision, size, threads)
+            for precision, size in batches
+            for threads in (1, 2)
+        }
+        best = max(tried, key=lambda each: tried[each])
+        print(f"by hand: {best} of {tried}", flush=True)
+        ratios = []
+        for count in range(HAND_ROUNDS):
+            turns = [lambda: measured(winner, TRAINING_PLAN).throughput, lambda: _hand_written(*best)]
+            speeds = [turn() for turn in turns[:: 1 if count % 2 else -1]][:: 1 if count % 2 else -1]
+            ratios.append(speeds[0] / speeds[1])
+        bench.launcher.close()
+    yield replace(spread(ratios), figure="peers: MLP, winner / by hand", bar=">= 1.0", unit="x")
+
+
+def _hand_written(precision: str, size: int, threads: int) -> float:
+    script = str(ROOT / "benchmarks" / "handwritten.py")
+    command = [sys.executable, script, precision, str(size), str(threads)]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
 def _sweeper(*arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "sweeper", *arguments], capture_output=True, text=True, cwd=ROOT, check=False
@@ -332,7 +385,14 @@ def _plain(title: str, value: float, unit: str, repeats: int, bar: str = "") -> 
     return Figure(figure=title, value=value, low=value, high=value, bar=bar, unit=unit, repeats=repeats)
 
 
-PARTS = {"recorded": recorded, "live": live, "winners": winners, "to_loss": to_loss, "peers": peers}
+PARTS = {
+    "recorded": recorded,
+    "live": live,
+    "winners": winners,
+    "to_loss": to_loss,
+    "peers": peers,
+    "by_hand": by_hand,
+}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A pipeline for benchmarks: convolutions, a BiLSTM and CTC on made-up clips of any length."""
+"""A pipeline for benchmarks: convolutions, a BiLSTM and CTC on synthetic clips of any length."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The tabular MLP's training step as one would write it by hand for speed: the mark for ours.
 
-python benchmarks/handwritten.py [fp32|bf16]            prints samples/s
+python benchmarks/handwritten.py [fp32|bf16 [BATCH [THREADS]]]            prints samples/s
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ import torch
 from torch import Tensor, nn
 
 ROWS, FEATURES, HIDDEN, BATCH = 200_000, 30, 128, 512
+SAMPLES = 1_000_000
+"""That are timed."""
 
 
-def batches(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields (x, y) [BATCH] for ever, in a new order each epoch, without a ragged one at its end."""
+def batches(x: Tensor, y: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields (x, y) [size] for ever, in a new order each epoch, without a ragged one at its end."""
     while True:
         order = torch.randperm(len(y), device=y.device)
-        for index in order[: len(y) // BATCH * BATCH].split(BATCH):
+        for index in order[: len(y) // size * size].split(size):
             yield x.index_select(0, index), y.index_select(0, index)
 
 
-def training(precision: str = "fp32", device: str = "cpu") -> Callable[[int], Tensor]:
+def training(precision: str = "fp32", device: str = "cpu", size: int = BATCH) -> Callable[[int], Tensor]:
     """Returns a function that trains for so many steps and returns the last loss."""
     torch.manual_seed(0)
     x, y = torch.randn(ROWS, FEATURES, device=device), torch.randn(ROWS, device=device)
@@ -32,7 +34,7 @@ def training(precision: str = "fp32", device: str = "cpu") -> Callable[[int], Te
         nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1)
     ).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0, fused=True)
-    source = batches(x, y)
+    source = batches(x, y, size)
     bf16 = torch.autocast(device, dtype=torch.bfloat16) if precision == "bf16" else None
 
     def train(steps: int) -> Tensor:
@@ -49,9 +51,11 @@ def training(precision: str = "fp32", device: str = "cpu") -> Callable[[int], Te
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    train = training(*sys.argv[1:])
-    train(200)
+    precision, size, threads = [*sys.argv[1:], *("fp32", BATCH, 1)[len(sys.argv) - 1 :]]
+    torch.set_num_threads(int(threads))
+    train = training(str(precision), size=int(size))
+    steps = SAMPLES // int(size)
+    train(steps // 10)
     began = time.perf_counter()
-    train(2000).item()
-    print(f"{2000 * BATCH / (time.perf_counter() - began):,.0f} samples/s")
+    train(steps).item()
+    print(steps * int(size) / (time.perf_counter() - began))

@@ -1,4 +1,4 @@
-"""A small CNN on made-up images which are cropped, flipped and brightened, each by its own number."""
+"""A small CNN on synthetic images which are cropped, flipped and brightened, each by its own number."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from common import Figure, publish
 
 from pipelines import kuairand
-from pipelines.kuairand.made_up import MadeUp
-from pipelines.kuairand.made_up_files import write_csv
+from pipelines.kuairand.synthetic import SyntheticLog
+from pipelines.kuairand.synthetic_files import write_csv
 
 ROWS = 5_000_000
 USERS, ROWS_PER_VIDEO = 1000, 5
@@ -42,7 +42,7 @@ def prepare(folder: str) -> None:
 def main() -> None:
     rows = int(sys.argv[1]) if sys.argv[1:] else ROWS
     figures, digests = [], set()
-    made = MadeUp(USERS, rows // ROWS_PER_VIDEO, rows, seed=0)
+    made = SyntheticLog(USERS, rows // ROWS_PER_VIDEO, rows, seed=0)
     for kind, parts in (("whole", 1), ("shards", SHARDS)):
         with tempfile.TemporaryDirectory() as folder:
             write_csv(made, Path(folder), parts=parts)

@@ -1,4 +1,4 @@
-"""A pipeline for benchmarks: an LSTM of 128 on windows of 30 days of a made-up series."""
+"""A pipeline for benchmarks: an LSTM of 128 on windows of 30 days of a synthetic series."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ from sweeper.sweep.observer import Quiet
 from sweeper.sweep.phases.search import Search
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.trial_runner import TrialRunner
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
 
@@ -110,7 +110,7 @@ class Cluster(ReplayLauncher):
 
         def surface(config: TrialConfig) -> Measurement:
             peak = 0.5 + config.batch_size * int(config.model["hidden_size"] or 64) / 64 / 1000
-            measured = made_up(speed(config) * noise.gauss(1, 0.01))
+            measured = synthetic(speed(config) * noise.gauss(1, 0.01))
             return dataclasses.replace(measured, gpu_mem_peak_gib=peak, device=GPU)
 
         devices = [dataclasses.replace(GPU, uuid=f"GPU-{i}") for i in range(workers)]

@@ -13,7 +13,7 @@ from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.sweep.observer import Status
 from sweeper.sweep.run import Ran, run_sweep
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
 
@@ -61,7 +61,7 @@ def throughput(config: TrialConfig) -> float:
 
 def surface(config: TrialConfig) -> Measurement | Failure:
     """Resident beats workers beats rows; larger batches are faster; nothing fails."""
-    return made_up(throughput(config))
+    return synthetic(throughput(config))
 
 
 def failing(*kinds: FailureKind, message: str = "it broke") -> Any:

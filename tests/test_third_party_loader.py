@@ -23,7 +23,7 @@ from sweeper.errors import UserError
 from sweeper.execution.local import LocalLauncher
 from sweeper.spec import SweepSpec
 from sweeper.testing.loader_conformance import LoaderConformance, numbered
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 from sweeper.trainer.data import make_loader
 
 REPOSITORY = Path(__file__).parents[1]
@@ -138,7 +138,7 @@ def test_a_sweep_is_listed_and_shown_after_the_distribution_is_gone(folder, tmp_
 
     def surface(config: TrialConfig) -> Measurement:
         turbo = config.loader.kind == "turbo"
-        return made_up(9.0 * config.batch_size) if turbo else made_up(throughput(config))
+        return synthetic(9.0 * config.batch_size) if turbo else synthetic(throughput(config))
 
     Bench(tmp_path / "home").run(spec, surface)
     sys.path.remove(str(folder))

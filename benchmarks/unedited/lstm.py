@@ -4,7 +4,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Windows(Dataset):
-    """Windows of 60 days of 21 made-up series."""
+    """Windows of 60 days of 21 synthetic series."""
 
     def __init__(self):
         g = torch.Generator().manual_seed(0)

@@ -68,7 +68,7 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
             - a folder with one folder of ready windows (.npy, [channels, time]) per class;
             - a .npz file with X [windows, channels, time], y [windows] and perhaps split (train or
               another word) or recording [windows].
-            Without a path `recordings` of `seconds` are made up from `seed`. `val_fraction` of each
+            Without a path `recordings` of `seconds` are generated from `seed`. `val_fraction` of each
             class's recordings, drawn with `seed`, is held back.
 
     Returns:
@@ -94,8 +94,8 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
         made = make_recordings(opt["recordings"], opt["seconds"], opt["seed"])
         pieces, window = [cut(name, x, spans, opt)[0] for name, x, spans in made], opt["window"]
         notes.append(
-            f"The data is made up: {opt['recordings']} recordings of {opt['seconds']} s of six people who do "
-            "not exist; nothing here was measured. `data.path` names real recordings."
+            f"The data is synthetic: {opt['recordings']} recordings of {opt['seconds']} s of six people who "
+            "do not exist; nothing here was measured. `data.path` names real recordings."
         )
     kept, classes = arrays(split(pieces, opt["val_fraction"], opt["seed"], notes), notes)
     return Prepared(

@@ -68,7 +68,7 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
         data: `path` (a folder of KuaiRand-Pure, 1K or 27K, in shards or not), `logs` (standard, random
             or all), `phase` (pretrain: a sample is a row; simulate: `candidates` rows of one user),
             `val_share`, `val_samples` (at most so many, drawn at random); without a path `users`,
-            `videos`, `rows` and `seed` of made-up data.
+            `videos`, `rows` and `seed` of synthetic data.
 
     Returns:
         `user_numeric` and `video_numeric` [rows, features] float32, standardised by the users and
@@ -86,19 +86,19 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
     if not 0 < opt["val_share"] < 1:
         raise UserError(f"`0 < data.val_share < 1` must hold, but got {opt['val_share']!r}.")
     notes: list[str] = []
-    made_up = None
+    synthetic = None
     if opt["path"]:
         from .files import read_folder  # needs pandas, and a trial only calls build
 
         users, videos, log = read_folder(Path(opt["path"]), opt["logs"], notes)
     else:
-        from .made_up import MadeUp
+        from .synthetic import SyntheticLog
 
         choice("data.source", opt["source"], ("synthetic",))
-        made_up = MadeUp(opt["users"], opt["videos"], opt["rows"], opt["seed"])
-        users, videos, log = made_up.users, made_up.videos, made_up.log
+        synthetic = SyntheticLog(opt["users"], opt["videos"], opt["rows"], opt["seed"])
+        users, videos, log = synthetic.users, synthetic.videos, synthetic.log
         notes.append(
-            f"The log is made up: {opt['rows']} impressions of {len(users.codes)} users whose clicks "
+            f"The log is synthetic: {opt['rows']} impressions of {len(users.codes)} users whose clicks "
             "follow a known function of the features; `data.path` names a KuaiRand folder."
         )
     if len(log.user) < 20:
@@ -145,9 +145,9 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
             "num_codes": first,
             # What a policy picks decides what its loss is of.
             "constant": {} if simulated else constant_losses(train, val),
-            "best": made_up.best_losses(val_rows) if made_up and not simulated else {},
+            "best": synthetic.best_losses(val_rows) if synthetic and not simulated else {},
         },
-        synthetic=made_up is not None,
+        synthetic=synthetic is not None,
         notes=notes,
     )
 

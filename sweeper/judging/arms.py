@@ -140,9 +140,24 @@ def patched(text: bytes, name: str, command: Sequence[str], folder: Path) -> Ite
 
 
 def _mirrored(name: str, command: Sequence[str], folder: Path, root: Path, mirror: Path) -> Arm:
-    """Returns the arm of a command in the mirror of a repository."""
+    """Returns the arm of a command in the mirror of a repository.
+
+    Absolute paths of the repository's files, which lead out of the mirror, become relative.
+    """
+
+    def moved(word: str) -> str:
+        option, equals, value = word.rpartition("=")
+        path = Path(value)
+        if not path.is_absolute() or not path.is_file():
+            return word
+        path = path.resolve()
+        # An environment of Python in the repository is not mirrored.
+        if not path.is_relative_to(root) or not (mirror / path.relative_to(root)).exists():
+            return word
+        return f"{option}{equals}{os.path.relpath(path, folder.resolve())}"
+
     place = mirror / folder.relative_to(root)
-    return Arm(name=name, command=tuple(command), folder=place, mirrors=(root, mirror))
+    return Arm(name=name, command=tuple(map(moved, command)), folder=place, mirrors=(root, mirror))
 
 
 def root_of(folder: Path) -> Path:

@@ -16,7 +16,7 @@ from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar, TrialConfig, fiel
 from sweeper.core.launchers import LAUNCHERS
 from sweeper.core.metrics import METRICS, OBJECTIVES, find_metric, metric_row
 from sweeper.core.registry import Registry
-from sweeper.core.samplers import SAMPLERS
+from sweeper.core.samplers import AUTO, CLIMB, SAMPLERS
 from sweeper.core.script import FOLDER
 from sweeper.core.template import names_in
 from sweeper.errors import UserError, did_you_mean
@@ -66,10 +66,7 @@ def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     if "command" in tree and _mapping(tree.get("measure")).get("cold_cache") is True:
         text = "`measure.cold_cache: true` is for pipelines, but got a `command`, which reads its own data."
         yield Mistake(("measure", "cold_cache"), f"{text} Remove it.")
-    warm = _mapping(tree.get("search")).get("warm_start")
-    if _mapping(tree.get("confirm")).get("ladder") is True and warm not in (None, LATEST, NONE):
-        text = f"`search.warm_start: {warm}` has no effect with `confirm.ladder: true`. Remove one of them."
-        yield Mistake(("search", "warm_start"), text)
+    yield from _no_effect_on_search(_mapping(tree.get("search")), tree)
     if _mapping(tree.get("confirm")).get("to_loss") is True:
         text = ""
         if "command" in tree:
@@ -112,6 +109,19 @@ def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     for path, name in _metrics(tree):
         if text := _unknown_metric(name):
             yield Mistake(path, text, at_key=path[0] == "constraints")
+
+
+def _no_effect_on_search(search: Mapping[str, Any], tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yields a mistake for each option of the search that another option turns off."""
+    has_ladder = _mapping(tree.get("confirm")).get("ladder") is True
+    warm, regret, sampler = (search.get(name) for name in ("warm_start", "regret", "sampler"))
+    if has_ladder and warm not in (None, LATEST, NONE):
+        text = f"`search.warm_start: {warm}` has no effect with `confirm.ladder: true`. Remove one of them."
+        yield Mistake(("search", "warm_start"), text)
+    other = "confirm.ladder: true" if has_ladder else f"search.sampler: {sampler}"
+    if regret is not None and (has_ladder or sampler not in (None, AUTO, CLIMB)):
+        text = f"`search.regret: {regret}` has no effect with `{other}`. Remove one of them."
+        yield Mistake(("search", "regret"), text)
 
 
 _NODES: Mapping[str, tuple[Collection[str], Collection[str]]] = {

@@ -236,7 +236,7 @@ class Search(Section):
         minutes: Limit for the whole sweep, including confirmation; null for none.
         patience: The search ends after this many trials in a row without a better one.
         regret: The search ends once no change of the best trial is expected to gain more than this share;
-            null turns this off. It applies to the samplers `auto` and `climb` only.
+            null turns this off. Only the samplers `auto` and `climb` can say.
         memory_headroom: Share of the memory limit that a prediction must leave free for a
             configuration to run.
         warm_start: The earlier sweep of the same training that the search starts from: the latest

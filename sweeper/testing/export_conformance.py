@@ -26,7 +26,7 @@ from sweeper.core.record import TrialRecord
 from sweeper.errors import UserError
 from sweeper.export import exported, read, rendered
 from sweeper.spec import SweepSpec
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 
 PASSWORD, SECRET = "pa55-of-a-url", "pa55-of-the-shell"
 WEIGHTS = f"https://reader:{PASSWORD}@example.org/weights.pt"
@@ -58,7 +58,7 @@ SCRIPT: Mapping[str, Any] = {
 def export_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the export of a sweep that never ran; its winner has `settings`, at 1,000 samples/s."""
     config = TrialConfig().replace({"model.weights": WEIGHTS, **settings})
-    record = TrialRecord(number=0, uid="uid-0", stage="baseline", config=config, outcome=made_up(1000.0))
+    record = TrialRecord(number=0, uid="uid-0", stage="baseline", config=config, outcome=synthetic(1000.0))
     summary = Summary(
         name="toy",
         state="finished",

@@ -30,7 +30,7 @@ from sweeper.core.measurement import (
 )
 from sweeper.core.metrics import Metric, metric_row, with_added
 from sweeper.core.record import TrialRecord
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 
 A10 = DeviceInfo(
     kind="cuda", name="NVIDIA A10", uuid="GPU-1", memory_gib=22.5, capability="8.6", host_memory_gib=64.0
@@ -42,7 +42,7 @@ def on_gpu() -> Measurement:
     """Returns a measurement of 1,000 samples/s on a GPU, with every field set."""
     flat = Stats(mean=50.0, p50=49.0, p95=60.0)
     return dataclasses.replace(
-        made_up(1000.0),
+        synthetic(1000.0),
         device=A10,
         gpu_mem_peak_gib=6.0,
         host_mem_peak_gib=2.0,
@@ -64,9 +64,9 @@ WITHOUT_LOSS = {"projected_hours": 2.0, "cost_per_run": 5.0}
 DERIVED = {**WITHOUT_LOSS, "time_to_loss_s": 30.0}
 MEASURED: Mapping[str, TrialRecord] = {
     "everything": record(on_gpu(), quality=QUALITY, derived=DERIVED),
-    "on a CPU": record(made_up(1000.0), quality=QUALITY),
+    "on a CPU": record(synthetic(1000.0), quality=QUALITY),
     "without a loss": record(on_gpu()),
-    "screened out": record(dataclasses.replace(made_up(10.0), screened_out=True, epoch_seconds=0.0)),
+    "screened out": record(dataclasses.replace(synthetic(10.0), screened_out=True, epoch_seconds=0.0)),
 }
 
 

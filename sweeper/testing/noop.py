@@ -16,10 +16,10 @@ TRAIN_SAMPLES = 1_000_000
 def run(job: Job, progress: Progress) -> Measurement:
     """Returns a synthetic measurement that grows with the batch size."""
     progress.device(CPU)
-    return made_up(1000.0 * job.config.batch_size)
+    return synthetic(1000.0 * job.config.batch_size)
 
 
-def made_up(throughput: float) -> Measurement:
+def synthetic(throughput: float) -> Measurement:
     """Returns a measurement of `throughput` samples per second that took no time."""
     now = time.perf_counter()
     return Measurement(

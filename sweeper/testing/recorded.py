@@ -23,7 +23,7 @@ from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement, Window
 from sweeper.errors import UserError
 from sweeper.spec import SweepSpec
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 
 SCHEMA, LICENCE = "sweeper-surface/1", "CC-BY-4.0"
 CORRECT = "correct"
@@ -284,7 +284,7 @@ class RecordedSurface:
         turn = self._asked[key] = self._asked.get(key, 0) + 1
         draw = random.Random(f"{self.seed} {key} {turn}")
         throughput = cell.throughput * math.exp(draw.choice(self.noise))
-        measured = made_up(throughput)
+        measured = synthetic(throughput)
         short = Window(start_s=measured.windows[0].start_s, seconds=1.0, steps=100, samples=round(throughput))
         return dataclasses.replace(
             measured,

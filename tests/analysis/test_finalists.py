@@ -11,7 +11,7 @@ from sweeper.analysis.finalists import alike, finalists
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo, Quality
 from sweeper.core.record import TrialRecord
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 
 
 def record(number: int, throughput: float, loss: float | None = None, **changes) -> TrialRecord:
@@ -24,7 +24,7 @@ def record(number: int, throughput: float, loss: float | None = None, **changes)
         uid=str(number),
         stage="search",
         config=TrialConfig(batch_size=64 * 2**number).replace(names),
-        outcome=made_up(throughput),
+        outcome=synthetic(throughput),
         quality=quality,
     )
 

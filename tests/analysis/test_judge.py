@@ -13,7 +13,7 @@ from sweeper.analysis.judge import Limit, Yardstick, judge, objective_values, wi
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import INFEASIBLE, Failure, FailureKind, Quality
 from sweeper.core.record import TrialRecord
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 
 LOSSES = (1.0, 1.1, 0.9)
 
@@ -28,7 +28,7 @@ def record(number: int = 1, throughput: float = 100.0, loss: float | None = None
         uid=str(number),
         stage="search",
         config=TrialConfig(),
-        outcome=made_up(throughput),
+        outcome=synthetic(throughput),
         quality=None if loss is None else quality(loss),
         **more,
     )
@@ -154,7 +154,7 @@ def test_a_loss_is_shared_and_never_replaced():
     assert with_quality(record(), shared).quality is shared
     assert with_quality(record(), None).quality is None
     own = quality(3.0, key=shared.key)
-    mine = dataclasses.replace(record(), outcome=dataclasses.replace(made_up(1.0), quality=own))
+    mine = dataclasses.replace(record(), outcome=dataclasses.replace(synthetic(1.0), quality=own))
     assert with_quality(mine, shared).quality is own
 
 

@@ -13,7 +13,7 @@ from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.spec.neighbours import nearest, neighbours
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 
 SPACE = {
     "batch_size": {"type": "int", "low": 64, "high": 2048, "log": True},
@@ -50,7 +50,7 @@ def trial(number: int = 1, outcome=None, violations=None, **changes) -> TrialRec
         uid=str(number),
         stage="search",
         config=SPEC.config(params),
-        outcome=outcome or made_up(speed(params)),
+        outcome=outcome or synthetic(speed(params)),
         violations=violations or {},
     )
 
@@ -143,7 +143,7 @@ def test_what_no_trial_measured_is_predicted_from_all():
     records = scattered(60)
     # A plain script, in ways that the space does not have: it must not count.
     plain = records[1].config.replace({"device.malloc": "default"})
-    records.append(dataclasses.replace(records[1], config=plain, outcome=made_up(1.0)))
+    records.append(dataclasses.replace(records[1], config=plain, outcome=synthetic(1.0)))
     found = by_place(sensitivity(records[0], records, SPEC))
     assert {how for how, _ in found.values()} == {"predicted"}
     truth = {

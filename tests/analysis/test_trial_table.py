@@ -13,13 +13,13 @@ from sweeper.analysis.trial_table import _Extremes, is_passed_over
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind, Quality
 from sweeper.core.record import TrialRecord
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 
 QUALITY = Quality(key="k", samples=10, seconds=0, train_loss=1.0, val_loss=1.0)
 
 
 def drawn(draw: random.Random, number: int) -> TrialRecord:
-    found = made_up(float(draw.randint(1, 20)))
+    found = synthetic(float(draw.randint(1, 20)))
     window = dataclasses.replace(found.windows[0], canary_ms=draw.choice([0.0, draw.uniform(10, 20)]))
     failure = Failure(kind=FailureKind.OOM, message="")
     return TrialRecord(

@@ -91,7 +91,7 @@ def measure(job: Job, progress: Progress) -> Measurement:
         raise TrialFailedError("oom", f"a batch of {job.config.batch_size} does not fit")
     speed = throughput(job.config)
     testify("END", job.uid, job.attempt, repr(speed))
-    return noop.made_up(speed)
+    return noop.synthetic(speed)
 
 
 def probe(job: Job, progress: Progress) -> Report:

@@ -15,7 +15,7 @@ from replays import PIPELINE, Bench, spec_of
 from sweeper.cli import main
 from sweeper.core.measurement import DeviceInfo
 from sweeper.export import read
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_a_mistake_is_one_line(cli, home, arguments, code, says):
 
 
 def test_without_a_winner(cli, bench):
-    bench.run(answer=lambda config: made_up(10.0))
+    bench.run(answer=lambda config: synthetic(10.0))
     code, _, err = cli("export", "toy", "--home", "home")
     assert code == 4
     assert "--trial N" in err

@@ -17,7 +17,7 @@ from sweeper.core.script import Script
 from sweeper.errors import NothingFeasibleError
 from sweeper.judging.speed import Compared, Speed
 from sweeper.patching.patch import Patch
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 from sweeper.tuning.steps import Rung
 
 HUNK = "@@ -1 +1 @@\n-a = 1\n+a = 2\n"
@@ -25,7 +25,7 @@ HEAD = "--- a/train.py\n+++ b/train.py\n"
 
 
 def undecided(hunks: int) -> Patch:
-    rounds = [made_up(1.0)] * 5
+    rounds = [synthetic(1.0)] * 5
     speed = Compared(answer=Speed.UNDECIDED, ratio=1.012, low=0.981, high=1.044, before=rounds, after=rounds)
     return Patch(text=HEAD + hunks * HUNK, made=(), left_out={}, speed=speed)
 

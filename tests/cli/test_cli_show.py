@@ -175,11 +175,11 @@ def test_what_cannot_be_printed_is_escaped(cli, home):
 
 
 def test_a_sweep_without_a_winner_says_so(cli, tmp_path, monkeypatch):
-    from sweeper.testing.noop import made_up
+    from sweeper.testing.noop import synthetic
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "toy_pipeline.py").write_text(PIPELINE)
-    Bench(tmp_path / "home").run(answer=lambda config: made_up(10.0))
+    Bench(tmp_path / "home").run(answer=lambda config: synthetic(10.0))
     out = cli("show", "toy", "--home", "home")[1]
     assert "nothing is better than your baseline" in out
     assert json.loads(cli("show", "toy", "--home", "home", "--json")[1])["winner"] is None
@@ -187,12 +187,12 @@ def test_a_sweep_without_a_winner_says_so(cli, tmp_path, monkeypatch):
 
 def test_a_confirmation_that_decides_nothing_says_what_it_knows(cli, tmp_path, monkeypatch):
     """Faster in the search, and in the rounds now faster, now slower."""
-    from sweeper.testing.noop import made_up
+    from sweeper.testing.noop import synthetic
 
     speeds = itertools.cycle([400.0, 30.0, 900.0])
 
     def answer(config):
-        return made_up(100.0 if config.loader.kind == "rows" else next(speeds))
+        return synthetic(100.0 if config.loader.kind == "rows" else next(speeds))
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "toy_pipeline.py").write_text(PIPELINE)

@@ -15,7 +15,7 @@ from sweeper.core.measurement import DeviceInfo, Measurement
 from sweeper.core.record import TrialRecord
 from sweeper.export import Setting, exported
 from sweeper.spec import SweepSpec
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 
 A10 = DeviceInfo(
     kind="cuda", name="NVIDIA A10", uuid="GPU-1", memory_gib=22.5, capability="8.6", host_memory_gib=64.0
@@ -57,7 +57,7 @@ def export_of(
     **measured: Any,
 ) -> dict[str, Any]:
     """The export of a configuration, measured on the CPU unless `device` says otherwise."""
-    found = made_up(1000.0)
+    found = synthetic(1000.0)
     found = dataclasses.replace(found, device=device or found.device, **measured)
     summary = summary_of(TrialConfig().replace(settings), found, **(about or {}))
     return exported(summary, spec or spec_of(), None, setting)

@@ -20,7 +20,7 @@ from sweeper.export.document import PROOF_FILE
 from sweeper.export.schema import Measured
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import LoadedSweep, load_sweep, summarise
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_only_what_was_measured_and_is_feasible(bench):
 
 
 def test_without_a_winner(bench):
-    bench.run(answer=lambda config: made_up(5.0))
+    bench.run(answer=lambda config: synthetic(5.0))
     sweep = loaded(bench)
     with pytest.raises(NothingFeasibleError, match="no winner to export"):
         exported(summarise(sweep), sweep.spec)

@@ -21,7 +21,7 @@ from sweeper.judging import alternating
 from sweeper.judging.alternating import Measure, Turns, alternated
 from sweeper.judging.arms import Arm
 from sweeper.judging.speed import log_ratio, one_round
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 
 HERE = Path(__file__).parent
 
@@ -34,7 +34,7 @@ def taking(number: int, said: list[int], most: int = 1000, fault: Exception | No
             taken += 1
         if fault is not None:
             raise fault
-        return made_up(float(number + 1))
+        return synthetic(float(number + 1))
 
     return measure
 

@@ -32,7 +32,7 @@ from sweeper.judging.speed import (
     slices_of_next,
 )
 from sweeper.judging.verdict import Required, Verdict
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 
 HERE = Path(__file__).parent
 TRAIN = ("python", "train.py")
@@ -130,9 +130,9 @@ def rounds_of(processes: float, slices: float, count: int = 20) -> list[Round]:
     def version() -> Measurement:
         own = draw.gauss(0, processes)
         speeds = [1000 * math.exp(own + draw.gauss(0, slices)) for _ in range(6)]
-        window = made_up(1.0).windows[0]
+        window = synthetic(1.0).windows[0]
         windows = [dataclasses.replace(window, seconds=1.0, samples=round(1000 * each)) for each in speeds]
-        return dataclasses.replace(made_up(1.0), windows=tuple(windows))
+        return dataclasses.replace(synthetic(1.0), windows=tuple(windows))
 
     return [(version(), version()) for _ in range(count)]
 
@@ -199,14 +199,14 @@ def test_a_version_runs_with_its_own_modules(tmp_path: Path, monkeypatch: pytest
             told.append(env)
             return "exact", ""
 
-    monkeypatch.setattr(speed, "watch", lambda *_, env, **__: told.append(env) or made_up(1.0))
+    monkeypatch.setattr(speed, "watch", lambda *_, env, **__: told.append(env) or synthetic(1.0))
     monkeypatch.setattr(losses, "Proofs", Recorder)
     mirrors = (tmp_path / "repository", tmp_path / "mirror")
     before = Arm(name="before", command=("python",), folder=tmp_path, mirrors=mirrors)
     after = Arm(name="after", command=("python",), folder=tmp_path)
     for arm in (before, after):
         speed.measured(arm)
-    assert losses.compare((before, after), made_up(1.0), made_up(1.0)).answer is Losses.EQUAL
+    assert losses.compare((before, after), synthetic(1.0), synthetic(1.0)).answer is Losses.EQUAL
     assert told == [before.env, after.env] * 2
     assert before.env == {INSTEAD_OF: f"{mirrors[0]}\n{mirrors[1]}"}
 
@@ -259,6 +259,17 @@ def test_a_patch_works_outside_of_a_repository(tmp_path: Path):
     shutil.copy(HERE / "helper.py", folder)
     with patched(PATCH.encode(), "x.diff", TRAIN, folder) as (_, after):
         assert (after.folder / "helper.py").read_text() == "PAUSE = 0.002\n"
+
+
+def test_absolute_paths_lead_to_the_patched_files(folder: Path, tmp_path: Path):
+    (folder / ".venv").mkdir()
+    outside = [folder / ".venv" / "python", tmp_path / "other.yaml"]
+    for each in outside:
+        each.write_text("")
+    words = (str(outside[0]), str(folder / "train.py"), f"--a={folder}/helper.py", f"--b={outside[1]}")
+    with patched(PATCH.encode(), "x.diff", words, folder) as (before, after):
+        assert before.command == words
+        assert after.command == (words[0], "train.py", "--a=helper.py", words[3])
 
 
 @pytest.mark.parametrize("text", ["", "no diff", PATCH.replace("0.004", "0.005")])
@@ -348,7 +359,7 @@ def test_what_both_versions_cost_is_said():
         return Stats(mean=value, p50=value, p95=value)
 
     telemetry = {"tree_mem_gib": stats(2.0), "cpu_power_w": stats(50.0)}
-    found = dataclasses.replace(made_up(100.0), telemetry=telemetry)
+    found = dataclasses.replace(synthetic(100.0), telemetry=telemetry)
     arm = Arm(name="", command=(), folder=HERE)
     compared = Compared.of([0.1, 0.11, 0.09, 0.1], [(found, found)] * 4)
     verdict = Verdict(arms=(arm, arm), speed=compared, training=Trained(answer=Losses.EQUAL))

@@ -14,7 +14,7 @@ from sweeper.judging.speed import Compared, Speed
 from sweeper.patching import patch
 from sweeper.patching.edits import Made
 from sweeper.patching.patch import Patch, make
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 
 MINUTE = 60.0
 THREADS = Made(name="threads", value="one", comment="One thread.")
@@ -28,7 +28,7 @@ def left_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     def measured(*_: object) -> Measurement:
         nonlocal now_s
         now_s += MINUTE
-        return made_up(1.0)
+        return synthetic(1.0)
 
     class Baseline:
         def __init__(self, *_: object) -> None:

@@ -20,7 +20,7 @@ from sweeper.sweep.budget import union_seconds
 from sweeper.sweep.memory_limit import MAX_SEEN, Capacity, telling
 from sweeper.sweep.phases.search import Search
 from sweeper.sweep.store.journal import Journal
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 
 SLOTS = 64
 GPUS = [DeviceInfo(kind="cuda", name="NVIDIA A10", uuid=f"GPU-{i}", memory_gib=22.5) for i in range(SLOTS)]
@@ -156,7 +156,7 @@ def test_trials_beside_one_another_take_their_time_together(spans, seconds):
 
 def test_what_ran_beside_the_best_one_is_no_sign_that_nothing_better_comes():
     def record(number: int, ended: bool = True) -> TrialRecord:
-        outcome = made_up(100.0 - number) if ended else None
+        outcome = synthetic(100.0 - number) if ended else None
         return TrialRecord(number=number, uid="", stage="search", config=TrialConfig(), outcome=outcome)
 
     def is_no_better(ended: int, running: int, patience: int) -> bool:
@@ -188,7 +188,7 @@ def test_the_memory_model_sees_what_tells_and_is_made_anew_when_it_must(monkeypa
     judge = Capacity(table, SimpleNamespace(devices=GPUS[:1]), spec.search.memory_headroom)
 
     def ends(number: int, peak: float | None) -> None:
-        found = dataclasses.replace(made_up(1.0), gpu_mem_peak_gib=peak, device=GPUS[0])
+        found = dataclasses.replace(synthetic(1.0), gpu_mem_peak_gib=peak, device=GPUS[0])
         outcome = found if peak else Failure(kind=FailureKind.OOM, message="")
         table.records[number] = TrialRecord(
             number=number, uid="", stage="search", config=TrialConfig(batch_size=number + 1), outcome=outcome

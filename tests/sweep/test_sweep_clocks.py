@@ -21,7 +21,7 @@ from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.store import lock as locking
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.lock import EPOCH, SweepLock
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 from sweeper.testing.replay import ReplayLauncher
 
 REPOSITORY = Path(__file__).parents[2]
@@ -33,22 +33,22 @@ JOB = Job(uid="x", timeout_seconds=600.0, asked_at=1000.0)
     ("job", "outcome", "seconds"),
     [
         # By the monotonic clock, whatever the wall says.
-        (JOB, dataclasses.replace(made_up(1.0), seconds=30.0, finished_at=1000.0 + DAY), 30.0),
-        (JOB, dataclasses.replace(made_up(1.0), seconds=30.0, finished_at=1000.0 - DAY), 30.0),
+        (JOB, dataclasses.replace(synthetic(1.0), seconds=30.0, finished_at=1000.0 + DAY), 30.0),
+        (JOB, dataclasses.replace(synthetic(1.0), seconds=30.0, finished_at=1000.0 - DAY), 30.0),
         (JOB, Failure(kind=FailureKind.OOM, message="", seconds=12.0, finished_at=1000.0 + DAY), 12.0),
         # Stamps alone, of an older version.
-        (JOB, dataclasses.replace(made_up(1.0), finished_at=1020.0), 20.0),
-        (JOB, dataclasses.replace(made_up(1.0), finished_at=1000.0 + DAY), 600.0),
-        (JOB, dataclasses.replace(made_up(1.0), finished_at=1000.0 - DAY), 0.0),
+        (JOB, dataclasses.replace(synthetic(1.0), finished_at=1020.0), 20.0),
+        (JOB, dataclasses.replace(synthetic(1.0), finished_at=1000.0 + DAY), 600.0),
+        (JOB, dataclasses.replace(synthetic(1.0), finished_at=1000.0 - DAY), 0.0),
         # Several attempts: the last one's own time is not all.
         (
             dataclasses.replace(JOB, attempt=1),
-            dataclasses.replace(made_up(1.0), seconds=30.0, finished_at=1100.0),
+            dataclasses.replace(synthetic(1.0), seconds=30.0, finished_at=1100.0),
             100.0,
         ),
         (
             dataclasses.replace(JOB, attempt=1),
-            dataclasses.replace(made_up(1.0), seconds=30.0, finished_at=1000.0 - DAY),
+            dataclasses.replace(synthetic(1.0), seconds=30.0, finished_at=1000.0 - DAY),
             30.0,
         ),
     ],

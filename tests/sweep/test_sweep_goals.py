@@ -18,7 +18,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import LoadedSweep, load_sweep, summarise
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 
 UNCONFIRMED = {"rounds": 0}
 
@@ -115,7 +115,7 @@ def test_hours_of_the_production_run_are_told_and_limited(bench):
     )
 
     def answer(config: TrialConfig) -> Measurement:
-        return dataclasses.replace(made_up(throughput(config)), startup_seconds=36.0, compile_seconds=36.0)
+        return dataclasses.replace(synthetic(throughput(config)), startup_seconds=36.0, compile_seconds=36.0)
 
     bench.run(spec, answer)
     sweep = loaded(bench)
@@ -136,7 +136,7 @@ def compiled_faster(times: float):
 
     def answer(config: TrialConfig) -> Measurement:
         compiled = config.compile.mode != "eager"
-        found = made_up(throughput(config) * (times if compiled else 1.0))
+        found = synthetic(throughput(config) * (times if compiled else 1.0))
         return dataclasses.replace(found, compile_seconds=10.0 if compiled else 0.0)
 
     return answer

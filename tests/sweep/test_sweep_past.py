@@ -9,7 +9,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import EnvironmentStopError, NothingFeasibleError, UserError
 from sweeper.sweep.store.past import _subject
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 
 
 def origins(bench: Bench) -> list[str]:
@@ -74,7 +74,7 @@ def test_its_baseline_and_its_winner_are_measured_anew(bench: Bench):
     bench.run(spec_of(name="first"))
 
     def slower(config: TrialConfig) -> Measurement | Failure:
-        return made_up(throughput(config) / 3)
+        return synthetic(throughput(config) / 3)
 
     ran = bench.run(spec_of(name="second"), slower)
     for each in ran.sweep.summary.records:

@@ -20,7 +20,7 @@ from sweeper.sweep import bootstrap, budget, progress
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep, summarise
 from sweeper.sweep.trial_runner import TrialRunner
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 
 JOURNAL = {
     "sweep.yaml",
@@ -115,7 +115,7 @@ def test_the_winner_is_the_simplest_of_the_fastest(bench):
 
 def test_nothing_better_than_the_baseline_is_a_result(bench):
     def same(config: TrialConfig) -> Measurement:
-        return made_up(100.0 if config.loader.kind == "rows" else 50.0)
+        return synthetic(100.0 if config.loader.kind == "rows" else 50.0)
 
     assert bench.run(answer=same).ran
     assert result_of(bench)["winner"] is None
@@ -180,7 +180,7 @@ def test_the_baselines_loss_is_measured_over_three_seeds(bench):
 
 def test_quality_runs_only_where_it_could_win_and_once_per_numerics(bench):
     def flat(config: TrialConfig) -> Measurement:
-        return made_up({"rows": 10.0, "workers": 100.0, "resident": 1000.0}[config.loader.kind])
+        return synthetic({"rows": 10.0, "workers": 100.0, "resident": 1000.0}[config.loader.kind])
 
     space = {
         "loader.kind": {"type": "categorical", "choices": ["workers", "resident"]},
@@ -348,7 +348,7 @@ def test_a_loader_kind_whose_loss_was_not_looked_at_is_in_the_summary(bench):
     """Too slow to win, so that no quality pass was run for it; still the best of its kind."""
 
     def slow_workers(config: TrialConfig) -> Measurement:
-        return made_up(throughput(config) / (10 if config.loader.kind == "workers" else 1))
+        return synthetic(throughput(config) / (10 if config.loader.kind == "workers" else 1))
 
     bench.run(spec_of(search={"trials": 4}), slow_workers)
     journal = Journal(folder_of(bench))
@@ -366,7 +366,7 @@ def test_the_baseline_has_one_speed_in_all_tables(bench):
     def slower_later(config: TrialConfig) -> Measurement:
         seen.append(config)
         is_rival = config != seen[0] and config.loader.kind == seen[0].loader.kind
-        return made_up(throughput(config) / (10 if is_rival else 1 + (seen.count(config) > 1)))
+        return synthetic(throughput(config) / (10 if is_rival else 1 + (seen.count(config) > 1)))
 
     bench.run(spec_of(search={"trials": 4}), slower_later)
     summary = summarise(load_sweep(Journal(folder_of(bench))))

@@ -13,7 +13,7 @@ from sweeper.interventions.intervention import CHANGES_TRAINING, CLOSE, EXACT
 from sweeper.search.halves import most_changes
 from sweeper.search.presets import presets
 from sweeper.spec import SweepSpec, load
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 from sweeper.tuning.changes import Change
 from sweeper.tuning.space import space, worth_their_time
 
@@ -69,7 +69,7 @@ MANY = tuple(
 
 
 def kept(minutes: float, verdict: Bottleneck = Bottleneck.INPUT) -> list[str]:
-    watched = dataclasses.replace(made_up(100.0), **TEN_SECONDS)
+    watched = dataclasses.replace(synthetic(100.0), **TEN_SECONDS)
     found = worth_their_time(MANY, watched, verdict, minutes)
     assert [each.name for each in found] == [*NAMES]
     assert all("--minutes" in each.refused for each in found if each.refused)
@@ -86,7 +86,7 @@ def test_with_little_time_the_most_likely_are_tried() -> None:
 
 def test_what_is_refused_already_takes_no_time() -> None:
     refused = [dataclasses.replace(each, refused="no") if each.name == "own" else each for each in MANY]
-    watched = dataclasses.replace(made_up(100.0), **TEN_SECONDS)
+    watched = dataclasses.replace(synthetic(100.0), **TEN_SECONDS)
     found = worth_their_time(refused, watched, Bottleneck.INPUT, 2.6)
     assert [each.refused for each in found] == ["no", *[""] * 7]
 

@@ -25,7 +25,7 @@ from sweeper.core.measurement import DeviceInfo, FailureKind, Measurement, Windo
 from sweeper.core.progress import OwnSteps
 from sweeper.telemetry import probes
 from sweeper.telemetry.sampler import Sampler, summarise
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 from sweeper.trainer.group import Group
 from sweeper.trainer.timing import Timing
 from sweeper.worker import keeper
@@ -126,7 +126,7 @@ def windows(job: Job, progress: PipeProgress, uuid: str = "GPU-1") -> Measuremen
     stepper = SimpleNamespace(device=torch.device("cpu"), skipped=torch.zeros(()), step=step)
     timing = Timing(stepper, SimpleNamespace(drain_steps=1), Group.start(1, lambda *_: None))
     found = timing.windows(job.plan, 10, progress)
-    return dataclasses.replace(made_up(1e4), windows=found.kept, repeated_windows=found.repeated)
+    return dataclasses.replace(synthetic(1e4), windows=found.kept, repeated_windows=found.repeated)
 
 
 def windows_on_a_cpu(job: Job, progress: PipeProgress) -> Measurement:

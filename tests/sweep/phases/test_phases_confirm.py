@@ -21,7 +21,7 @@ from sweeper.sweep.phases.reconfirm import reconfirm
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep, summarise
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
 
@@ -38,7 +38,7 @@ def result_of(bench: Bench) -> dict:
 
 def noisy(sd: float, seed: int = 0):
     rng = random.Random(seed)
-    return lambda config: made_up(throughput(config) * rng.lognormvariate(0, sd))
+    return lambda config: synthetic(throughput(config) * rng.lognormvariate(0, sd))
 
 
 def interrupting(when, *, then=surface):
@@ -76,7 +76,7 @@ def test_a_candidate_that_is_clearly_slower_drops_out_after_three_rounds(bench):
 
     def wide_at_the_top(config: TrialConfig) -> Measurement:
         sd = 0.3 if config.batch_size in (64, 512) else 0.001
-        return made_up(
+        return synthetic(
             config.batch_size * (100 if config.batch_size == 512 else 1) * rng.lognormvariate(0, sd)
         )
 
@@ -98,7 +98,7 @@ def test_the_order_within_rounds_differs(bench):
 def test_near_duplicates_do_not_fill_the_places(bench):
     space = {"batch_size": {"type": "categorical", "choices": [128, 500, 510, 512]}}
     spec = spec_of(space=space, search={"trials": 4}, confirm={"top": 2}, also_try=[])
-    bench.run(spec, lambda config: made_up(20_000.0 + config.batch_size))
+    bench.run(spec, lambda config: synthetic(20_000.0 + config.batch_size))
     configs = {entry.job.config.batch_size for entry in journal_of(bench).rounds("confirm")}
     assert configs == {64, 128, 512}
 
@@ -255,7 +255,7 @@ def test_of_changed_code_the_machines_record_learns_nothing(bench):
 
 def test_a_winner_that_has_lost_its_lead_does_not_hold(bench):
     bench.run()
-    assert not again(bench, lambda config: made_up(100.0)).holds
+    assert not again(bench, lambda config: synthetic(100.0)).holds
 
 
 @pytest.mark.slow
@@ -278,7 +278,7 @@ def test_a_soak_says_whether_the_speed_held(bench):
     bench.run()
 
     def tiring(config: TrialConfig) -> Measurement:
-        window = made_up(600.0).windows[0]
+        window = synthetic(600.0).windows[0]
         return dataclasses.replace(
             surface(config), windows=tuple(dataclasses.replace(window, samples=n) for n in (600, 500, 300))
         )
@@ -292,7 +292,7 @@ def test_a_soak_says_whether_the_speed_held(bench):
 def test_there_has_to_be_a_winner(bench):
     with pytest.raises(UserError, match="There is no sweep called 'toy'"):
         again(bench)
-    bench.run(answer=lambda config: made_up(100.0))
+    bench.run(answer=lambda config: synthetic(100.0))
     with pytest.raises(NothingFeasibleError, match="has no winner to confirm"):
         again(bench)
 

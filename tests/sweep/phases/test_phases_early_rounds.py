@@ -12,7 +12,7 @@ from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import BASELINE
 from sweeper.sweep.phases import early_rounds
 from sweeper.sweep.store.journal import Journal
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 
 SPEC = {
     "space": {"batch_size": {"type": "categorical", "choices": [64, 128, 256, 512]}},
@@ -132,7 +132,7 @@ def test_a_machine_that_has_drifted_widens_the_interval(bench, at_once):
     def drifting(config):
         # As the search ends, the baseline gets slower for good.
         is_late = sum(each.stage == "confirm" for each in bench.launcher.jobs) > 4
-        return made_up(throughput(config) * (0.7 if is_late and config.batch_size == 64 else 1.0))
+        return synthetic(throughput(config) * (0.7 if is_late and config.batch_size == 64 else 1.0))
 
     only = {"batch_size": {"type": "categorical", "choices": [512]}}
     bench.run(spec_of(**{**SPEC, "space": only}), drifting)

@@ -19,7 +19,7 @@ from sweeper.errors import EnvironmentStopError
 from sweeper.sweep.phases.failing_values import FailingValues, choices_of, without_numbers
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
 
@@ -47,7 +47,7 @@ def records(*outcomes: tuple[dict[str, Any], Any]) -> list[TrialRecord]:
     """Trials over the defaults: each with its changes, and its message or None where it ran."""
     found = []
     for number, (changes, message) in enumerate(outcomes):
-        outcome = made_up(1.0) if message is None else message
+        outcome = synthetic(1.0) if message is None else message
         if isinstance(outcome, str):
             outcome = Failure(kind=FailureKind.UNSUPPORTED, message=outcome)
         config = TrialConfig().replace({"loader.kind": "rows", **changes})

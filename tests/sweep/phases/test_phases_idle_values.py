@@ -10,7 +10,7 @@ import pytest
 from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.sweep.phases.idle_values import idle_values, without_idle
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 
 SPEC = SweepSpec.from_dict(
     {
@@ -29,7 +29,7 @@ USUAL = {"precision": "fp32", "pin_memory": False, "batch_size": 16}
 
 def record(number: int, observed: dict[str, Any], **changes: Any) -> TrialRecord:
     config = SPEC.baseline_config().replace({key.replace("__", "."): each for key, each in changes.items()})
-    outcome = dataclasses.replace(made_up(1.0), observed=observed)
+    outcome = dataclasses.replace(synthetic(1.0), observed=observed)
     return TrialRecord(number=number, uid="", stage="search", config=config, outcome=outcome)
 
 
@@ -102,7 +102,7 @@ def test_two_parameters_for_one_thing_do_not_show_alone() -> None:
             uid="",
             stage="search",
             config=config.replace(changes),
-            outcome=dataclasses.replace(made_up(1.0), observed=USUAL),
+            outcome=dataclasses.replace(synthetic(1.0), observed=USUAL),
         )
         for number, changes in enumerate([{}, {"precision.amp": "bf16"}])
     ]

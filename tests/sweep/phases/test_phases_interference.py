@@ -14,7 +14,7 @@ from sweeper.sweep.phases import interference
 from sweeper.sweep.phases.interference import FOUND, MAX_ROUNDS, Interference
 from sweeper.sweep.run import run_sweep
 from sweeper.system.files import read_json, write_json
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
 
@@ -63,7 +63,7 @@ class Neighbours(ReplayLauncher):
             return Failure(kind=FailureKind.HOST_OOM, message="no memory is left")
         # The machine grows slower by the hour, and what counts is the same round's.
         speed = 1000.0 * 0.9**index
-        return made_up(speed if count == 1 else speed * self.ratios[slot] * (1 + 0.001 * (index % 3)))
+        return synthetic(speed if count == 1 else speed * self.ratios[slot] * (1 + 0.001 * (index % 3)))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, WINDOWS, can_take
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
 from sweeper.system.files import write_atomic
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
 from sweeper.trainer import on_demand as taking
@@ -36,7 +36,7 @@ def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def record(startup: float, first: float, peak: float | None = None) -> TrialRecord:
     measured = dataclasses.replace(
-        made_up(1.0), startup_seconds=startup, first_step_seconds=first, gpu_mem_peak_gib=peak
+        synthetic(1.0), startup_seconds=startup, first_step_seconds=first, gpu_mem_peak_gib=peak
     )
     return TrialRecord(number=0, uid="", stage="search", config=TrialConfig(), outcome=measured)
 
@@ -56,7 +56,7 @@ def test_and_where_all_of_them_fit_onto_the_device_at_once():
 
 def test_scripts_take_turns_where_a_stop_ends_their_work():
     """The queue of a GPU goes on after it."""
-    on_gpu = dataclasses.replace(made_up(1.0), device=DeviceInfo(kind="cuda", name="A10"))
+    on_gpu = dataclasses.replace(synthetic(1.0), device=DeviceInfo(kind="cuda", name="A10"))
     of = TrialRecord(number=0, uid="", stage="search", config=TrialConfig(), outcome=on_gpu)
     assert can_take_turns([record(1.0, 1.0)])
     assert not can_take_turns([record(1.0, 1.0), of])

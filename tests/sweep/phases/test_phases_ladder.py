@@ -11,7 +11,7 @@ from replays import Bench, spec_of
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement
 from sweeper.sweep.store.journal import Journal
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 
 OWN = {"precision.amp": "fp32", "optimizer.fused": False, "memory_format": "contiguous"}
 SPEC = {
@@ -34,7 +34,7 @@ def speeds(gain: Callable[[frozenset[str]], float]) -> Callable[[TrialConfig], M
 
     def answer(config: TrialConfig) -> Measurement:
         values = config.flatten()
-        return made_up(1000 * math.exp(gain(frozenset(name for name in OWN if values[name] != OWN[name]))))
+        return synthetic(1000 * math.exp(gain(frozenset(name for name in OWN if values[name] != OWN[name]))))
 
     return answer
 

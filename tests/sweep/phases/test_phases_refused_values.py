@@ -11,7 +11,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.sweep.phases.refused_values import RefusedValues
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 
 NO_BLOCK = {"activation_checkpointing": "false: no block of the model is repeated"}
 CHOICES = {"activation_checkpointing": {"type": "categorical", "choices": [False, True]}}
@@ -25,7 +25,7 @@ def left_after(spec: SweepSpec, *trials: tuple[bool, dict[str, str]]) -> dict[st
     refused = RefusedValues(spec.space)
     for number, (value, notes) in enumerate(trials):
         config = spec.baseline_config().replace({"activation_checkpointing": value})
-        outcome = dataclasses.replace(made_up(1.0), effective=notes)
+        outcome = dataclasses.replace(synthetic(1.0), effective=notes)
         refused.add(TrialRecord(number=number, uid="", stage="search", config=config, outcome=outcome))
     return {name: dict(each) for name, each in refused.left({}).items()}
 
@@ -69,7 +69,7 @@ def test_of_choices_that_are_all_refused_the_same_one_stays_in_any_order() -> No
             uid="",
             stage="search",
             config=spec.baseline_config().replace({"activation_checkpointing": bool(number)}),
-            outcome=dataclasses.replace(made_up(1.0), effective={"activation_checkpointing": "other: why"}),
+            outcome=dataclasses.replace(synthetic(1.0), effective={"activation_checkpointing": "other: why"}),
         )
         for number in (0, 1)
     ]

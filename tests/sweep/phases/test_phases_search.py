@@ -19,7 +19,7 @@ from sweeper.sweep.phases.search import hints_of
 from sweeper.sweep.setup import Machine
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep, summarise
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 
 GPU = DeviceInfo(kind="cuda", name="NVIDIA A10", uuid="GPU-a", memory_gib=8.0)
 WIDE = {
@@ -47,7 +47,7 @@ def on_a_gpu(config: TrialConfig) -> Measurement | Failure:
     """A device of 8 GiB: at most 7500 samples in fp32, 15000 in bf16."""
     if peak(config) > GPU.memory_gib:
         return Failure(kind=FailureKind.OOM, message="CUDA out of memory")
-    measured = made_up(config.batch_size**0.5 * (1.1 if config.precision.amp == "bf16" else 1.0))
+    measured = synthetic(config.batch_size**0.5 * (1.1 if config.precision.amp == "bf16" else 1.0))
     return dataclasses.replace(measured, gpu_mem_peak_gib=peak(config), device=GPU)
 
 

@@ -20,7 +20,7 @@ from sweeper.report.learning_chart import learning
 from sweeper.report.report_data import gather
 from sweeper.sweep.phases.to_loss import SEEDS
 from sweeper.sweep.store.load import NUM_SEEDS, load_sweep
-from sweeper.testing.noop import made_up
+from sweeper.testing.noop import synthetic
 from sweeper.testing.replay import FALL
 
 LIMIT = {"val_loss": {"max_ratio_to_baseline": 2.0}}
@@ -76,7 +76,7 @@ def test_a_winner_that_does_not_get_there_is_said(bench: Bench) -> None:
 
 def test_a_winner_that_takes_longer_to_the_loss_is_slower(bench: Bench) -> None:
     def twice(config: TrialConfig) -> Measurement:
-        return made_up(1000.0 if config.loader.kind == "rows" else 2000.0)
+        return synthetic(1000.0 if config.loader.kind == "rows" else 2000.0)
 
     ran = bench.run(spec_of(constraints=LIMIT), twice, loss=slower_by(1.3))
     found = ran.sweep.confirmation.to_loss

@@ -1,4 +1,4 @@
-"""Writes a made-up log as KuaiRand's CSV files: what their reading is tried and measured on."""
+"""Writes a synthetic log as KuaiRand's CSV files: what their reading is tried and measured on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from .made_up import PERIOD_MS, MadeUp
+from .synthetic import PERIOD_MS, SyntheticLog
 from .tables import (
     USER_NUMERIC,
     USER_TEXT,
@@ -27,7 +27,7 @@ LOG_CSV = (
 )  # fmt: skip
 
 
-def write_csv(made: MadeUp, folder: Path, version: str = "1k", parts: int = 1) -> None:
+def write_csv(made: SyntheticLog, folder: Path, version: str = "1k", parts: int = 1) -> None:
     """Writes `made` into `folder`, each file whole or in `parts`.
 
     Columns that the pipeline does not read are 0, `follow_user_num` among the videos' statistics with them.

@@ -1,4 +1,4 @@
-"""Made-up clips: a signer's hand moves through the trajectories of its glosses, as landmarks or drawn."""
+"""Synthetic clips: a signer's hand moves through the trajectories of its glosses, as landmarks or drawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A made-up KuaiRand of the 1K version's shape: who clicks, and for how long, depends on the features."""
+"""A synthetic KuaiRand of the 1K version's shape: who clicks, and for how long, depends on the features."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAY_MEDIAN, PLAY_SIGNAL, PLAY_NOISE = 1.36, 1.1, 1.25
 """Of log(1 + seconds): the median play is 2.9 s, the mean some 15 s, one in five is 0."""
 
 
-class MadeUp:
+class SyntheticLog:
     """Users, videos and a log by time, with what is known of them.
 
     Attributes:
