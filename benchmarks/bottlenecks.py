@@ -1,7 +1,6 @@
-"""Workloads whose bottleneck is known, for `benchmarks/watch.py`: the verdict, and the line to name.
+"""Workloads with a known bottleneck, for `benchmarks/watch.py`: each with its verdict and the line at fault.
 
-Each is an ordinary training program, and most are a pipeline as well; the line to be named is marked by
-`# here`.
+Each is an ordinary training program, and most are a pipeline as well; `# here` marks the line at fault.
 """
 
 from __future__ import annotations
@@ -93,9 +92,9 @@ class Case:
     """A workload with a known bottleneck.
 
     Attributes:
-        verdict: What it has to be called.
-        line: Text in the script's line that has to be named; empty where the whole step is.
-        config: Settings with which a pipeline does the same; None where only a script can.
+        verdict: The right verdict.
+        line: Text in the script's line at fault; empty if the whole step is.
+        config: Settings with which a pipeline does the same; None if only a script can.
     """
 
     changes: Mapping[str, str]
@@ -115,7 +114,7 @@ class Case:
 
     @property
     def line_number(self) -> int:
-        """The line to be named; 0 if any will do."""
+        """The number of the line at fault; 0 if any will do."""
         lines = self.script.splitlines()
         return next((i for i, text in enumerate(lines, start=1) if self.line and self.line in text), 0)
 

@@ -2,11 +2,11 @@
 
     python benchmarks/chaos.py                          every part with the counts of PARTS, from a new seed
     python benchmarks/chaos.py supervisors 200 --seed 7  one part
-    python benchmarks/chaos.py figures                  nothing is run; chaos.json is made anew
+    python benchmarks/chaos.py figures                  runs nothing; writes chaos.json anew
     python benchmarks/chaos.py syscalls-kill 4 --seed 0  every fourth call, from a place that the seed gives
 
-A run adds a line to benchmarks/results/chaos-runs.jsonl; chaos.json is made from all lines, of whatever
-device: a fault is one everywhere.
+A run adds a line to benchmarks/results/chaos-runs.jsonl. chaos.json is made from the lines of all devices,
+because a fault on one device is a fault on all.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Part:
 
     Attributes:
         words: The script in `tests/chaos` and its first arguments; the count and the seed follow.
-        count: How many of them the bar asks for; of system calls, every how many-th.
+        count: The number that the bar asks for; for system calls, n for every n-th call.
         counted: Key of a run's count.
-        figures: Others of a run's keys whose largest values are published: key, unit, bar.
+        figures: Other keys of a run, whose largest values are published: key, unit, bar.
     """
 
     words: tuple[str, ...]
@@ -124,7 +124,7 @@ def _figure(figure: str, value: float, bar: str, unit: str, repeats: int) -> Fig
 
 
 def main() -> int:
-    """Runs what is asked for, and publishes; returns 1 where a run found a fault."""
+    """Runs the parts asked for and publishes them; returns 1 if a run found a fault."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

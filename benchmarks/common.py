@@ -1,4 +1,4 @@
-"""What every benchmark shares: a figure with its interval, and the file and table it ends up in."""
+"""Shared by all benchmarks: a figure with its interval, and the file and table it ends up in."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One figure; `low` and `high` are its 95 % interval, `bar` what it should meet.
+    """One figure; `low` and `high` are its 95% interval, and `bar` is the condition to meet.
 
-    With `noisy`, a bar is missed only where the whole interval lies beyond it.
+    With `noisy`, a bar is missed only if the whole interval lies beyond it.
     """
 
     figure: str = ""
@@ -41,7 +41,7 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether the value meets the bar; None where there is none."""
+        """Whether the value meets the bar; None if there is no bar."""
         if not self.bar:
             return None
         sign, _, number = self.bar.partition(" ")
@@ -69,7 +69,7 @@ def chosen(parts: Mapping[str, T]) -> dict[str, T]:
 
 
 def device_folder(parent: Path) -> Path:
-    """Returns where the files of this machine's device are in `parent`; it need not exist."""
+    """Returns the folder in `parent` with the files of this machine's device; it need not exist."""
     return parent / re.sub(r"[^A-Za-z0-9]+", "-", device_model(Execution())).strip("-").lower()
 
 
@@ -81,8 +81,8 @@ def publish(
     Figures of other parts of the same benchmark stay as they are.
 
     Args:
-        folder: Where the file is written in place of this machine's folder.
-        device: What the figures are of; this machine's device by default.
+        folder: Where the file is written, instead of this machine's folder.
+        device: The device that was measured; this machine's by default.
     """
     device, folder = device or device_model(Execution()), folder or device_folder(RESULTS)
     folder.mkdir(parents=True, exist_ok=True)

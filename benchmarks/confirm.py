@@ -1,14 +1,14 @@
-"""Whether the intervals of the confirmation mean what they say, and its winners hold.
+"""Whether the intervals of the confirmation mean what they say, and whether its winners hold.
 
 python benchmarks/confirm.py [recorded live winners to_loss peers by_hand]
                                         writes benchmarks/results/<device>/confirm.json
 
-recorded   2,000 confirmations drawn from recorded repeats of the same configuration: how often a
-           difference is seen that is not there, rounds added as the sweep does
+recorded   2,000 confirmations drawn from recorded repeats of the same configuration: how often they see a
+           difference that is not there, with rounds added as in a sweep
 live       the same with real processes while another one loads a core: 20 of a configuration against
-           itself, 20 against one whose steps are made 10 % longer
+           itself, 20 against one whose steps are made 10% longer
 winners    20 short sweeps of five workloads: whether their intervals hold later, and in production
-to_loss    three sweeps whose winner trains to the baseline's loss: 20 more trainings of both, other seeds
+to_loss    three sweeps whose winner trains to the baseline's loss: 20 more trainings of both with other seeds
 peers      an LSTM and an MLP against their plain baselines, in at most three minutes each
 by_hand    the MLP's winner against a loop written by hand, at the best of its settings that keep the loss
 """
@@ -48,9 +48,9 @@ DRAWS = 2000
 LIVE = 20
 SWEEPS = 20
 MINUTES, LATER_MINUTES, TRAIN_MINUTES = 2.5, 10.0, 0.4
-"""Of a sweep; after its end, at least, when its winner is measured again; of the production run."""
+"""Length of a sweep; least time from its end to the second measurement; length of a production run."""
 TO_LOSS = {"search_spaces/quick.yaml": 7, "benchmarks/peers/mlp.yaml": 7, "search_spaces/sequence.yaml": 6}
-"""Later trainings of each."""
+"""Number of later trainings of each."""
 NEW_SEED = 1000
 BETWEEN = 3
 """Sweeps that run before a winner is measured again."""
@@ -63,13 +63,13 @@ WORKLOADS = (
 )
 ROUNDS, MAX_ROUNDS, PRECISION = 8, 4, 0.05
 ONE_THREAD = "fix.device.cpu_threads=1"
-"""Threads are not the question: two that wait for each other feel every neighbour on the host twice."""
+"""One thread each: two threads that wait for each other would be slowed twice by other load on the host."""
 PLAN = MeasurePlan(window_seconds=0.5, repeats=1, warmup_cap_seconds=5, cap_seconds=0.75, diagnose=False)
 TRAINING_PLAN = replace(PLAN, window_seconds=1.0, repeats=3, cap_seconds=4.0)
-"""As long as the baselines' trainings take."""
+"""Measures for about as long as the baselines' trainings take."""
 HAND_BATCHES, HAND_ROUNDS = (256, 512, 1024, 2048), 15
 LOSS_SAMPLES, MAX_LOSS_RATIO = 102_400, 1.05
-"""As in benchmarks/peers/mlp.yaml."""
+"""The same values as in benchmarks/peers/mlp.yaml."""
 
 
 def recorded() -> Iterator[Figure]:
@@ -84,7 +84,7 @@ def recorded() -> Iterator[Figure]:
     false, widths, counts = 0, [], []
     for _ in range(DRAWS):
         key = draw.choice(keys)
-        # Two processes of the same configuration, from neighbouring rounds: they share the machine's mood.
+        # Two processes of the same configuration, from neighbouring rounds: the machine's pace was the same.
         starts = draw.sample(range(len(rounds) - 1), k=min(len(rounds) - 1, ROUNDS * MAX_ROUNDS))
         taken: list[dict[int, float]] = []
         for start in starts:
@@ -122,7 +122,7 @@ def recorded() -> Iterator[Figure]:
 
 
 def live() -> Iterator[Figure]:
-    """Yields false and found differences between real processes, beside one that loads a core."""
+    """Yields false and found differences between real processes, while another process loads a core."""
     with tempfile.TemporaryDirectory() as folder, busy(1):
         bench = Bench(Path(folder))
         template = bench.prepared("sweeper.testing.bottlenecks", {})
@@ -157,7 +157,7 @@ def live() -> Iterator[Figure]:
 def winners() -> Iterator[Figure]:
     """Yields whether the winners of short sweeps hold later: in new rounds, and in production.
 
-    Cut off, the same command goes on: a line of winners.jsonl is one sweep.
+    If interrupted, the same command continues: each line of winners.jsonl is one sweep.
     """
     path = device_folder(RESULTS) / "winners.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -205,7 +205,7 @@ def _run(space: str, home: str, *changes: str) -> None:
 
 
 def _measured_later(home: str, name: str, ended: float) -> dict[str, Any] | None:
-    """Returns a winner as it was reported, as it is now, and how it trains; None if there is none."""
+    """Returns a winner's ratio as reported and now, and its production run; None without a winner."""
     result = json.loads((Path(home) / "sweeps" / name / "result.json").read_text(encoding="utf-8"))
     if result["winner"] is None:
         print(f"{name}: no winner", flush=True)
@@ -235,7 +235,7 @@ def _share(title: str, each: Sequence[bool], bar: str) -> Figure:
 
 
 def to_loss() -> Iterator[Figure]:
-    """Yields how often the time to a loss of new trainings is inside the interval that was shown."""
+    """Yields how often new trainings' time to a loss is inside the interval that was shown."""
     inside, ratios = [], []
     with tempfile.TemporaryDirectory() as home:
         for space, repeats in TO_LOSS.items():
@@ -270,7 +270,7 @@ class _Arm:
 
     @classmethod
     def of(cls, folder: Path, number: int, loss: float) -> _Arm:
-        """Returns those of a sweep's trial."""
+        """Returns the two jobs for a sweep's trial."""
         trains = read_job(folder / "setup" / (f"to-loss-{number}-0" if number else "loss-0"))
         parts = 3 * trains.plan.quality_parts if number == 0 else trains.plan.quality_parts
         samples = 3 * trains.plan.quality_samples if number == 0 else trains.plan.quality_samples
@@ -279,7 +279,7 @@ class _Arm:
         return cls(trains=replace(trains, plan=plan), measures=measures, loss=loss)
 
     def seconds(self, folder: Path, repeat: int) -> float:
-        """Returns how long it trains to the loss with a new seed: its samples, at its speed of now."""
+        """Returns the seconds that it trains to the loss with a new seed: samples, at its present speed."""
         seeded = replace(self.trains, config=self.trains.config.replace({"seed": NEW_SEED + repeat}))
         folder.mkdir(parents=True)
         launcher = LocalLauncher(folder)
@@ -297,7 +297,7 @@ class _Arm:
 
 
 def peers() -> Iterator[Figure]:
-    """Yields what the sweeps of the two workloads win over their plain baselines."""
+    """Yields how much faster the winners of the two workloads are than their plain baselines."""
     for title, space, bar in (("LSTM", "lstm", ">= 1.8"), ("MLP", "mlp", ">= 15")):
         changes = ["--set", f"data.path={BARS}"] if title == "LSTM" and BARS.is_dir() else []
         with tempfile.TemporaryDirectory() as home:

@@ -1,10 +1,10 @@
-"""How well scripts of others are understood, and whether their sweeps hold.
+"""How well sweeper reads other people's scripts, and whether their sweeps hold.
 
 python benchmarks/foreign.py [output meter sweeps]    writes benchmarks/results/<device>/scripts.json
 
-output     five scripts in the styles of the wild: throughput by their output over that by their meter,
-           on the same run
-meter      what a step of the meter costs
+output     five scripts in common styles: throughput by their output over that by their meter, in the
+           same run
+meter      the cost of a step of the meter
 sweeps     the five swept end to end with 8 trials each, winners confirmed
 """
 
@@ -41,7 +41,7 @@ STEPS, BATCHES = 1000, 30
 
 
 def output() -> Iterator[Figure]:
-    """Yields by how much what a script's output says differs from what its meter says."""
+    """Yields how far the speed in a script's output is from that of its meter."""
     with (
         tempfile.TemporaryDirectory() as name,
         contextlib.closing(LocalLauncher(Path(name))) as launcher,
@@ -68,7 +68,7 @@ def output() -> Iterator[Figure]:
 
 
 def cost() -> Iterator[Figure]:
-    """Yields microseconds a step of the meter, with a loss, while somebody listens."""
+    """Yields microseconds per step of the meter, with a loss, while its messages are received."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(b"\0sweeper-benchmark")
         os.environ[VARIABLE] = "sweeper-benchmark"

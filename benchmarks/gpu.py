@@ -5,7 +5,7 @@ python benchmarks/gpu.py 1 --out OUT [--wheels DIR]    1 alive, 2 product, 3 bar
 python benchmarks/gpu.py read OUT                      writes results, fixtures and the table in docs/gpus.md
 python benchmarks/gpu.py step NAME [--rehearse]        runs one step by itself
 
---rehearse runs the same steps on the CPU, each cut short. docs/gpus.md describes the day.
+--rehearse runs shortened versions of the same steps on the CPU. docs/gpus.md describes the five calls.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The guides' ladders: each workload's before, its hand-tuned after, and what a sweep of 15 minutes finds.
+"""The guides' workloads: each one's before, its hand-tuned after, and what a sweep of 15 minutes finds.
 
 python benchmarks/guides.py [NAME ...]        adds to benchmarks/results/<device>/guides.json
 
-NAME is one of search_spaces/{kuairand,sequence,behaviour,stocks,sign_language}.yaml; all are some two
-hours. Each is swept at the before's model size and at the after's; the sweeps are kept in mlruns/guides,
-and the same command goes on from there. Then before, after and winner take turns: a fresh process each,
-round by round in random order. `bare` is the winner's own step on a batch that lies on the device.
-On a CPU, the guides' fp16 is bf16: it has no other mixed precision.
+NAME is one of search_spaces/{kuairand,sequence,behaviour,stocks,sign_language}.yaml; all of them take some
+two hours. Each is swept at the before's model size and at the after's. The sweeps are kept in mlruns/guides,
+and the same command continues them. Then before, after and winner take turns: a fresh process each, round
+by round in random order. `bare` is the winner's own step on a batch that is already on the device.
+On a CPU, the guides' fp16 becomes bf16, the only mixed precision there.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ ROUNDS = 12
 SEARCH = {"minutes": 15, "patience": 15, "trials": 60, "seed": 0}
 PLAN = MeasurePlan(window_seconds=1.0, repeats=2, warmup_cap_seconds=5.0, cap_seconds=10.0)
 FIVE_TIMES = ("kuairand",)
-"""Those whose before handles each row in Python."""
+"""Workloads whose before handles each row in Python."""
 
 PENDING = 7
-"""Exit status of a sweep that MLflow was not told of."""
+"""Exit status of a sweep that is not in MLflow yet."""
 
 BEFORE, AFTER, WINNER = 0, 1, 2
 
@@ -64,18 +64,18 @@ class Case:
 
     @property
     def title(self) -> str:
-        """The workload, and its size where there are several."""
+        """The workload, and its size if there are several."""
         size = " ".join(f"{name.removeprefix('model.')}={value}" for name, value in self.size.items())
         return f"{self.workload} ({size})" if size else self.workload
 
     @property
     def name(self) -> str:
-        """The sweep's."""
+        """The name of its sweep."""
         return "-".join(["guide", self.workload, *(str(value) for value in self.size.values())])
 
 
 def cases(workload: str) -> Iterator[Case]:
-    """Yields the workload at the before's size, and at the after's where that is another."""
+    """Yields the workload at the before's size, and at the after's if that differs."""
     tree = load(ROOT / "search_spaces" / f"{workload}.yaml").to_dict()
     before, afters = _runnable(tree["baseline"]), [_runnable(each) for each in tree["also_try"]]
     sizes = []
@@ -107,14 +107,14 @@ def _without_model(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def swept(case: Case) -> dict[str, Any]:
-    """Returns a sweep as `sweeper show --json` has it; it is run, or gone on with, unless it has ended."""
+    """Returns a sweep as `sweeper show --json` prints it, after running or continuing it if necessary."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "space.json"
         path.write_text(json.dumps(case.space), encoding="utf-8")
         done = subprocess.run(_command("run", str(path)), cwd=ROOT, check=False)
         if done.returncode not in (0, PENDING):
             raise RuntimeError(f"`sweeper run` ended with {done.returncode}")
-    # Where the code has changed since an earlier one, it is called `<name>-2` and so on.
+    # If the code has changed since an earlier sweep, the new one is called `<name>-2` and so on.
     *_, latest = of_name(HOME, case.name)
     shown = subprocess.run(_command("show", latest.name, "--json"), cwd=ROOT, check=True, capture_output=True)
     found: dict[str, Any] = json.loads(shown.stdout)
@@ -147,10 +147,10 @@ def measured(case: Case, configs: Mapping[int, TrialConfig]) -> tuple[list[Round
 
 
 def figures_of(case: Case) -> Iterator[Figure]:
-    """Yields what a case comes to."""
+    """Yields the figures of a case."""
     shown = swept(case)
     by_number = {trial["number"]: trial for trial in shown["trials"]}
-    # References are numbered as they stand in the space; one that this device cannot run has no speed.
+    # References are numbered in the order of the space; one that this device cannot run has no speed.
     tried = [by_number[1 + place] for place in range(len(case.space["also_try"]))]
     afters = [each for each in tried if "throughput" in each["metrics"]]
     winner = _winner(case, shown)
@@ -170,7 +170,7 @@ def figures_of(case: Case) -> Iterator[Figure]:
     )
     bare = [ratio for each in winners if (ratio := _over_bare(each)) is not None]
     share = [100 * each.breakdown.data_fraction for each in winners]
-    # Where clips have different lengths there is no one batch to be bare with.
+    # If clips have different lengths, there is no single batch for the bare step.
     reached = statistics.median(share) <= 5 or (bool(bare) and statistics.median(bare) >= 0.95)
     if bare:
         yield _named(f"{case.title}: winner over bare", spread(bare), "")
@@ -185,7 +185,7 @@ def figures_of(case: Case) -> Iterator[Figure]:
 
 
 def _winner(case: Case, shown: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Returns the sweep's winner; of one that confirms nothing, what was fastest in its search."""
+    """Returns the sweep's winner, or the fastest trial of its search if the sweep confirms nothing."""
     if shown["winner"] is not None:
         number = shown["winner"]["number"]
         return dict(next(trial for trial in shown["trials"] if trial["number"] == number))
@@ -208,7 +208,7 @@ def _loss(title: str, trial: Mapping[str, Any]) -> Iterator[Figure]:
 
 
 def _over(title: str, rounds: Sequence[Round], under: int, bar: float) -> Figure:
-    """Returns the lower bound of a ratio, whose bar is for that."""
+    """Returns the lower bound of a ratio, with the bar for that bound."""
     mean, low, high = (math.exp(each) for each in interval(log_ratios(rounds, WINNER, under)))
     print(f"{title}: {mean:.3g} [{low:.3g}, {high:.3g}]", flush=True)
     return Figure(
@@ -237,7 +237,7 @@ def _plain(title: str, value: float, unit: str) -> Figure:
 
 
 def main() -> None:
-    """Measures the workloads that are named, or all, and publishes each as soon as it is done."""
+    """Measures the named workloads, or all, and publishes each as soon as it is done."""
     for name in chosen(dict.fromkeys(WORKLOADS)):
         for case in cases(name):
             publish("guides", list(figures_of(case)), f"python benchmarks/guides.py {name}")

@@ -1,4 +1,4 @@
-"""The tabular MLP's training step as one would write it by hand for speed: the mark for ours.
+"""The tabular MLP's training step as one would write it by hand for speed: the target for our trainer.
 
 python benchmarks/handwritten.py [fp32|bf16 [BATCH [THREADS]]]            prints samples/s
 """
@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 ROWS, FEATURES, HIDDEN, BATCH = 200_000, 30, 128, 512
 SAMPLES = 1_000_000
-"""That are timed."""
+"""Number of samples that are timed."""
 
 
 def batches(x: Tensor, y: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields (x, y) [size] for ever, in a new order each epoch, without a ragged one at its end."""
+    """Yields (x, y) [size] for ever, in a new order each epoch, without the incomplete last batch."""
     while True:
         order = torch.randperm(len(y), device=y.device)
         for index in order[: len(y) // size * size].split(size):
@@ -27,7 +27,7 @@ def batches(x: Tensor, y: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def training(precision: str = "fp32", device: str = "cpu", size: int = BATCH) -> Callable[[int], Tensor]:
-    """Returns a function that trains for so many steps and returns the last loss."""
+    """Returns a function that trains for a number of steps and returns the last loss."""
     torch.manual_seed(0)
     x, y = torch.randn(ROWS, FEATURES, device=device), torch.randn(ROWS, device=device)
     model = nn.Sequential(

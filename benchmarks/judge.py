@@ -63,7 +63,7 @@ SCRIPTS: Mapping[str, tuple[Path, tuple[str, ...]]] = {
     "pictures": (UNEDITED, ("pictures.py",)),
 }
 PUBLIC = ("mnist", "vae", "feedforward")
-"""Of the public programs: three that start within seconds."""
+"""Three of the public programs, which start within seconds."""
 WRONG = {"WRONG": ("train.py",), "WRONG_CAREFUL": ("careful.py",), "WRONG_WORKERS": ("careful.py", "2")}
 
 
@@ -90,7 +90,7 @@ class Asked:
 
 
 def record(asked: Asked) -> Iterator[Figure]:
-    """Records rounds of each script against itself, those of five minutes; yields how far they spread."""
+    """Records five minutes of rounds of each script against itself; yields their spread."""
     path = _recorded()
     path.parent.mkdir(parents=True, exist_ok=True)
     done = {each["script"] for each in _lines()}
@@ -130,10 +130,10 @@ def _lines() -> list[Any]:
 
 
 def _compared(asked: Asked, planted: float) -> Iterator[Compared]:
-    """Yields comparisons on recorded rounds: who came first is drawn, as between equals it may be.
+    """Yields comparisons on recorded rounds, with random signs, since the two sides are equal.
 
     Args:
-        planted: Logarithm of the ratio that the second version has.
+        planted: Logarithm of the second version's true ratio.
     """
     for line in _lines():
         draw = random.Random(line["script"])
@@ -150,7 +150,7 @@ def _share(what: str, count: int, runs: int, bar: str) -> Figure:
 
 
 def equals(asked: Asked) -> Iterator[Figure]:
-    """Yields how often a script is told apart from itself."""
+    """Yields how often a script is called faster or slower than itself."""
     compared = list(_compared(asked, 0.0))
     found = Counter(each.answer for each in compared)
     runs, wrong = found.total(), found[Speed.FASTER] + found[Speed.SLOWER]

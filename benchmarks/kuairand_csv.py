@@ -1,4 +1,4 @@
-"""Memory and time of preparing a KuaiRand folder of 5 million rows, whole and in shards: the same tensors.
+"""Memory and time to prepare a KuaiRand folder of 5 million rows, whole and in shards, to the same tensors.
 
 python benchmarks/kuairand_csv.py [ROWS]      adds to benchmarks/results/<device>/guides.json
 """
@@ -16,8 +16,8 @@ from pathlib import Path
 from common import Figure, publish
 
 from pipelines import kuairand
-from pipelines.kuairand.synthetic import SyntheticLog
-from pipelines.kuairand.synthetic_files import write_csv
+from pipelines.kuairand.made_up import MadeUp
+from pipelines.kuairand.made_up_files import write_csv
 
 ROWS = 5_000_000
 USERS, ROWS_PER_VIDEO = 1000, 5
@@ -25,7 +25,7 @@ SHARDS = 3
 
 
 def prepare(folder: str) -> None:
-    """Prepares `folder` in this process, and prints what that took and a digest of what it gave."""
+    """Prepares `folder` in this process, and prints its time and memory and a digest of the result."""
     started = time.perf_counter()
     prepared = kuairand.prepare({"path": folder})
     seconds = time.perf_counter() - started
@@ -33,7 +33,7 @@ def prepare(folder: str) -> None:
     for name, array in sorted(prepared.arrays.items()):
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
         digest.update(array.tobytes())
-    # Not ru_maxrss, which a process has from the one that started it.
+    # Not ru_maxrss, which a process inherits from its parent.
     status = Path("/proc/self/status").read_text()
     peak_gib = int(status.partition("VmHWM:")[2].split()[0]) / 2**20
     print(json.dumps({"seconds": seconds, "peak_gib": peak_gib, "digest": digest.hexdigest()}))
@@ -42,7 +42,7 @@ def prepare(folder: str) -> None:
 def main() -> None:
     rows = int(sys.argv[1]) if sys.argv[1:] else ROWS
     figures, digests = [], set()
-    made = SyntheticLog(USERS, rows // ROWS_PER_VIDEO, rows, seed=0)
+    made = MadeUp(USERS, rows // ROWS_PER_VIDEO, rows, seed=0)
     for kind, parts in (("whole", 1), ("shards", SHARDS)):
         with tempfile.TemporaryDirectory() as folder:
             write_csv(made, Path(folder), parts=parts)

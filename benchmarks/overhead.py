@@ -1,4 +1,4 @@
-"""What a trial costs beyond its own work: ask, fork, run, record, tell; beside a fresh Python with torch.
+"""The cost of a trial beyond its own work (ask, fork, run, record, tell), vs starting Python with torch.
 
 python benchmarks/overhead.py            writes benchmarks/results/<device>/overhead.json
 """

@@ -1,11 +1,11 @@
-"""Whether production runs keep what their sweeps promised, and come through being killed.
+"""Whether production runs reach the speed that their sweeps promised, and survive being killed.
 
 python benchmarks/production.py [promise kills]    writes benchmarks/results/<device>/export.json
 
 promise   10 times a short sweep with its confirmation, `sweeper export`, and at once `sweeper train`: reached
-          over promised; runs beside which something else ran, or the canary was slow, are counted apart
+          over promised speed; runs that other processes or a slow canary disturbed are counted separately
 kills     `sweeper train` killed (SIGKILL) at 20 random moments, and the same command again each time:
-          the final loss against that of a run which nobody ended
+          the final loss against that of an uninterrupted run
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RUNS, KILLS = 10, 20
 TRAIN_MINUTES = 0.4
 CANARY_RATIO = 1.3
 DISTURBED = 0.05
-# Two threads that wait for each other feel every neighbour on the host twice.
+# One thread: two that wait for each other would be slowed twice by other load on the host.
 SPACE = [
     "search_spaces/quick.yaml",
     "--set=fix.device.cpu_threads=1",
@@ -95,7 +95,7 @@ def kills() -> Iterator[Figure]:
         _call("run", *SPACE, "--set=search.trials=1", *home)
         best = str(Path(folder) / "best.yaml")
         _call("export", "quick", "--out", best, *home)
-        # A checkpoint every few tenths of a second, and an epoch takes one.
+        # A checkpoint every few tenths of a second; an epoch takes about as long.
         options = ["--epochs", "60", "--set=train.checkpoint_minutes=0.003", "--set=train.schedule=cosine"]
         whole = json.loads(_call("train", best, "--json", *options, *home))
         draw = random.Random(0)

@@ -1,4 +1,4 @@
-"""Public training programs, as they are: what torch reports of them, and what their sweeps bring.
+"""Public training programs, unedited: what torch reports of them, and what their sweeps gain.
 
 python benchmarks/programs.py --programs DIR [--python PYTHON] [--only NAME,...] [watch sweep]
                                                     writes benchmarks/results/<device>/programs.json
@@ -6,7 +6,7 @@ python benchmarks/programs.py --programs DIR [--python PYTHON] [--only NAME,...]
 watch   steps, samples per second and mean loss by the hook, against a meter in the same run
 sweep   `init --command` and a three-minute `run`, as a newcomer would do it, and the command it exports
 
-DIR has the repositories below at their commits, with data where they look for it; nothing of them is here.
+DIR has the repositories below at their commits, with data where they look for it; none of their code is here.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ PROGRAMS: Mapping[str, Program] = {
 
 
 class Totals:
-    """All that the hook reports: steps, and the mean loss, each message weighed by its steps."""
+    """Totals of the hook's messages: steps, and the mean loss, each message weighted by its steps."""
 
     def __init__(self, watched: Any) -> None:
         self._steps: dict[int, int] = {}
@@ -162,7 +162,7 @@ def referenced(program: Program, folder: Path) -> dict[str, str]:
 
 
 def watched(name: str, program: Program, folder: Path) -> Iterator[Figure]:
-    """Yields by how much what the hook reports differs from the reference, in percent."""
+    """Yields how far the hook's reports are from the reference, in percent."""
     with tempfile.TemporaryDirectory() as place:
         path = [str(ROOT), program.env.get("PYTHONPATH", "")]
         env = {"REFERENCE": f"{place}/reference", "PYTHONPATH": ":".join(filter(None, [*path, "."]))}
@@ -191,12 +191,12 @@ def watched(name: str, program: Program, folder: Path) -> Iterator[Figure]:
         mine, meter = listener.watched.timeline, listener._meter
         late = mine.stretches[len(mine.stretches) // 4 : -1]
         began, ended = late[0].start_s, late[-1].end_s
-        # Over the wall: the meter does not know of evaluations.
+        # Over wall time, because the meter does not know about evaluations.
         rate = sum(each.samples for each in late) / (ended - began)
         own = [each for each in meter.stretches if began < each.end_s <= ended]
         by_meter = sum(each.samples for each in own) / (own[-1].end_s - own[0].start_s)
         if len(files) > 1:
-            # A meter has one process.
+            # A meter counts one process only.
             by_meter = sum(samples for moment, samples, _ in truth if began < moment <= ended) / (
                 ended - began
             )
@@ -271,7 +271,7 @@ def of_same_samples(program: Program, exported: str, times: float) -> str:
 
 
 def whole(name: str, program: Program, folder: Path, exported: str) -> Figure:
-    """How much longer the program's own command takes than the exported one, each run to its end."""
+    """Returns how much longer the program's own command takes than the exported one, both run to the end."""
     env = {**os.environ, **program.env}
     ratios = []
     for _ in range(WHOLE_RUNS):

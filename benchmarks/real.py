@@ -1,9 +1,9 @@
-"""Whether the pipelines learn from real data: the training of each, a bar or none beside it.
+"""Whether the pipelines learn from real data: one figure per training, some with a bar.
 
 python benchmarks/real.py [NAME ...]        adds to benchmarks/results/<device>/guides.json
 
-The data lies in `shared/data` beside the repository; what is not there is passed over. A task is
-trained by the product's own code from each of its seeds, and the figure is the median over them.
+The data is in `shared/data` next to the repository; tasks without data are skipped. sweeper's own code
+trains a task from each of its seeds, and the figure is the median over them.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Task:
         path: Below `shared/data`.
         data: The other options of the data.
         config: Fields of TrialConfig.
-        samples: Training samples until it is looked at.
-        figure: Takes the one number from the quality pass.
-        bar: As in `common.Figure`; empty where none is asked for.
+        samples: Training samples until it is evaluated.
+        figure: Takes one number from the quality pass.
+        bar: As in `common.Figure`; empty if there is none.
     """
 
     pipeline: str
@@ -52,8 +52,8 @@ class Task:
     seeds: Sequence[int] = (0, 1, 2, 3, 4)
 
 
-# Chosen on the validation parts; the figures are of the test parts: errors over those of the last value
-# (sequence), and of one constant, or each stock's own, for all its days (stocks).
+# Chosen on the validation parts; the figures are of the test parts. They are errors over that of the last
+# value (sequence), and over that of one constant for all days or of one for each stock (stocks).
 SEQUENCE = {
     "batch_size": 128,
     "optimizer.lr": 5e-4,
@@ -117,8 +117,8 @@ TASKS: Mapping[str, Task] = {
         figure=lambda told: told.metrics["mse_over_own_mean"],
     ),
     # Words of 2 to 6 letters, spelled from the last fifth of each take. The second recorder's ids seem to
-    # stand for other letters (the nearest shape of the first is right for 0.4 %, by chance it were 10 %):
-    # each letter then has two shapes, and across recorders nothing can be told.
+    # stand for other letters: the first recorder's nearest shape is right for 0.4%, by chance it would be
+    # 10%. So each letter has two shapes, and nothing carries over between recorders.
     "sign-language-letters": Task(
         pipeline="pipelines.sign_language",
         path="asl_letters/asl_letters.npz",
@@ -157,7 +157,7 @@ TASKS: Mapping[str, Task] = {
 
 
 def train(task: Task) -> list[Quality]:
-    """Returns what the quality pass tells of each seed."""
+    """Returns the result of the quality pass for each seed."""
     with tempfile.TemporaryDirectory() as name:
         job = Job(
             uid="real",
@@ -178,7 +178,7 @@ def _trained(job: Job, task: Task, seed: int) -> Quality:
 
 
 def main() -> None:
-    """Trains the tasks that are named, or all of them, and publishes their figures."""
+    """Trains the named tasks, or all of them, and publishes their figures."""
     figures = []
     for name, task in chosen(TASKS).items():
         if not (DATA / task.path).exists():

@@ -1,9 +1,9 @@
-"""Whether data in a bucket trains as fast as the same on the disk, once it has been copied.
+"""Whether training on data from a bucket is as fast as from the disk, once the data has been copied.
 
 python benchmarks/remote.py       writes benchmarks/results/<device>/remote.json
 
-3 GiB of numbers in parquet files lie in a bucket of a local S3 server (moto), and on the disk. An MLP trains
-on both through `ParquetSource` and the loader `stream`, in turns; 15 GiB of disk are needed meanwhile.
+3 GiB of numbers in parquet files are in a bucket of a local S3 server (moto), and on the disk. An MLP trains
+on both through `ParquetSource` and the loader `stream`, in turns. This needs 15 GiB of disk.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def main() -> None:
                 assert isinstance(found, Measurement), found
                 rates[place].append(found.throughput)
         bench.launcher.close()
-        # The first round reads what later ones find in memory.
+        # The first round reads data that later ones find in memory.
         ratios = [a / b for a, b in zip(rates["bucket"][1:], rates["disk"][1:], strict=True)]
         what = "stream: from the bucket / from the disk"
         figures.append(replace(spread(ratios), figure=what, bar=">= 0.95", unit="x", noisy=True))

@@ -2,18 +2,18 @@
 
 python benchmarks/scale.py [PART ...]     writes benchmarks/results/<device>/scale.json
 
-workers    1,000 workers whose trials take 60 s each (54 to 66 s, then all the same), 5,000 trials; the
-           share of their time in which the workers are busy, from when all of them first are until the
-           last trial is begun; and what a trial costs the supervisor
+workers    1,000 workers whose trials take 60 s each (54 to 66 s, then all the same), 5,000 trials: the
+           share of their time in which the workers are busy, from when all of them are busy until the
+           last trial starts; and the supervisor's time per trial
 trials     10,000 trials in one study: the seconds of one ask of each sampler, the memory of the supervisor,
-           and what continuing the sweep, listing and showing it, and its report take
-neighbours two slots of one machine: what a trial on one costs that on the other (scale_neighbours.py)
+           and the time to continue the sweep, to list and show it, and to write its report
+neighbours two slots of one machine: how much a trial on one slows that on the other (scale_neighbours.py)
 slurm, dask, ray, services
            a sweep on a real cluster, or behind real servers, disturbed in the middle (scale_clusters.py)
 
-In the first two, time is virtual: the clock is the machine's own, and where the supervisor would wait for
-the next trial to end it jumps there. What the supervisor does takes as long as it does, writing through to
-the disk included, and the outcomes are written within that time. There is no tracker.
+In the first two, time is virtual: the clock is the machine's own, but where the supervisor would wait for
+the next trial to end, the clock jumps there. The supervisor's own work takes its real time, including syncs
+to disk and writing the outcomes. There is no tracker.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def spec_of(**search: Any) -> SweepSpec:
 
 
 def speed(config: TrialConfig) -> float:
-    """Samples a second of a made-up trainer."""
+    """Returns the samples per second of a simulated trainer."""
     kind = {"rows": 0.1, "workers": 0.5 + 0.02 * config.loader.num_workers}.get(config.loader.kind, 1.0)
     amp = {"fp32": 1.0, "bf16": 1.6}.get(config.precision.amp, 1.5)
     width = int(config.model["hidden_size"] or 64)
@@ -93,18 +93,18 @@ def speed(config: TrialConfig) -> float:
 
 
 class Cluster(ReplayLauncher):
-    """Workers of which none runs: each job ends when its time has come, by a clock that skips what is idle.
+    """Simulated workers: each job ends at its time, on a clock that skips idle time.
 
     Attributes:
-        begun: When each trial was begun, and its seconds.
-        stamps: The supervisor's own time, less what was skipped, at each beginning.
+        begun: The start of each trial, and its seconds.
+        stamps: The supervisor's own time, without what was skipped, at each start.
     """
 
     def __init__(self, workers: int, shares: Callable[[], float]) -> None:
-        """Nothing runs.
+        """Starts no processes.
 
         Args:
-            shares: What a trial takes of TRIAL_SECONDS; drawn for each.
+            shares: Draws a trial's length as a share of TRIAL_SECONDS.
         """
         noise = random.Random(0)
 
@@ -127,7 +127,7 @@ class Cluster(ReplayLauncher):
         return self._monotonic() + self._skipped
 
     def submit(self, folder: Path) -> Future[Outcome | Report]:
-        """Begins a job; one that is no trial ends at once."""
+        """Starts a job; one that is not a trial ends at once."""
         job, future = read_job(folder), Future[Outcome | Report]()
         seconds = 0.0
         if job.stage == "search" and job.plan.repeats:
@@ -139,20 +139,20 @@ class Cluster(ReplayLauncher):
         return future
 
     def deliver(self) -> None:
-        """Ends what is due."""
+        """Ends the jobs that are due."""
         while self._ends and self._ends[0][0] <= self.now():
             _, _, folder, job, future = heapq.heappop(self._ends)
             future.set_result(self._run(folder, job))
 
     def skip(self) -> None:
-        """Jumps to where the next job ends."""
+        """Jumps to the end of the next job."""
         if self._ends:
             self._skipped += max(0.0, self._ends[0][0] - self.now())
             self.deliver()
 
     @contextlib.contextmanager
     def clock(self) -> Iterator[None]:
-        """Makes this the process's clock, and its waiting for a job a jump."""
+        """Makes this the process's clock, on which waiting for a job is a jump."""
         cluster, usual = self, queue.SimpleQueue
 
         class Ended(queue.SimpleQueue):  # type: ignore[type-arg]
@@ -192,7 +192,7 @@ WORK: Mapping[str, tuple[type, str]] = {
 
 @contextlib.contextmanager
 def timed() -> Iterator[Mapping[str, list[float]]]:
-    """Yields the seconds of all calls of WORK, each less what it spent in others of them."""
+    """Yields the seconds of all calls of WORK, each without the time spent in others of them."""
     found: dict[str, list[float]] = {name: [] for name in WORK}
     inner = [0.0]
 
@@ -224,12 +224,12 @@ def busy_share(begun: Sequence[tuple[float, float]], start: float, end: float) -
 
 
 def exactly(figure: str, value: float, unit: str = "", bar: str = "") -> Figure:
-    """Returns what was measured once."""
+    """Returns a figure that was measured once."""
     return Figure(figure=figure, value=value, low=value, high=value, unit=unit, bar=bar, repeats=1)
 
 
 def workers() -> Iterator[Figure]:
-    """Yields how busy a thousand workers are, and what a trial costs their supervisor."""
+    """Yields how busy a thousand workers are, and their supervisor's time per trial."""
     draw = random.Random(1)
     for title, shares in (("", lambda: draw.uniform(0.9, 1.1)), (" (all alike)", lambda: 1.0)):
         cluster = Cluster(WORKERS, shares)
@@ -255,7 +255,7 @@ def workers() -> Iterator[Figure]:
 
 
 def trials() -> Iterator[Figure]:
-    """Yields what ten thousand trials in one study cost."""
+    """Yields the time and memory that ten thousand trials in one study cost."""
     spec = spec_of(trials=TRIALS)
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -307,7 +307,7 @@ def asks_of_samplers() -> Iterator[Figure]:
             searcher = Searcher(Path(folder) / "study.log", spec_of(trials=2 * TRIALS, sampler=name), known)
             with contextlib.closing(searcher):
                 for i in range(SLOTS + ASKS):
-                    # The first ones fill the slots; a GP takes its time.
+                    # The first asks fill the slots; a GP takes long.
                     if name == "gp" and i < SLOTS - ASKS:
                         continue
                     began = time.perf_counter()
@@ -329,7 +329,7 @@ PARTS: Mapping[str, Callable[[], Iterator[Figure]]] = {
 
 
 def main() -> None:
-    """Runs the parts that are asked for; all without any."""
+    """Runs the parts asked for, or all."""
     for name, part in chosen(PARTS).items():
         publish("scale", list(part()), f"python benchmarks/scale.py {name}")
 

@@ -1,8 +1,8 @@
-"""Sweeps on real clusters and behind real services, disturbed in the middle: what is wrong in the end.
+"""Sweeps on real clusters and with real services, disturbed in the middle, and what is wrong at the end.
 
 python benchmarks/scale.py slurm|dask|ray|services     writes benchmarks/results/<device>/scale.json
 
-They need what `make services` installs. Workers are processes of one machine, with made-up GPUs.
+They need what `make services` installs. Workers are processes of one machine, with simulated GPUs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ sys.path[:0] = [str(TESTS), str(TESTS / "execution")]
 
 
 def slurm() -> Iterator[Figure]:
-    """Forty trials on eight jobs: two cancelled, one queued again, a worker and the supervisor killed."""
+    """Forty trials on eight jobs: two cancelled, one requeued, a worker and the supervisor killed."""
     from services.disturbing import on_slurm
     from services.slurm import cluster
 
@@ -47,7 +47,7 @@ def ray() -> Iterator[Figure]:
 
 
 def services() -> Iterator[Figure]:
-    """The MLflow server and its PostgreSQL away for a minute in the middle of a sweep."""
+    """The MLflow server and its PostgreSQL down for a minute in the middle of a sweep."""
     from services.outage import outage
 
     found = outage(60)

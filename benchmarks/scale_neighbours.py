@@ -1,9 +1,9 @@
-"""What a neighbour on the other slot costs a trial, and what a sweep makes of it; two slots of one machine.
+"""How much a neighbour on the other slot of a machine slows a trial, and what a sweep decides then.
 
 python benchmarks/scale.py neighbours            writes benchmarks/results/<device>/scale.json
 
 Two slots stand for two GPUs: each has its share of the cores. In turn, a trial runs alone on the first slot,
-and the same trial on both at once, in fresh processes. As a contrast, both on all cores.
+and the same trial on both at once, in fresh processes. For contrast, both also run on all cores.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TRIALS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def run(bench: Bench, job: Job, slots: Sequence[Slot]) -> list[Measurement]:
-    """Returns what the same job gave on each of `slots` at once."""
+    """Returns the measurements of the same job on each of `slots` at once."""
     runner = JobRunner(bench.launcher, slots, lambda: None)
     folders = [bench.folder / f"{next(bench.count)}" for _ in slots]
     for place, folder in enumerate(folders):
@@ -59,9 +59,9 @@ def run(bench: Bench, job: Job, slots: Sequence[Slot]) -> list[Measurement]:
 
 
 def measured(bench: Bench, job: Job, cpus: Sequence[tuple[int, ...]]) -> Interference:
-    """Returns what rounds of one alone and of both at once gave, each in turn the first.
+    """Returns the result of rounds of one alone and both at once, with alternating order.
 
-    Rounds in which a third party took cores from a trial are run again: a neighbour has none of them.
+    Rounds in which a third process took cores from a trial are run again: a neighbour has its own cores.
     """
     slots = [Slot("cpu", each) for each in cpus]
     rounds: list[tuple[float, ...]] = []
@@ -79,7 +79,7 @@ def measured(bench: Bench, job: Job, cpus: Sequence[tuple[int, ...]]) -> Interfe
 
 
 def neighbours() -> Iterator[Figure]:
-    """Yields throughput beside a neighbour over that alone, and whether a sweep lets both run at once."""
+    """Yields throughput with a neighbour over that alone, and whether a sweep lets both run at once."""
     if len(os.sched_getaffinity(0)) < 2:
         print("neighbours: left out, there is one core only")
         return
@@ -92,7 +92,7 @@ def neighbours() -> Iterator[Figure]:
             job = dataclasses.replace(template, config=TrialConfig().replace(dict(changes)), plan=plan)
             found = measured(bench, job, split)
             print(f"{name}: {found.line}")
-            # Where they disturb each other, the tool has them run one at a time: nothing is to be met then.
+            # If they disturb each other, sweeper runs them one at a time, and there is no bar.
             bar = "" if found.disturbs else f">= {MIN_RATIO}"
             yield _figure(found, f"trial beside a neighbour / alone, {name}, cores split", bar)
             decided = float(not found.disturbs)

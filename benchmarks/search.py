@@ -3,20 +3,20 @@
 python benchmarks/search.py [bars samplers warm live ends resume]
                                                         writes benchmarks/results/<device>/search.json
 
-bars       our search against a shuffled grid and Optuna's TPE as it comes: measuring seconds to a
-           configuration within 5 % of the best that fits, share of the best for 5 % of the grid's seconds,
-           trials that ran out of memory, and what the memory model wrongly kept from being run
+bars       our search against a shuffled grid and Optuna's default TPE: measuring seconds to a configuration
+           within 5% of the best that fits, share of the best after 5% of the grid's seconds, trials that
+           ran out of memory, and configurations that the memory model wrongly skipped
 samplers   the same for every sampler of `search.sampler`, each within our own search
-warm       searches that start from an earlier sweep in which one thing was otherwise, or misleading, against
+warm       searches that start from an earlier sweep in which one thing was different, or misleading, against
            the same without one
-live       two of these with sweeps of search_spaces/quick.yaml that really run
-ends       sweeps of search_spaces/{quick,a10}.yaml that really run: whether they end by themselves, in time,
-           with the same winner (an hour)
-resume     sweeps that are cut off in the middle, against the same uninterrupted
+live       two of these with real sweeps of search_spaces/quick.yaml
+ends       real sweeps of search_spaces/{quick,a10}.yaml: whether they end by themselves, in time, with the
+           same winner (an hour)
+resume     sweeps that are interrupted in the middle, against the same uninterrupted
 
 Whole sweeps run, supervisor and all, on a launcher that answers from the recorded surface with recorded
-noise (`sweeper.testing.tournament`); a trial costs its start-up, warm-up and windows. Rounds of confirmation
-and quality passes, alike for all, are left out.
+noise (`sweeper.testing.tournament`); a trial costs its start-up, warm-up and windows. Confirmation rounds
+and quality passes are left out, because they are the same for all.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ from sweeper.tracking import NullTracker
 
 SEEDS = 20
 MAX_SURFACES: int | None = None
-"""All of them."""
+"""None: all of them."""
 PAST_TRIALS = 24
-"""Of an earlier sweep."""
+"""Number of trials of an earlier sweep."""
 ROOT = Path(__file__).parents[1]
 LIVE = (
     "constraints={}",
@@ -78,7 +78,7 @@ LIVE_PAIRS = {
 }
 LIVE_TURNS = 5
 ENDS = {"quick": 60.0, "a10": 300.0}
-"""Seconds in which a sweep has to end."""
+"""Seconds within which a sweep has to end."""
 END_TURNS = 10
 
 
@@ -117,7 +117,7 @@ def _steps(problem: Problem, seed: int) -> list[Step]:
 
 
 def _wrongly_passed_over(problem: Problem, seed: int) -> float:
-    """Returns how many configurations fit, are faster than all that were run, and were passed over."""
+    """Returns the number of skipped configurations that fit and are faster than all that ran."""
     with tempfile.TemporaryDirectory(dir=scratch()) as home:
         spec = spec_of(problem, seed, "auto", OURS_TRIALS)
         run_recorded(Path(home), spec, problem, seed)
@@ -149,7 +149,7 @@ def samplers(problems: Sequence[Problem]) -> Iterator[Figure]:
     """Yields the same for every sampler, within our own search."""
     for problem in problems:
         for name in ("auto", "climb", "tpe", "cmaes", "random", "gp"):
-            # A GP takes seconds to ask, in a process of its own.
+            # A GP takes seconds to ask, in a separate process.
             seeds, trials = (1, 24) if name == "gp" else (6, 56)
             try:
                 found = [score(ours(name, trials), problem, seed) for seed in range(seeds)]
@@ -164,7 +164,7 @@ def samplers(problems: Sequence[Problem]) -> Iterator[Figure]:
 
 
 def resume(problems: Sequence[Problem]) -> Iterator[Figure]:
-    """Yields how many of the sweeps that were cut off asked the same as the uninterrupted ones."""
+    """Yields how many of the interrupted sweeps asked the same as the uninterrupted ones."""
     same, problem = 0, problems[0]
     for seed in range(SEEDS):
         spec = spec_of(problem, seed, "auto", 30)
@@ -197,15 +197,15 @@ def _asked(home: Path, problem: Problem) -> list[TrialConfig]:
 
 
 Change = Callable[[Mapping[str, Mapping[str, Any]], Mapping[str, Cell]], Mapping[str, float]]
-"""`(configurations by key, cells by key)`: the speeds of those that change."""
+"""From `(configurations by key, cells by key)` to the new speeds of the cells that change."""
 
 
 def varied(path: Path, change: Change | None = None, batches: Sequence[int] = ()) -> Problem:
-    """Returns a recorded surface on which something is otherwise.
+    """Returns a recorded surface on which something is different.
 
     Args:
-        change: Makes other speeds of the recorded ones.
-        batches: The sizes in its space; none for those that were recorded.
+        change: Makes new speeds from the recorded ones.
+        batches: The batch sizes in its space; empty for the recorded ones.
     """
     recording = read(path)
     spec, cells = recording.spec, recording.cells
@@ -232,7 +232,7 @@ def slower_steps(seconds: float) -> Change:
 
 
 def times(name: str, value: object, factor: float) -> Change:
-    """A value that makes a training faster or slower than it did."""
+    """A value of a parameter that changes the speed by `factor`."""
 
     def change(flats: Mapping[str, Mapping[str, Any]], cells: Mapping[str, Cell]) -> Mapping[str, float]:
         return {key: factor * cells[key].throughput for key, flat in flats.items() if flat[name] == value}
@@ -271,7 +271,7 @@ class Pair:
 
 
 def pairs(folder: Path) -> list[Pair]:
-    """Returns pairs in which one thing changed, and those whose past misleads."""
+    """Returns pairs in which one thing changed, and pairs with a misleading earlier sweep."""
 
     def of(name: str, **options: Any) -> Problem:
         return varied(folder / f"{name}.jsonl", **options)
@@ -290,7 +290,7 @@ def pairs(folder: Path) -> list[Pair]:
 
 
 def warm(problems: Sequence[Problem]) -> Iterator[Figure]:
-    """Yields the measuring seconds to near the best with an earlier sweep, over those without."""
+    """Yields the measuring seconds until near the best, with an earlier sweep over without."""
     for pair in pairs(recordings()[0].parent):
         spent: dict[str, list[float]] = {"off": [], "before": []}
         for seed in range(SEEDS):
@@ -306,7 +306,7 @@ def warm(problems: Sequence[Problem]) -> Iterator[Figure]:
 
 
 def _warm_and_cold(title: str, spent: Mapping[str, Sequence[float]], bar: str) -> Iterator[Figure]:
-    """Yields the seconds to near the best without an earlier sweep and with it, and their ratio."""
+    """Yields the seconds until near the best, without and with an earlier sweep, and their ratio."""
     for start, found in spent.items():
         yield _figure(f"{title}: warm_start {start}, seconds to 5 %", found, unit="s")
     ratio = statistics.median(spent["before"]) / statistics.median(spent["off"])
@@ -315,7 +315,7 @@ def _warm_and_cold(title: str, spent: Mapping[str, Sequence[float]], bar: str) -
 
 
 def live(_: Sequence[Problem]) -> Iterator[Figure]:
-    """Yields the same for sweeps that really run, in turns with and without the earlier one."""
+    """Yields the same for real sweeps, in turns with and without the earlier one."""
     usual = load(ROOT / "search_spaces" / "quick.yaml", LIVE)
     for title, changes in LIVE_PAIRS.items():
         tracks: dict[str, list[list[tuple[float, float]]]] = {"off": [], "before": []}
@@ -350,7 +350,7 @@ def _really_run(home: Path, name: str, spec: SweepSpec) -> Iterator[tuple[float,
 
 
 def ends(_: Sequence[Problem]) -> Iterator[Figure]:
-    """Yields how many sweeps end within the seconds, and gain what they usually do."""
+    """Yields how many sweeps end within their seconds, and reach the usual gain."""
     for name, most in ENDS.items():
         seconds: list[float] = []
         found: list[Ratio] = []

@@ -3,10 +3,10 @@
 python benchmarks/surfaces.py [NAME...]     writes benchmarks/surfaces/<device>/<name>.jsonl
 
 NAME is a specification in benchmarks/surfaces/. A line is one fresh process: some short windows, start-up,
-peak memory (`sweeper.testing.recorded`). Every round takes the cells in a shuffled order; a round is some
-third of what there is time for, so that what changes on the machine in an hour is not mistaken for a
-difference between cells. Between the first two, a few cells are repeated many times. Cut off, the same
-command goes on.
+peak memory (`sweeper.testing.recorded`). Every round takes the cells in a shuffled order. A round takes
+about a third of the time, so that a change of the machine within an hour is not mistaken for a difference
+between cells. Between the first two rounds, a few cells are repeated many times. If interrupted, the same
+command continues.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sweeper.testing.recorded import CORRECT, Head, Process, add, begin, process
 
 FOLDER = Path(__file__).parent / "surfaces"
 SHIPPED = FOLDER / "amd-epyc-2-cores"
-"""Recorded for all: what is replayed where nothing was recorded on the machine itself."""
+"""Recordings of all surfaces, replayed on machines without recordings of their own."""
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 PASSES = 3
 MINUTES = 40.0
@@ -41,7 +41,7 @@ CELL = MeasurePlan(window_seconds=0.1, repeats=3, warmup_cap_seconds=0.8, cap_se
 REPEAT = replace(CELL, window_seconds=0.5, repeats=1, cap_seconds=0.75)
 ROUNDS = 60
 REPEATED = 2
-"""Cells that are repeated: one among the fastest, one in the middle."""
+"""Number of cells that are repeated: one among the fastest, one in the middle."""
 
 
 def surface_of(name: str) -> SweepSpec:
@@ -57,7 +57,7 @@ def recordings() -> list[Path]:
 
 
 class Recorder:
-    """Runs the cells of a space in processes of their own, and writes a line for each."""
+    """Runs the cells of a space in separate processes, and writes a line for each."""
 
     def __init__(self, bench: Bench, path: Path, spec: SweepSpec) -> None:
         self._bench, self._path, self._spec = bench, path, spec
@@ -75,7 +75,7 @@ class Recorder:
         spec = self._spec
         config = spec.baseline_config() if params is None else spec.config(params)
         samples = spec.measure.quality_samples
-        # What trains alike has one loss.
+        # Configurations that train alike share one loss.
         if repeated or config.quality_key() in self._losses or not isinstance(samples, int):
             samples = 0
         plan = replace(REPEAT if repeated else CELL, quality_samples=samples)
@@ -135,7 +135,7 @@ def measure(bench: Bench, folder: Path, name: str, passes: int) -> None:
 
 
 def _seconds(processes: Sequence[Process]) -> float:
-    """Returns the seconds spent; pauses between two calls of this command left aside."""
+    """Returns the seconds spent, without the pauses between two calls of this command."""
     times = sorted(each.timestamp for each in processes)
     return sum(min(after - before, 10.0) for before, after in itertools.pairwise(times))
 
@@ -179,7 +179,7 @@ def main() -> None:
             for name in asked:
                 measure(bench, folder, name, passes)
                 if passes == 1:
-                    # As soon as it is known which cells are typical.
+                    # Only now is it known which cells are typical.
                     repeat(bench, folder, name)
         bench.launcher.close()
 

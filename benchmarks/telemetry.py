@@ -1,10 +1,10 @@
-"""What telemetry costs the training that it watches, and what a reading costs.
+"""The cost of telemetry to the training that it watches, and of a reading.
 
 python benchmarks/telemetry.py            writes benchmarks/results/<device>/telemetry.json
 
-A process trains without a pause; another samples it in every other block, as a trial's keeper does, in an
-order drawn anew for each pair of blocks. The cost is of one pair. On one core with it is the worst that can
-be: the sampler takes all of its time from the training.
+A process trains without a pause. Another samples it, as a trial's keeper does, in one of each pair of
+blocks, in random order; the cost is the difference within a pair. Both on one core is the worst case: the
+sampler takes all of its time from the training.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ READINGS = 100
 
 
 def train() -> None:
-    """Trains for a block whenever it is told to on stdin, and answers with the samples per second."""
+    """Trains for a block per line on stdin, and answers with the samples per second."""
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     config = TrialConfig(batch_size=512)
     devices.apply(config, device)
@@ -59,7 +59,7 @@ def train() -> None:
 
 @contextlib.contextmanager
 def sampled(pid: int, uuid: str, on: bool) -> Iterator[None]:
-    """Samples the process `pid`, or does not."""
+    """Samples the process `pid` if `on`."""
     if not on:
         yield
         return
@@ -72,7 +72,7 @@ def sampled(pid: int, uuid: str, on: bool) -> Iterator[None]:
 
 
 def costs(cores: set[int]) -> list[float]:
-    """Returns the percent that sampling takes of the throughput, pair by pair, with both on `cores`."""
+    """Returns the percentage of the throughput that sampling costs, pair by pair, with both on `cores`."""
     os.sched_setaffinity(0, cores)
     trial = subprocess.Popen(
         [sys.executable, __file__, "train"],

@@ -2,8 +2,8 @@
 
 python benchmarks/trainer.py [NAME ...]        writes benchmarks/results/<device>/trainer.json
 
-One thread. Contenders take turns in blocks, in a new order each round; a ratio is of one round.
-`bare` trains on eight batches that are on the device already: the same model and precision, no data path.
+One thread. Contenders take turns in blocks, in a new order each round; each ratio is taken within a round.
+`bare` trains on eight batches that are already on the device: the same model and precision, no data path.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ BLOCK_SECONDS = 0.3
 PLAN = MeasurePlan(window_seconds=1, repeats=1, warmup_cap_seconds=3)
 TRIALS = 7
 COLD = 3
-"""Compile caches that are filled."""
+"""Number of compile caches that are filled."""
 
 Block = Callable[[int], int]
-"""Takes so many steps and returns the samples."""
+"""Takes a number of steps and returns the samples."""
 
 
 def bar(cpu: str, gpu: str) -> str:
@@ -81,7 +81,7 @@ class Ours:
 
 
 class Bare:
-    """The same stepper on eight batches that never change; so that the two differ in nothing else."""
+    """The same stepper on eight batches that never change, so that nothing else differs."""
 
     def __init__(self, ours: Ours) -> None:
         self.stepper = ours.stepper
@@ -117,7 +117,7 @@ class ByHand:
 
 
 def timed(contender: Block, steps: int) -> float:
-    """Returns samples per second over a block, after a prefetch drain of the contender's own."""
+    """Returns samples per second over a block, after draining the contender's prefetch queue."""
     loader = getattr(contender, "loader", None)
     if loader is not None and loader.drain_steps > 1:
         clock, contender.clock = contender.clock, NoClock()  # type: ignore[attr-defined]
@@ -134,7 +134,7 @@ def timed(contender: Block, steps: int) -> float:
 
 
 def race(contenders: Mapping[str, Any], rounds: int = 0) -> dict[str, list[float]]:
-    """Returns each contender's samples per second, round by round; `ROUNDS` where no number is given."""
+    """Returns each contender's samples per second, round by round, for `rounds` or else `ROUNDS` rounds."""
     steps = {}
     for name, contender in contenders.items():
         contender(20)
@@ -168,7 +168,7 @@ def data_share(ours: Ours) -> float:
 def against_bare(
     name: str, workload: Any, changes: Mapping[str, Any], share: str, least: str
 ) -> list[Figure]:
-    """Data path and ratio to bare, in both precisions."""
+    """Returns the data path's share and the ratio to bare, in both precisions."""
     figures = []
     for precision in ("fp32", "bf16"):
         given = {**changes, "precision.amp": precision}
@@ -257,7 +257,7 @@ def buckets() -> list[Figure]:
 
 @contextlib.contextmanager
 def trials(pipeline: str) -> Iterator[Callable[[Mapping[str, Any]], Measurement]]:
-    """Gives what runs a whole trial of `pipeline` in a process of its own, as a sweep does."""
+    """Yields a function that runs a whole trial of `pipeline` in a separate process, as a sweep does."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         root, here = Path(folder), Path(__file__).parent
         launcher = stack.enter_context(contextlib.closing(LocalLauncher(root)))
@@ -285,7 +285,7 @@ def trials(pipeline: str) -> Iterator[Callable[[Mapping[str, Any]], Measurement]
 
 
 def breakdown() -> list[Figure]:
-    """What the phases of a measured trial leave unexplained, and what telling them apart costs."""
+    """The part of a step that a trial's phases leave unexplained, and the cost of measuring them."""
     with trials("pipelines.tabular") as run:
         found = [run({"batch_size": 512}).breakdown for _ in range(TRIALS)]
     gaps = [100 * each.host_gap_s / each.step_s for each in found]
@@ -304,7 +304,7 @@ def breakdown() -> list[Figure]:
 
 
 def caches() -> list[Figure]:
-    """The first step of a compiled trial with a warm cache against a cold one, in processes of their own."""
+    """The first step of a compiled trial with a warm cache against a cold one, in separate processes."""
     ratios, cold = [], []
     for i in range(COLD):
         with trials("pipelines.tabular") as run:
@@ -322,7 +322,7 @@ def caches() -> list[Figure]:
 
 
 def malloc() -> list[Figure]:
-    """An LSTM with freed memory kept, against glibc's own way; each in processes of their own."""
+    """An LSTM with freed memory kept, against glibc's default, each in separate processes."""
     found: dict[str, list[float]] = {
         f"{p} {how}": [] for p in ("fp32", "bf16") for how in ("retain", "default")
     }
@@ -344,7 +344,7 @@ PARTS = {part.__name__: part for part in (mlp, lstm, rows, hand, buckets, breakd
 
 
 def main() -> None:
-    """Runs the parts that are named, or all, which is what is written down."""
+    """Runs the named parts, or all."""
     torch.set_num_threads(1)
     figures = []
     for part in chosen(PARTS).values():

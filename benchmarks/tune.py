@@ -1,4 +1,4 @@
-"""What `sweeper tune` brings to scripts that it has never seen, and whether it holds.
+"""What `sweeper tune` gains for scripts that it has never seen, and whether the gain holds.
 
 python benchmarks/tune.py scripts batch planted kills        writes benchmarks/results/<device>/tune.json
 python benchmarks/tune.py programs --programs DIR [--python FOLDER] [--only NAME,...]
@@ -10,12 +10,12 @@ programs    public training programs (benchmarks/programs.py), unedited
 later       the programs' winners in new processes, in turns with their own commands
 patches     the programs' winners as patches: whether each hunk applies, and how fast the patched program is
 hand        the programs' winners against versions edited by hand: `main_by_hand.py` beside a `main.py`
-planted     fast and wrong changes that are accepted, harmless ones that are not (tests/tuning/planted.py)
-idle        harmless changes that bring nothing, and are handed over nonetheless
+planted     fast but wrong changes that are accepted, and harmless ones that are not (tests/tuning/planted.py)
+idle        harmless changes that bring nothing but are handed over
 frameworks  a training in each framework, and how fast `exec` is
 kills       a tune that is killed at random moments, and continued by the same command
 
---home is where the tunes are kept, for `later`: a new folder by default.
+--home is the folder that keeps the tunes, for `later`: a new one by default.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ MINUTES = 5.0
 MAX_SECONDS = 1500
 LATER_MINUTES = 1.5
 LATER = "later.json"
-"""File in the home: for each program, what its winner is measured with again."""
+"""File in the home: for each program, what is needed to measure its winner again."""
 KILLS = 50
 BY_HAND = "_by_hand.py"
 
@@ -82,8 +82,8 @@ class Tuned:
     """A tune that has ended.
 
     Attributes:
-        shown: The sweep as `sweeper show --json` has it; empty if there is none.
-        proof: What was proved of the winner's changes; empty without a winner.
+        shown: The sweep as `sweeper show --json` prints it; empty if there is none.
+        proof: What was proved about the winner's changes; empty without a winner.
     """
 
     output: str
@@ -93,7 +93,7 @@ class Tuned:
 
     @property
     def ratio(self) -> tuple[float, float, float]:
-        """The confirmed ratio with its interval; 1 without a winner that was handed over."""
+        """The confirmed ratio with its interval; 1 if no winner was handed over."""
         winner = self.shown.get("winner")
         if not winner or not self.proof or self.proof["fault"]:
             return 1.0, 1.0, 1.0
@@ -106,7 +106,7 @@ class Tuned:
 
 
 def sweeper(*words: str, folder: Path, env: Mapping[str, str] | None = None) -> list[Any]:
-    """Returns the arguments of `subprocess` for a command of sweeper's."""
+    """Returns the arguments of `subprocess` for a sweeper command."""
     path = f"{ROOT}:{(env or {}).get('PYTHONPATH', '')}".rstrip(":")
     return [
         [sys.executable, "-m", "sweeper", *words],
@@ -138,7 +138,7 @@ def tuned(
 
 
 def figures(name: str, found: Tuned, bar: str = "") -> Iterator[Figure]:
-    """Yields the ratio of a tune, its lower bound if that has a bar, and its minutes."""
+    """Yields the ratio of a tune, its lower bound if there is a bar for it, and its minutes."""
     value, low, high = found.ratio
     print(f"{name}: {found.changes or 'nothing'}; {found.proof.get('kind', '')}", flush=True)
     yield Figure(figure=f"{name}: tuned / as it is", value=value, low=low, high=high, unit="x", repeats=1)
@@ -152,7 +152,7 @@ BARS = {"mlp": (">= 3.5", ">= 20"), "lstm": (">= 1.6", ">= 2.2")}
 
 
 def scripts(asked: Asked) -> Iterator[Figure]:
-    """Yields what a tune brings to the scripts of this repository."""
+    """Yields what a tune gains for the scripts of this repository."""
     for name, (bar, _) in BARS.items():
         if asked.only and name not in asked.only:
             continue
@@ -162,7 +162,7 @@ def scripts(asked: Asked) -> Iterator[Figure]:
 
 
 def batch(asked: Asked) -> Iterator[Figure]:
-    """Yields the same where larger batches are allowed."""
+    """Yields the same with larger batches allowed."""
     for name, (_, bar) in BARS.items():
         if asked.only and name not in asked.only:
             continue
@@ -172,7 +172,7 @@ def batch(asked: Asked) -> Iterator[Figure]:
 
 
 def programs(asked: Asked) -> Iterator[Figure]:
-    """Yields what a tune brings to public programs, and the median."""
+    """Yields what a tune gains for public programs, and the median."""
     for name in asked.only or PROGRAMS:
         program = PROGRAMS[name]
         folder = asked.programs / program.folder
@@ -196,7 +196,7 @@ def programs(asked: Asked) -> Iterator[Figure]:
 
 
 def _remembered(home: Path) -> dict[str, Any]:
-    """Returns what is known of the programs that were tuned in a home, by name."""
+    """Returns what is known about the programs that were tuned in a home, by name."""
     path = home / LATER
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
@@ -212,8 +212,8 @@ class Winner:
     """What a tune found for a program.
 
     Attributes:
-        ratio: As it was confirmed, with its interval.
-        at: When, by `time.time()`.
+        ratio: The confirmed ratio, with its interval.
+        at: The time of the confirmation, by `time.time()`.
     """
 
     name: str
@@ -250,7 +250,7 @@ def winners(asked: Asked) -> Iterator[Winner]:
 
 
 def later(asked: Asked) -> Iterator[Figure]:
-    """Yields the ratios of earlier winners by new processes, in turns with the commands as they are."""
+    """Yields the ratios of earlier winners in new processes, in turns with the unchanged commands."""
     inside = []
     for winner in winners(asked):
         print(f"{winner.name}: {(time.time() - winner.at) / 60:.0f} minutes later", flush=True)
@@ -293,7 +293,7 @@ def patches(asked: Asked) -> Iterator[Figure]:
             value=value,
             low=low,
             high=high,
-            # It holds what was confirmed if the one interval reaches into the other.
+            # The confirmed ratio holds if the two intervals overlap.
             bar=f">= {winner.ratio[1] * value / high:.3g}",
             unit="x",
             repeats=int(found[4]),
@@ -304,7 +304,7 @@ def patches(asked: Asked) -> Iterator[Figure]:
 
 
 def _hunks(patch: str) -> Iterator[str]:
-    """Yields each hunk of a patch as a patch."""
+    """Yields each hunk of a patch as a separate patch."""
     for file in re.split(r"^(?=--- )", patch, flags=re.MULTILINE):
         head, *parts = re.split(r"^(?=@@ )", file, flags=re.MULTILINE)
         yield from (head + part for part in parts)
@@ -318,7 +318,7 @@ def _applies(patch: str, folder: Path) -> bool:
 
 
 def hand(asked: Asked) -> Iterator[Figure]:
-    """Yields how fast the programs' winners are, by how fast a person made the programs."""
+    """Yields the speed of the programs' winners over that of versions edited by hand."""
     for winner in winners(asked):
         by_hand = [each.replace(".py", BY_HAND) for each in winner.command]
         script = next((each for each in by_hand if each.endswith(BY_HAND)), "")
@@ -420,7 +420,7 @@ FRAMEWORKS = {
 
 
 def frameworks(asked: Asked) -> Iterator[Figure]:
-    """Yields what a tune brings to a training in each framework, and whether `exec` is as fast."""
+    """Yields what a tune gains for a training in each framework, and whether `exec` is as fast."""
     for name, command in FRAMEWORKS.items():
         if asked.only and name not in asked.only:
             continue
@@ -434,7 +434,7 @@ def frameworks(asked: Asked) -> Iterator[Figure]:
 
 
 def kills(asked: Asked) -> Iterator[Figure]:
-    """Yields how many of the kills of a tune left something behind, or were not continued from."""
+    """Yields how many kills of a tune left something behind, or could not be continued from."""
     draw, faults = random.Random(0), 0
     folder = Path(tempfile.mkdtemp(prefix="sweeper-kills-"))
     (folder / "train.py").write_text((UNEDITED / "mlp.py").read_text(encoding="utf-8"), encoding="utf-8")

@@ -1,10 +1,10 @@
-"""Whether verdicts are right, what they name next helps, and disturbed timings are noticed.
+"""Whether verdicts are right, their next steps help, and disturbed timings are noticed.
 
 python benchmarks/verdicts.py [bottlenecks next contention]   writes benchmarks/results/<device>/verdicts.json
 
-bottlenecks   trainings whose bottleneck is known, each 20 times, beside a process that loads a core
-next          what the card of a plain baseline names, against every other loader setting
-contention    100 trials, half of them beside a busy loop on every core
+bottlenecks   trainings with a known bottleneck, each 20 times, while another process loads a core
+next          the next step on the card of a plain baseline, against every other loader setting
+contention    100 trials, half of them with a busy loop on every core
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ LOADERS: Sequence[Mapping[str, Any]] = (
 
 
 class Bench:
-    """Runs trials in processes of their own, as a sweep does."""
+    """Runs trials in separate processes, as a sweep does."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -90,7 +90,7 @@ class Bench:
         return outcome
 
     def prepared(self, pipeline: str, data: Mapping[str, Any], *paths: Path) -> Job:
-        """Returns the template of a pipeline's trials, its data prepared; it may be in `paths`."""
+        """Returns the template of a pipeline's trials, its data prepared; its module may be in `paths`."""
         job = Job(
             uid="x",
             pipeline=pipeline,
@@ -116,7 +116,7 @@ class Bench:
 
 @contextlib.contextmanager
 def busy(count: int) -> Iterator[None]:
-    """Loads `count` cores with processes of their own."""
+    """Loads `count` cores with a process each."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     time.sleep(0.1)
     try:
@@ -152,7 +152,7 @@ def known_bottlenecks(bench: Bench) -> Iterator[Figure]:
 
 
 def next_steps(bench: Bench) -> Iterator[Figure]:
-    """Yields what the baseline's next step gives, as a share of what the best loader setting gives."""
+    """Yields the gain of the baseline's next step, as a share of that of the best loader setting."""
     plan = MeasurePlan(window_seconds=1.0, repeats=1, warmup_cap_seconds=5, diagnose=False)
     for name, (pipeline, data, model) in PEERS.items():
         template = bench.prepared(pipeline, data)
@@ -230,7 +230,7 @@ PARTS = {"bottlenecks": known_bottlenecks, "next": next_steps, "contention": con
 
 
 def main() -> None:
-    """Runs the parts that are named, or all, which is what is written down."""
+    """Runs the named parts, or all."""
     parts = chosen(PARTS)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder))

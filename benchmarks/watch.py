@@ -1,10 +1,10 @@
-"""What it costs a script to be watched: the same steps with the hook and without, in fresh processes.
+"""The cost of watching a script: the same steps with and without the hook, in fresh processes.
 
 python benchmarks/watch.py [millisecond tiny verdicts pipelines]   writes results/<device>/watch.json
 
 millisecond  steps of about 1 ms from a DataLoader: the ratio of their speeds
 tiny         the smallest step that has a loader, a backward and an optimizer: the difference in microseconds
-verdicts     scripts whose bottleneck is known: the verdict, the line
+verdicts     scripts with a known bottleneck: the verdict, and the line at fault
 pipelines    the same workload as a script and as a pipeline: whether the verdicts agree
 """
 
@@ -79,7 +79,7 @@ print(times[len(times) // 4])
 
 
 class Drain:
-    """The sweep's end of the channel, which reads what comes."""
+    """The sweep's end of the channel, which reads and drops all messages."""
 
     def __init__(self) -> None:
         self.name = f"sweeper-bench-{os.getpid()}-{id(self)}"
@@ -95,7 +95,7 @@ class Drain:
 
 
 def seconds_per_step(width: int, environment: dict[str, str]) -> float:
-    """The step of a fresh process, in its undisturbed tenths of a second."""
+    """Returns the seconds per step of a fresh process, in its undisturbed tenths of a second."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(width), str(SECONDS)],
         env=environment,
@@ -107,7 +107,7 @@ def seconds_per_step(width: int, environment: dict[str, str]) -> float:
 
 
 def pairs(kind: str, drain: Drain) -> Iterator[tuple[float, float]]:
-    """Seconds of a step with the hook and without, one process after the other, in random order."""
+    """Yields the seconds per step with and without the hook, one process after the other, in random order."""
     plain = {**os.environ, metering.VARIABLE: drain.name}
     hooked = {**plain, **inject.environment(plain)}
     draw = random.Random(0)
@@ -118,7 +118,7 @@ def pairs(kind: str, drain: Drain) -> Iterator[tuple[float, float]]:
 
 
 def millisecond(drain: Drain) -> Iterator[Figure]:
-    """The cost of a usual step."""
+    """Yields the relative cost for a step of usual length."""
     found = list(pairs("millisecond", drain))
     yield dataclasses.replace(
         spread([plain / hooked for hooked, plain in found]),
@@ -131,7 +131,7 @@ def millisecond(drain: Drain) -> Iterator[Figure]:
 
 
 def tiny(drain: Drain) -> Iterator[Figure]:
-    """The cost in itself."""
+    """Yields the absolute cost per step."""
     found = list(pairs("tiny", drain))
     yield dataclasses.replace(
         spread([1e6 * (hooked - plain) for hooked, plain in found]),
@@ -142,7 +142,7 @@ def tiny(drain: Drain) -> Iterator[Figure]:
 
 
 def watched(case: Case) -> Measurement:
-    """What watching a case's script finds."""
+    """Returns the measurement from watching a case's script."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "train.py").write_text(case.script, encoding="utf-8")
         with (
@@ -153,7 +153,7 @@ def watched(case: Case) -> Measurement:
 
 
 def verdicts(_: Drain) -> Iterator[Figure]:
-    """How many bottlenecks are named, and the lines that cause them."""
+    """Yields how many bottlenecks are named, and how many of the lines at fault."""
     named, lines = [], []
     for title, case in CASES.items():
         found = watched(case)
@@ -168,7 +168,7 @@ def verdicts(_: Drain) -> Iterator[Figure]:
 
 
 def pipelines(_: Drain) -> Iterator[Figure]:
-    """How many workloads get the verdict as a pipeline that they get as a script."""
+    """Yields how many workloads get the same verdict as a pipeline and as a script."""
     agree = []
     plan = MeasurePlan(window_seconds=0.5, repeats=2, warmup_cap_seconds=5)
     with tempfile.TemporaryDirectory() as folder:
@@ -190,7 +190,7 @@ def pipelines(_: Drain) -> Iterator[Figure]:
 
 
 def share(what: str, found: list[bool]) -> Figure:
-    """How many of some answers are right."""
+    """Returns the share of right answers as a figure."""
     value = sum(found) / len(found)
     return Figure(
         figure=what, value=value, low=value, high=value, bar=">= 0.9", unit="share", repeats=len(found)

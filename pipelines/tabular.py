@@ -20,7 +20,7 @@ MODEL = {"hidden_size": 128, "num_layers": 2}
 SPACE = {"model.hidden_size": (64, 128, 256)}
 """What is worth searching among these, for `sweeper init tabular`."""
 NOISE = 0.8
-"""Noise of the synthetic target, in units of its signal: what no model can explain."""
+"""Noise of the made-up target, in units of its signal: what no model can explain."""
 
 
 def prepare(data: Mapping[str, Any]) -> Prepared:
@@ -28,7 +28,7 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
 
     Args:
         data: `path` (a .csv or .parquet file, or a folder of them) and `target` (a column, by
-            default the last); without a path `rows`, `features` and `seed` of synthetic data.
+            default the last); without a path `rows`, `features` and `seed` of made-up data.
 
     Returns:
         `train_x` and `val_x` [rows, features], `train_y` and `val_y` [rows], all float32.
@@ -42,8 +42,7 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
         choice("data.source", opt["source"], ("synthetic",))
         x, y = make_rows(opt["rows"], opt["features"], opt["seed"])
         notes = [
-            f"The data is synthetic: {len(y)} rows of a known function with noise;"
-            " `data.path` names real data."
+            f"The data is made up: {len(y)} rows of a known function with noise; `data.path` names real data."
         ]
     if len(y) < 20:
         raise UserError(f"`data` needs at least 20 rows with a target, but got {len(y)}.")

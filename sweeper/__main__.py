@@ -23,7 +23,7 @@ def main() -> NoReturn:
 
 
 def _open_closed_streams() -> None:
-    """Opens closed standard streams as /dev/null, so that no file takes their numbers."""
+    """Opens closed standard streams as /dev/null, so that no other file gets their numbers."""
     while (number := os.open(os.devnull, os.O_RDWR)) < 3:
         os.set_inheritable(number, True)
     os.close(number)

@@ -133,7 +133,7 @@ def judge(
     Args:
         before: The command before the change, as a list of words.
         after: The command with the change.
-        folder: The folder of both; each runs in a mirror of it.
+        folder: The working folder of both commands; each runs in a mirror of it.
         minutes: Limit for the whole comparison.
         progress: Print a line for each finding.
 

@@ -6,9 +6,9 @@
         ...
         meter.step(samples=len(batch), loss=loss)
 
-Outside a sweep it does nothing. It never waits for a GPU: a loss on one is copied in the background
-and read once the copy is done. Standard library only, and Python 3.8, because the hook in a script's
-own process uses this module.
+Outside a sweep it does nothing. A step never waits for a GPU: a loss on one is copied in the
+background and read once the copy is done. Standard library only, and Python 3.8, because the hook in a
+script's own process uses this module.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Channel:
             self._socket.sendto(json.dumps(message).encode(), self._address)
 
     def _is_ours(self) -> bool:
-        """Returns whether the descriptor is still the socket's: scripts may close ones they do not know."""
+        """Returns whether the descriptor is still the socket's; a script may have closed it."""
         try:
             return os.fstat(self._socket.fileno()).st_ino == self._inode
         except OSError:

@@ -68,7 +68,7 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
             - a folder with one folder of ready windows (.npy, [channels, time]) per class;
             - a .npz file with X [windows, channels, time], y [windows] and perhaps split (train or
               another word) or recording [windows].
-            Without a path `recordings` of `seconds` are generated from `seed`. `val_fraction` of each
+            Without a path `recordings` of `seconds` are made up from `seed`. `val_fraction` of each
             class's recordings, drawn with `seed`, is held back.
 
     Returns:
@@ -94,8 +94,8 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
         made = make_recordings(opt["recordings"], opt["seconds"], opt["seed"])
         pieces, window = [cut(name, x, spans, opt)[0] for name, x, spans in made], opt["window"]
         notes.append(
-            f"The data is synthetic: {opt['recordings']} recordings of {opt['seconds']} s of six people who "
-            "do not exist; nothing here was measured. `data.path` names real recordings."
+            f"The data is made up: {opt['recordings']} recordings of {opt['seconds']} s of six people who do "
+            "not exist; nothing here was measured. `data.path` names real recordings."
         )
     kept, classes = arrays(split(pieces, opt["val_fraction"], opt["seed"], notes), notes)
     return Prepared(
@@ -130,7 +130,7 @@ def build(config: TrialConfig, prepared: Prepared) -> Pipeline:
     counts = np.bincount(prepared.arrays["train_label"], minlength=classes)
     weights = (counts.sum() / (classes * counts)).astype(np.float32)
     train, val = (_samples(prepared.arrays, part, window, weights) for part in ("train", "val"))
-    # Weighted so, all classes are as likely: no constant does better in training than equal odds.
+    # With these weights all classes are equally likely: in training no constant beats equal odds.
     equal = focal(torch.zeros(1, classes).log_softmax(1)[:, 0], gamma).item()
     return Pipeline(
         model=make_model(
@@ -190,7 +190,7 @@ def loss(model: nn.Module, batch: Batch, *, gamma: float) -> Tensor:
 
 def focal(log_p: Tensor, gamma: float) -> Tensor:
     """Returns -(1 - p)^gamma log p of the true classes' `log p` (Lin et al. 2017)."""
-    # At p = 1 a root has no slope.
+    # At p = 1 a root has no finite slope.
     return -((-log_p.expm1()).clamp_min(1e-6) ** gamma) * log_p
 
 

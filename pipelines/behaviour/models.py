@@ -174,7 +174,7 @@ class SensorTransformer(nn.Module):
             for _ in range(num_layers)
         ]
         for layer in layers:
-            # Attention itself leaves nothing out: with dropout a CPU has no fused kernel for it.
+            # No dropout in the attention itself: with it, a CPU has no fused kernel.
             layer.self_attn.dropout = 0.0
         self.layers = nn.Sequential(*layers, nn.LayerNorm(size))
 

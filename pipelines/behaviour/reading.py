@@ -82,7 +82,7 @@ def _read_folders(root: Path, files: list[Path], notes: list[str]) -> list[Piece
     for (folder, recording), windows in groups.items():
         name, count = f"{folder.name}/{recording}", len(windows)
         if recordings[folder] == 1 and count > 1:
-            # The class is one recording, for all its names tell: its end is held back.
+            # By its file names, the class is one recording: its end is held back.
             alone.append(folder.name)
             first = max(1, round(0.8 * count))
             for part, own in (("train", windows[:first]), ("val", windows[first:])):

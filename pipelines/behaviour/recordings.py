@@ -47,7 +47,7 @@ def read_recordings(
         if events is not None and file not in events:
             skipped.setdefault(f"not in {opt['events']}", []).append(name)
             continue
-        # Before the numbers are read, so that what has no label is told at once.
+        # Before the numbers are read, so that a missing label is reported at once.
         known = Events.whole(_label_of(file, root, opt["labels"])) if events is None else events[file]
         x, torn = read_samples(file)
         if pieces and x.shape[1] != pieces[0].x.shape[1]:
@@ -98,7 +98,7 @@ def read_samples(file: Path) -> tuple[np.ndarray, int]:
     """
     rows: list[list[float]] = []
     bad: list[int] = []
-    # Numbers and separators are the same in UTF-8 and in what a header may be written in.
+    # Numbers and separators are the same in UTF-8 and in the encodings that a header may have.
     with open(file, encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             values = line.replace(",", " ").replace(";", " ").split()

@@ -68,7 +68,7 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
         data: `path` (a folder of KuaiRand-Pure, 1K or 27K, in shards or not), `logs` (standard, random
             or all), `phase` (pretrain: a sample is a row; simulate: `candidates` rows of one user),
             `val_share`, `val_samples` (at most so many, drawn at random); without a path `users`,
-            `videos`, `rows` and `seed` of synthetic data.
+            `videos`, `rows` and `seed` of made-up data.
 
     Returns:
         `user_numeric` and `video_numeric` [rows, features] float32, standardised by the users and
@@ -86,19 +86,19 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
     if not 0 < opt["val_share"] < 1:
         raise UserError(f"`0 < data.val_share < 1` must hold, but got {opt['val_share']!r}.")
     notes: list[str] = []
-    synthetic = None
+    made_up = None
     if opt["path"]:
         from .files import read_folder  # needs pandas, and a trial only calls build
 
         users, videos, log = read_folder(Path(opt["path"]), opt["logs"], notes)
     else:
-        from .synthetic import SyntheticLog
+        from .made_up import MadeUp
 
         choice("data.source", opt["source"], ("synthetic",))
-        synthetic = SyntheticLog(opt["users"], opt["videos"], opt["rows"], opt["seed"])
-        users, videos, log = synthetic.users, synthetic.videos, synthetic.log
+        made_up = MadeUp(opt["users"], opt["videos"], opt["rows"], opt["seed"])
+        users, videos, log = made_up.users, made_up.videos, made_up.log
         notes.append(
-            f"The log is synthetic: {opt['rows']} impressions of {len(users.codes)} users whose clicks "
+            f"The log is made up: {opt['rows']} impressions of {len(users.codes)} users whose clicks "
             "follow a known function of the features; `data.path` names a KuaiRand folder."
         )
     if len(log.user) < 20:
@@ -134,7 +134,7 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
         known = np.zeros(len(table.codes), bool)
         known[train[kind]] = True
         arrays[f"{kind}_numeric"] = standardise(table.numeric, names, known)
-        # Every category has a code for what is unknown, and its codes follow those of the one before.
+        # Every category has a code for unknown values, and its codes follow those of the category before.
         sizes = [len(levels) + 1 for levels in table.levels]
         arrays[f"{kind}_codes"] = (table.codes + first + np.cumsum([0, *sizes[:-1]])).astype(np.int32)
         first += sum(sizes)
@@ -143,11 +143,11 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
         meta={
             "data": opt,
             "num_codes": first,
-            # What a policy picks decides what its loss is of.
+            # In a simulation the rows that count depend on what the policy picks.
             "constant": {} if simulated else constant_losses(train, val),
-            "best": synthetic.best_losses(val_rows) if synthetic and not simulated else {},
+            "best": made_up.best_losses(val_rows) if made_up and not simulated else {},
         },
-        synthetic=synthetic is not None,
+        synthetic=made_up is not None,
         notes=notes,
     )
 

@@ -130,7 +130,7 @@ def _read_log(files: Sequence[Path], notes: list[str]) -> dict[str, Array]:
             notes.append(f"{file.name} has no rows.")
     if not pieces["user_id"]:
         raise UserError(f"`data` needs rows in {files[0].name}, but there are none.")
-    # One column after the other, so that no more than one is there twice.
+    # One column after the other, so that at most one column is in memory twice.
     return {name: np.concatenate(pieces.pop(name)) for name in LOG_COLUMNS}
 
 
@@ -225,7 +225,7 @@ def _chunks(file: Path, kinds: Mapping[str, str]) -> Iterator[pd.DataFrame]:
             raise UserError(
                 f"{file} needs the columns {', '.join(kinds)}, but {', '.join(missing)} {verb} missing."
             )
-        # The kinds of log columns are checked by row; a cell that is no number ends up here.
+        # Values of log columns are checked row by row; a cell that is not a number ends up here.
         with pd.read_csv(
             file,
             usecols=list(kinds),

@@ -68,7 +68,7 @@ def row(arrays: Mapping[str, Array], i: int, *, num_columns: int) -> dict[str, T
     if num_columns:
         one_hot = x[..., last:]
         for codes in (user_codes, video_codes):
-            # Of several candidates, each has a row.
+            # With several candidates, each has its own row.
             one_hot[codes if x.ndim == 1 else (np.arange(len(x))[:, None], codes)] = 1.0
     else:
         shape = (*video.shape, len(user_codes))

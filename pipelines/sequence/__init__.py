@@ -55,7 +55,7 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
             `split` (training, validation and test part, as shares of the rows or as months of 30
             days such as `12/4/4`), `evaluate_on` (`val`, or `test` to see at the very end what
             was never chosen by), `max_fill` (missing values in a row that the last one known stands
-            for); without a path `rows`, `columns` and `seed` of synthetic series.
+            for); without a path `rows`, `columns` and `seed` of made-up series.
 
     Returns:
         `series` [rows, columns] float32, `age` [rows] int64 (rows before it without a gap), and
@@ -65,7 +65,7 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
         UserError: An option or the file cannot be used.
     """
     # Imported here because they need pandas, and a trial only calls build.
-    from .synthetic import forecast_variance, make_series
+    from .made_up import forecast_variance, make_series
     from .table import on_grid, read_columns
 
     opt = options("data", data, DATA, {"seq_length": 1, "horizon": 1, "columns": 1, "rows": 100})
@@ -77,8 +77,8 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
         choice("data.source", opt["source"], ("synthetic",))
         frame, unit = make_series(opt["rows"], opt["columns"], opt["seed"])
         notes.append(
-            f"The series are synthetic: {opt['rows']} hours of {opt['columns']} columns with known seasons "
-            "and noise; `data.path` names a table of your own."
+            f"The series are made up: {opt['rows']} hours of {opt['columns']} columns with known seasons and "
+            "noise; `data.path` names a table of your own."
         )
     frame = _without_empty(frame, opt["target"], notes)
     frame, age = on_grid(frame, opt["max_fill"], notes)

@@ -68,7 +68,7 @@ class Forecaster(nn.Module):
         last = states[:, -1]
         if self.attends:
             states = states + self.positions
-            # The last step is all that is read, so that it is all that asks.
+            # Only the last step's result is used, so only that step is a query.
             query = states[:, -1:]
             last = self.norm(query + self.attention(query, states, states, need_weights=False)[0])[:, 0]
         change = self.head(self.dropout(last)).float().unflatten(1, (self.horizon, -1))

@@ -113,7 +113,7 @@ def _times(column: pd.Series, path: Path) -> pd.Series:
         return days if days.notna().all() else column.astype(np.float64)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # pandas warns where no one format fits; the row is named below
+            warnings.simplefilter("ignore")  # pandas warns if no single format fits; the row is named below
             times = pd.to_datetime(column, errors="coerce")
     except ValueError as error:
         raise UserError(f"{path}: the times in {column.name!r} are of several time zones: {error}") from error
@@ -141,7 +141,7 @@ def on_grid(frame: pd.DataFrame, max_fill: int, notes: list[str]) -> tuple[pd.Da
     elapsed = elapsed.to_numpy(np.float64)
     step = np.median(np.diff(elapsed)) if len(elapsed) > 1 else 1.0
     skipped = np.maximum(np.rint(np.diff(elapsed) / step).astype(np.int64) - 1, 0)
-    # A gap is a gap however long it is: one row more than can be filled stands for it.
+    # A gap of any length becomes one row more than can be filled.
     place = np.concatenate([[0], np.cumsum(1 + np.minimum(skipped, max_fill + 1))])
     full = frame.set_axis(place).reindex(np.arange(place[-1] + 1))
     filled = full.apply(_filled, limit=max_fill)
@@ -161,7 +161,7 @@ def on_grid(frame: pd.DataFrame, max_fill: int, notes: list[str]) -> tuple[pd.Da
         notes.append(f"{len(starts) - 1} gaps that no window crosses; {lost} incomplete rows were left out.")
     complete = filled[whole]
     before = np.searchsorted(place, kept, side="right") - 1
-    # A filled row's time is not asked for to the second: it lies within the step before it.
+    # A filled row keeps the time of the row before it: its exact time is not needed.
     return complete.set_axis(frame.index[before]), age
 
 

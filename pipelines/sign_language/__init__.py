@@ -22,8 +22,8 @@ from .corpus import read_corpus
 from .ctc import ctc_loss
 from .decode import error_rates
 from .letters import read_words
+from .made_up import make_clips
 from .model import SignModel, inside
-from .synthetic import make_clips
 
 DATA = {
     "source": "synthetic",
@@ -55,7 +55,7 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
             `recorder` (of hand shapes, -1 for all), `limit` (rows of a corpus), `crop` (pixels of an
             image's side), `max_frames` (longer clips are sampled evenly; 0 for no limit), `step_frames`
             (frames to an output step: 1, 2 or 4), `clips` (words to spell or clips to make up); without
-            a path `kind` (landmarks or frames) and `glosses` of synthetic clips.
+            a path `kind` (landmarks or frames) and `glosses` of made-up clips.
 
     Returns:
         For `train` and `val` what `clips.lay_out` gives. Landmarks are standardised with training
@@ -103,7 +103,7 @@ def _read(opt: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, list[Clip
         kind = choice("data.kind", opt["kind"], ("landmarks", "frames"))
         clips, names = make_clips(opt["clips"], opt["glosses"], kind, opt["crop"], opt["seed"])
         notes.append(
-            f"The clips are synthetic: {len(clips)} of them, of {len(names)} glosses that are random "
+            f"The clips are made up: {len(clips)} of them, of {len(names)} glosses that are random "
             f"movements, as {kind}; nothing here was ever signed. `data.path` names a real corpus."
         )
         border = int(0.9 * len(clips))

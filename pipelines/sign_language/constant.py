@@ -22,7 +22,7 @@ def constant_losses(
     often = np.bincount(train["labels"][train["labels"] > 0], minlength=num_glosses + 1)[1:]
     log_often = torch.from_numpy(np.log((often + 1e-3) / (often + 1e-3).sum()))
     labels, counts, lengths = (torch.from_numpy(val[name]) for name in ("labels", "counts", "lengths"))
-    # In place of a vocabulary, each clip has its own few glosses: a repeat is where it was first.
+    # Instead of the whole vocabulary, each clip has only its own glosses, a repeated one at its first place.
     first = (labels[:, :, None] == labels[:, None, :]).int().argmax(2) + 1
     of_each = log_often[(labels - 1).clamp(min=0)]
     best: dict[str, float] = {}

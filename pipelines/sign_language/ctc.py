@@ -43,7 +43,7 @@ class _Ctc(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, log_probs: Tensor, labels: Tensor, steps: Tensor, counts: Tensor) -> Tensor:
         clips, time, _ = log_probs.shape
-        # blank, label, blank, label, ..., blank; and the same from behind.
+        # blank, label, blank, label, ..., blank; and the same in reverse.
         states = labels.new_zeros(clips, 2 * labels.shape[1] + 1)
         states[:, 1::2] = labels
         state, step = (torch.arange(n, device=labels.device) for n in (states.shape[1], time))

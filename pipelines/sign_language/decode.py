@@ -30,7 +30,7 @@ def beam_search(probs: np.ndarray, beam: int = BEAM) -> list[int]:
         probs: Probabilities [steps, classes], blank first.
         beam: Prefixes that are kept.
     """
-    # Of each prefix the probability of its paths that end in blank, and of those that end in its last label.
+    # By prefix: the probability of its paths that end in blank, and of those that end in its last label.
     found: dict[tuple[int, ...], tuple[float, float]] = {(): (1.0, 0.0)}
     few = min(CLASSES, probs.shape[1])
     likely = np.argpartition(-probs, few - 1, axis=1)[:, :few]
@@ -46,7 +46,7 @@ def beam_search(probs: np.ndarray, beam: int = BEAM) -> list[int]:
                     was = longer.get(grown, (0.0, 0.0))
                     longer[grown] = was[0], was[1] + (blank if new == last else total) * each[new]
         best = heapq.nlargest(beam, longer.items(), key=lambda item: sum(item[1]))
-        # Kept near 1: the product over a long clip is below the smallest number.
+        # Kept near 1: the product over a long clip would be below the smallest number.
         scale = 1 / max(sum(best[0][1]), 1e-300)
         found = {prefix: (blank * scale, label * scale) for prefix, (blank, label) in best}
     return list(max(found.items(), key=lambda item: sum(item[1]))[0])

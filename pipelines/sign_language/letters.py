@@ -44,7 +44,7 @@ def read_words(
         notes.append(f"{path.name}: {int((~finite).sum())} rows skipped, a number in them is missing.")
     new = np.ones(len(label), dtype=bool)
     new[1:] = (label[1:] != label[:-1]) | (source[1:] != source[:-1]) | ~finite[1:] | ~finite[:-1]
-    # A row with a hole is a take of its own, too short to be used.
+    # A row with a missing number becomes a separate take, too short to be used.
     takes = np.split(np.arange(len(label)), np.flatnonzero(new)[1:])
     if recorder >= 0:
         takes = [take for take in takes if source[take[0]] == recorder]
@@ -93,7 +93,7 @@ def _word(
         letter = int(rng.choice([each for each in known if not letters or each != letters[-1]]))
         letters.append(letter)
         runs = by_letter[letter]
-        # A take counts by its rows: each of them is as likely to be in a word.
+        # A take counts by its rows: each row is equally likely to be in a word.
         share = np.array([len(run) for run in runs])
         run = runs[int(rng.choice(len(runs), p=share / share.sum()))]
         length = min(len(run), int(rng.integers(RUN[0], RUN[1] + 1)))

@@ -51,7 +51,7 @@ class SignModel(nn.Module):
         self.branches = nn.ModuleList(
             Branch(features, hidden_size, num_layers, step_frames) for _ in range(2)
         )
-        # One of each branch, for its BiLSTM and its convolutions, and the fused one.
+        # One for each branch, shared by its BiLSTM and its convolutions, and the fused one.
         self.heads = nn.ModuleList(NormLinear(hidden_size, num_classes) for _ in range(3))
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,7 +110,7 @@ def spectrum(x: Tensor, lengths: Tensor) -> Tensor:
         size = 1 << max(0, 2 * frames - 2).bit_length()
         at = torch.arange(size, device=x.device)
         near = torch.minimum(at, size - at).clamp(max=frames - 1)
-        # Whole turns are left out while the square is an integer: float32 does not hold it.
+        # Whole turns are removed while the square is still an integer: float32 cannot hold it exactly.
         turns = near.square() % (2 * lengths[:, None])
         angle = turns.float() * (math.pi / lengths[:, None])
         chirp = torch.polar(torch.ones_like(angle), angle).unsqueeze(2)

@@ -51,12 +51,12 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
         data: `path` (a folder of parquet files, one per instrument), `limit` (the first N by name,
             0 for all), `min_rows`, `features` (bars, indicators, columns or auto), `target` (volatility
             or return), `evaluate_on` (`val`, or `test` to see at the very end what was never chosen
-            by); without a path `stocks`, `days` and `seed` of a synthetic market.
+            by); without a path `stocks`, `days` and `seed` of a made-up market.
 
     Returns:
         For `train` and `val`: `_features` [days, features], `_target` [days] (NaN where a day has
         none), `_stock` [days] (id of the day's instrument) and `_age` [days] (days before it in the
-        same instrument and part). A synthetic market adds `_expected` [days], the prediction of one
+        same instrument and part). A made-up market adds `_expected` [days], the prediction of one
         who knows its hidden state. The last 15 % of each instrument's days are held back; `evaluate_on:
         test` puts them into the place of `val`.
 
@@ -80,7 +80,7 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
         choice("data.source", opt["source"], ("synthetic",))
         instruments = make_market(opt["stocks"], opt["days"], opt["seed"], target)
         notes.append(
-            f"The market is synthetic: {opt['stocks']} stocks of {opt['days']} days whose hidden volatility "
+            f"The market is made up: {opt['stocks']} stocks of {opt['days']} days whose hidden volatility "
             "persists; nothing here is a real price. `data.path` names real bars."
         )
 

@@ -9,7 +9,7 @@ from .indicators import indicators
 from .returns import WARM_UP, Returns, log_returns
 
 EXPECTED = "expected_target"
-"""Column of a synthetic market: the best prediction for one who knows its hidden state."""
+"""Column of a made-up market: the best prediction for one who knows its hidden state."""
 
 HORIZON = {"volatility": 5, "return": 1}
 """Days ahead that each target reaches."""

@@ -46,7 +46,7 @@ def indicators(bars: pd.DataFrame, returns: Returns) -> pd.DataFrame:
     for days in (1, 5, 20):
         mean = amplitude.rolling(days).mean()
         table[f"amplitude_{days}"] = pd.Series(np.log(mean.clip(lower=returns.floor)))
-    money = bars["close"] * bars["volume"]  # which a split does not change
+    money = bars["close"] * bars["volume"]  # a split does not change it
     for days in (5, 10, 20, 60):
         table[f"volume_ratio_{days}"] = pd.Series(np.log1p(money) - np.log1p(money.rolling(days).mean()))
     table["volatility"] = pd.Series(np.log(sd))

@@ -1,4 +1,4 @@
-"""A synthetic market: daily bars whose hidden volatility persists, so that it can be predicted."""
+"""A made-up market: daily bars whose hidden volatility persists, so that it can be predicted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS = 16
 
 
 def make_market(stocks: int, days: int, seed: int, target: str) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yields `(symbol, bars)` for each synthetic stock.
+    """Yields `(symbol, bars)` for each made-up stock.
 
     Log volatility of stock i on day t is level_i + state_t, with state an AR(1) process of
     stationary sd `STATE_SD`; the day's log return is a Gaussian walk of that volatility.

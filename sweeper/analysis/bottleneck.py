@@ -1,8 +1,8 @@
 """Names the bottleneck of a trial and the next thing to change, by one table of rules.
 
-Each rule gives the share of a step that its cause costs; the largest share is the verdict if it is at
-least a fifth. If nothing can be won back, the verdict names what limits the device. A rule without its
-signal does not decide; if no rule is left, the verdict is `inconclusive`.
+Each rule gives the share of a step that its cause costs; the cause with the largest share is the verdict if
+that share is at least a fifth. If nothing can be won back, the verdict names what limits the device. A rule
+whose signal is missing is skipped; if no rule is left, the verdict is `inconclusive`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from sweeper.core.measurement import Bottleneck, Measurement
 from sweeper.core.record import TrialRecord
 
 MIN_COST = 0.2
-"""Least share of a step that a cause must cost; loadtune has the same bound for waiting."""
+"""Smallest share of a step that counts as a cause; loadtune uses the same bound for waiting."""
 
 BUSY = 0.5
-"""Least share of arithmetic in a step for the device to be the limit."""
+"""Smallest share of arithmetic in a step with which the device counts as the limit."""
 
 OVERHEAD = 0.3
-"""Least share of a CPU's arithmetic that must be independent of the batch to count as call overhead: even
-large operations are up to a quarter slower per sample on half of their batch."""
+"""Smallest share of a CPU's arithmetic, independent of the batch, that counts as call overhead: even large
+operations are up to a quarter slower per sample on half a batch."""
 
 MOSTLY_WAITING = 0.5
 """A loader whose processes run for less than this share of the time waits for something."""
@@ -76,12 +76,12 @@ class Rule:
 
 def _input_why(s: Signals) -> str:
     if s.preparation > s.input / 2:
-        return f"what is done to a batch before the model sees it takes {percent(s.preparation)} of the step"
+        return f"preparing the batch before the model sees it takes {percent(s.preparation)} of the step"
     if s.input > s.wait + 0.05:
         taken = percent(s.input - s.wait)
         text = (
             f"the data path takes {percent(s.input)} of the step: {percent(s.wait)} waiting,"
-            f" {taken} taken from training's cores"
+            f" {taken} lost to loader processes on training's cores"
         )
     else:
         text = f"waiting for data takes {percent(s.wait)} of the step"
@@ -89,10 +89,10 @@ def _input_why(s: Signals) -> str:
         loader, device = rate(s.loader_rate), rate(s.device_rate)
         text += f"; the loader alone delivers {loader} samples/s, the device alone takes {device}"
     if s.sample_cpu_s:
-        text += f"; reading and decoding a sample takes {figure(1e3 * s.sample_cpu_s)} ms of a core"
+        text += f"; reading and decoding a sample takes {figure(1e3 * s.sample_cpu_s)} ms of CPU time"
         if s.loader_busy is not None and s.loader_busy < MOSTLY_WAITING:
             waits = percent(1 - s.loader_busy)
-            text += f", and for {waits} of the time the loader waits, as for a disk or a network"
+            text += f", and the loader waits {waits} of the time, for example for a disk or a network"
     return text
 
 
@@ -107,7 +107,7 @@ def _sync(s: Signals) -> float | None:
 def _sync_why(s: Signals) -> str:
     if s.sync_places:
         return f"the step waits for the device at {', '.join(s.sync_places)}"
-    return f"{percent(s.blocked or 0)} of the step is spent waiting, and not for data"
+    return f"{percent(s.blocked or 0)} of the step is spent waiting for something other than data"
 
 
 def _evaluation(s: Signals) -> float:
@@ -189,12 +189,12 @@ WASTES: tuple[Rule, ...] = (
         _capacity,
         lambda s: f"{percent(s.memory or 0)} of the device's memory is used, and the device is not busy",
         "",
-        "the peak of memory",
+        "peak memory",
     ),
     Rule(
         Bottleneck.HOST,
         lambda s: s.rest or 0.0,
-        lambda s: f"{percent(s.rest or 0)} of the time passes between the steps, in the script's own code",
+        lambda s: f"{percent(s.rest or 0)} of the time is spent between steps, in the script's own code",
         "host",
         "the breakdown",
     ),
@@ -221,7 +221,7 @@ WASTES: tuple[Rule, ...] = (
         "page faults",
     ),
 )
-"""Costs that could be won back. Of two that are equal, the first causes the other."""
+"""Costs that could be won back. Of two equal costs, the first is the cause of the other."""
 
 LIMITS: tuple[Rule, ...] = (
     Rule(
@@ -293,7 +293,7 @@ def _from_outside(found: Measurement) -> Verdict:
     if busy is None:
         has_gpu = found.device.kind == "cuda"
         gpu = "the GPU's utilisation is not reported" if has_gpu else "there is no GPU"
-        why = f"its steps were not taken apart (`sweeper watch` does it), {gpu}, and {at_work}"
+        why = f"its steps were not taken apart (`sweeper watch` does this), {gpu}, and {at_work}"
         return Verdict(kind=Bottleneck.INCONCLUSIVE, share=None, why=why)
     idle = 1 - busy
     if idle >= MIN_COST:

@@ -115,9 +115,9 @@ class Comparison:
 
     Attributes:
         baseline: The baselines' speeds; None if one was not measured. `winner` likewise.
-        gain: B over A in the winner's confirmed ratio to its baseline, free of what changed both. None
-            if one is missing.
-        configuration: What differs between the winners: name -> (A's, B's), None for an absent
+        gain: B over A in the winner's confirmed ratio to its baseline, in which changes that affect both
+            trials cancel out. None if one is missing.
+        configuration: The differences between the winners: name -> (A's, B's), None for an absent
             name.
         searched: Those of these names that both sweeps searched.
         pairs: Trials of the same configuration, largest change first.
@@ -162,7 +162,7 @@ def compare(a: Side, b: Side) -> Comparison:
 
 
 def log_ratio(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
-    """Returns mean, low and high of log(B / A), with the 95% interval of Welch (1947), trimmed as confirmed.
+    """Returns mean, low and high of log(B / A), with Welch's (1947) 95% interval, trimmed as in confirmation.
 
     The rounds of two sweeps are not paired: each mean has its own variance, and the degrees of
     freedom are those of Satterthwaite.
@@ -251,7 +251,7 @@ def _unfair(a: Side, b: Side) -> Iterator[str]:
 
 
 def _other_subject(a: Side, b: Side) -> Iterator[str]:
-    """Yields the differences in what the two sweeps train, on which data, and who timed it."""
+    """Yields the differences in what the two sweeps train, on which data, and who timed them."""
     before, after = a.fingerprint, b.fingerprint
     alike = all(before.get(key) == after.get(key) for key in ("pipeline", "command"))
     if not alike:
@@ -266,7 +266,7 @@ def _other_subject(a: Side, b: Side) -> Iterator[str]:
                 said.setdefault(sentence, []).append(what)
     yield from (f"The {' and the '.join(whats)} {sentence}" for sentence, whats in said.items())
     if alike and before.get("data") != after.get("data"):
-        yield "The data may differ: its options, or its files' names, sizes, times or location, do."
+        yield "The data may differ: its options or its files' names, sizes, times or location do not match."
 
 
 def _unlike(left: TrialRecord, right: TrialRecord) -> Iterator[str]:
@@ -276,7 +276,7 @@ def _unlike(left: TrialRecord, right: TrialRecord) -> Iterator[str]:
     work = left.config.work().keys() | right.config.work().keys()
     changed = ", ".join(name for name in _differ(left.config, right.config) if name in work)
     if changed:
-        yield f"do not do the same work ({changed}): samples/s do not compare."
+        yield f"do not do the same work ({changed}): samples/s are not comparable."
     reported = left.measurement.reported_by, right.measurement.reported_by
     if reported[0] != reported[1]:
         yield f"were timed by {' and by '.join(each or 'sweeper itself' for each in reported)}."
@@ -286,4 +286,4 @@ def _unlike(left: TrialRecord, right: TrialRecord) -> Iterator[str]:
     looked = left.quality, right.quality
     if looked[0] and looked[1] and looked[0].samples != looked[1].samples:
         counts = f"{looked[0].samples:,} and {looked[1].samples:,} samples"
-        yield f"had their loss measured after {counts}: the losses do not compare."
+        yield f"had their loss measured after {counts}: the losses are not comparable."

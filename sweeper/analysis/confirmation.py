@@ -16,7 +16,7 @@ MIN_ROUNDS = 3
 TIE = math.log(1.03)
 """Of two candidates that cannot be told apart, the simpler one wins if it is at most 3% slower."""
 HARDLY = 0.35
-"""Largest half-width of the rounds' interval that hardly matters, as a share of the drift's: both together
+"""Largest half-width of the rounds' interval that is negligible, as a share of the drift's: both together
 are 6% wider than the drift alone."""
 
 
@@ -126,7 +126,7 @@ def contenders(rounds: Sequence[Round], baseline: int, among: Collection[int] | 
         return []
     best = order[0]
     for other in order[1:]:
-        # Means of other rounds may be in another order than those of common ones.
+        # Means over different rounds may rank candidates differently than means over common rounds.
         if versus(rounds, other, best)[1] > 0:
             best = other
     return [best, *(n for n in order if n != best and versus(rounds, n, best)[2] >= 0)]
@@ -177,7 +177,7 @@ def simplicity(config: TrialConfig) -> tuple[object, ...]:
 
 
 def changes(config: TrialConfig, baseline: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Returns the values in which a configuration differs from the baseline's."""
+    """Returns the values in which a configuration differs from the baseline."""
     return {name: value for name, value in config.flatten().items() if value != baseline.get(name)}
 
 
@@ -199,7 +199,7 @@ def choose_winner(
         unfit: Candidates that must not win, whatever their speed.
         by_changes: Whether the simplest is the one with the fewest changes to the baseline, however
             much slower it seems.
-        drift: As for `ratios`; so is `early`.
+        drift: As for `ratios`; `early` likewise.
     """
     among = ratios(rounds, baseline, drift, early)
     faster = [each.number for each in among if each.low > 1 and each.number not in unfit]

@@ -19,10 +19,10 @@ PRIOR_RATIO, PRIOR_SPEED = 0.034**2, 0.06**2
 again after 10 to 30 minutes on shared hosts."""
 
 PRIOR_FREEDOM = 26
-"""Number of repeated measurements that these variances are worth."""
+"""Number of repeated measurements that these variances count as."""
 
 LEAST = 0.1
-"""Least drift variance of a machine, as a share of these, however steady it was so far."""
+"""Smallest drift variance of a machine, as a share of these, however steady it has been."""
 
 MIN_SHARE = 0.25
 """Share of the largest drift below which a ratio says nothing about it."""
@@ -77,7 +77,7 @@ class Return:
 
     Attributes:
         difference: Difference of its logs.
-        noise: The variance that this difference has without any drift.
+        noise: The variance that this difference would have without any drift.
         scale: The figure's share of the largest drift.
         weight: Less than 1 for figures that depend on each other.
     """
@@ -91,7 +91,7 @@ class Return:
 def block_of(rounds: Sequence[Round], names: Mapping[int, str], at: float, of: str) -> Block:
     """Returns the block of some rounds, without the trials that dropped out of them.
 
-    These ran in a few rounds only, so their speeds are not of the same time as the others'.
+    These ran in a few rounds only, so their speeds were not measured at the same time as the others'.
 
     Args:
         names: Each trial's identifier on this machine, by number.
@@ -105,7 +105,7 @@ def block_of(rounds: Sequence[Round], names: Mapping[int, str], at: float, of: s
 
 
 def drift(blocks: Sequence[Block]) -> Drift:
-    """Returns the drift between blocks, from what they measured again and from the usual drift."""
+    """Returns the drift between blocks, from their repeated measurements and the usual drift."""
     order = sorted(blocks, key=lambda each: each.at)
     return Drift(ratio=_variance(PRIOR_RATIO, _ratios(order)), speed=_variance(PRIOR_SPEED, _speeds(order)))
 
@@ -116,7 +116,7 @@ def _speeds(blocks: Sequence[Block]) -> Iterator[Return]:
         known = last.keys() & block.speeds.keys()
         for name, now in block.speeds.items():
             if name in known:
-                # A slow hour slows all of a block.
+                # A slow hour slows down the whole block.
                 yield Return(now[0] - last[name][0], now[1] + last[name][1], weight=1 / len(known))
         last.update(block.speeds)
 

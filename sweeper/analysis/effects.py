@@ -14,7 +14,7 @@ from sweeper.spec.neighbours import place
 from sweeper.spec.space import acts
 
 RIDGE = 0.1
-"""Penalty on large effects, for columns from -1 to 1: a tenth of one trial."""
+"""Penalty on large effects, for columns from -1 to 1; it weighs as much as a tenth of a trial."""
 
 
 def idle(config: TrialConfig, spec: SweepSpec) -> frozenset[str]:
@@ -34,7 +34,7 @@ class Idle:
 
     def __init__(self, spec: SweepSpec) -> None:
         self._spec = spec
-        # What `acts` and the canonical form depend on, and parameters with a single value.
+        # The fields that `acts` and the canonical form depend on, and parameters with a single value.
         gates = {
             *("loader.kind", "loader.num_workers", "optimizer.lr_rule"),
             *("compile.mode", "device.count"),
@@ -115,7 +115,7 @@ class Design:
         return np.array(columns)
 
     def knows(self, name: str, value: Scalar) -> bool:
-        """Returns whether a value's effect is known: the configurations have it or, for a number, others."""
+        """Returns whether the configurations show a value's effect; a number need not be among theirs."""
         seen = self._seen[name]
         return (value in seen or place(self._spec.space[name], value) is not None) and len(seen) > 1
 

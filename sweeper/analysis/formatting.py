@@ -14,13 +14,14 @@ def seconds(value: float | None) -> str:
     """Returns a duration: `85 ms`, `12.3 s`, `4 min 05 s`, `3.2 h`; a dash where there is none."""
     if value is None or not math.isfinite(value):
         return ABSENT
-    if value < 1:
+    # Just below a limit, three digits would be rounded up to it.
+    if value < 0.9995:
         return f"{1000 * value:.3g} ms"
-    if value < 60:
+    if value < 59.95:
         return f"{value:.3g} s"
     if value < 3600:
         return f"{int(value) // 60} min {int(value) % 60:02d} s"
-    return f"{value / 3600:.3g} h" if value < 3.6e5 else f"{value / 3600:,.0f} h"
+    return f"{value / 3600:.3g} h" if value < 999.5 * 3600 else f"{value / 3600:,.0f} h"
 
 
 def times(value: float | None) -> str:
@@ -37,7 +38,7 @@ def interval(low: float, high: float, form: str = "{:.3g}") -> str:
 
 def interval_of_later(low: float, high: float) -> str:
     """Returns the interval of a confirmed ratio, and says what it covers."""
-    return f"95% interval of a later run {interval(low, high)}"
+    return f"95% interval for a later run {interval(low, high)}"
 
 
 def tie_line(tied: Sequence[str]) -> str:
@@ -76,22 +77,22 @@ def joules(value: float | None) -> str:
     """Returns an energy: `840 J`, `12.5 kJ`, `3.2 MJ (0.889 kWh)`."""
     if value is None or not math.isfinite(value):
         return ABSENT
-    if value < 1e3:
+    if value < 999.5:
         return f"{value:.3g} J"
-    return f"{value / 1e3:.3g} kJ" if value < 1e6 else f"{value / 1e6:.3g} MJ ({value / 3.6e6:.3g} kWh)"
+    return f"{value / 1e3:.3g} kJ" if value < 999.5e3 else f"{value / 1e6:.3g} MJ ({value / 3.6e6:.3g} kWh)"
 
 
 def size(num_bytes: float) -> str:
     """Returns an amount of memory: `124 B`, `7.75 KiB`, `21.3 MiB`, `1.5 GiB`."""
     for unit in ("B", "KiB", "MiB"):
-        if num_bytes < 1000:
+        if num_bytes < 999.5:
             return f"{num_bytes:.3g} {unit}"
         num_bytes /= 1024
-    return f"{num_bytes:.3g} GiB" if num_bytes < 1000 else f"{num_bytes:,.0f} GiB"
+    return f"{num_bytes:.3g} GiB" if num_bytes < 999.5 else f"{num_bytes:,.0f} GiB"
 
 
 def value_of(value: object) -> str:
-    """Returns a value of a configuration as the YAML has it."""
+    """Returns a value of a configuration as YAML writes it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return f"{value:.6g}" if isinstance(value, float) else str(value)

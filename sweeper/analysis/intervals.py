@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 LEVEL = 0.95
 PRIOR_ROUNDS, ALIKE_LEVEL = 2, 0.1
-"""Number of rounds that the spread of the other pairs is worth, unless an F test at this level tells the
-spreads apart. On recorded noise, this makes an interval of three rounds a quarter narrower, and wrong no more
-often."""
+"""Number of rounds that the spread of the other pairs counts as, unless an F test at this level tells the
+spreads apart. On recorded noise, this makes an interval of three rounds a quarter narrower without making it
+wrong more often."""
 TINY = 1e-18
 """Variance for speeds that are all equal, since it must be above 0."""
 ROBUST_ROUNDS, TRIM = 8, 0.2
-"""Number of rounds from which means are trimmed, and the share that is trimmed at either end: a disturbed
-round does not decide."""
+"""Number of rounds from which means are trimmed, and the share that is trimmed at either end, so that one
+disturbed round cannot decide."""
 EARLY_NOISE = 0.09**2
-"""Least variance of the log ratio of two single processes: on shared hosts, a neighbour slows one by a third
-now and then, which consecutive rounds may not show."""
+"""Smallest variance of the log ratio of two single processes: on shared hosts, other load occasionally slows
+one by a third, which consecutive rounds may not show."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def percent(share: float) -> str:
 def remedy_for(kind: Bottleneck, signals: Signals, found: Measurement, config: TrialConfig) -> Remedy:
     """Returns the next thing to change: the first remedy for `kind` that applies.
 
-    A script's own code decides what its settings are called, so its remedies change no configuration.
+    A script chooses the names of its settings, so its remedies change no configuration.
     """
     if found.reported_by:
         return Remedy(_for_script(kind, signals, found))
@@ -66,11 +66,11 @@ def _for_script(kind: Bottleneck, s: Signals, found: Measurement) -> str:
     workers = "" if crowded or _cores(found) == 1 else "more loader workers, or "
     return {
         Bottleneck.INPUT: f"{workers}less work per sample: decode once, and fetch whole batches{at('data')}",
-        Bottleneck.TRANSFER: "pinned memory and `non_blocking=True`, or types that are converted there",
-        Bottleneck.SYNC: f"read numbers every hundred steps, not at each one{waits}",
+        Bottleneck.TRANSFER: "pinned memory and `non_blocking=True`, or smaller types converted on the GPU",
+        Bottleneck.SYNC: f"read numbers every hundred steps, not in every one{waits}",
         Bottleneck.CAPACITY: "memory is full: mixed precision, or activation checkpointing",
         Bottleneck.LAUNCH: "a larger batch, or fewer and larger operations: a fused optimizer, torch.compile",
-        Bottleneck.BANDWIDTH: "smaller types, fused operations; on a CPU, an allocator that keeps its memory",
+        Bottleneck.BANDWIDTH: "smaller types, fused operations; on a CPU, an allocator that retains memory",
         Bottleneck.COMPUTE: f"mixed precision or torch.compile{at('forward')}",
         Bottleneck.HOST: f"log, print and evaluate less often{at('rest')}",
     }[kind]

@@ -55,7 +55,7 @@ def one_more(rounds: Sequence[Round], number: int, to: int, level: float = LEVEL
     logs = log_ratios(rounds, number, to)
     if len(logs) < 2:
         return math.inf
-    # It may be disturbed as any round is, so nothing is trimmed.
+    # It may be disturbed, like any round, so nothing is trimmed.
     own = spread(logs, usual_variance(rounds, {number, to}, _plain_variance), _plain_variance)
     return Variance((1 - 1 / len(logs)) * own.value, own.freedom).half_width(level)
 

@@ -40,7 +40,7 @@ class Signals:
         device_rate, loader_rate: Samples per second of each on its own.
         sample_cpu_s: Processor seconds of loading a sample.
         loader_busy: Share of the time in which the loader's processes run, with the loader alone.
-        cpu: Use of the cores this trial may use.
+        cpu: Utilisation of the cores that this trial may use.
     """
 
     on_gpu: bool
@@ -92,7 +92,7 @@ def signals_of(found: Measurement) -> Signals:
         helpers = sum(window.helper_cpu_seconds for window in found.windows) / seconds
         if diagnosis.device_samples_s and helpers >= HELPERS_SHARE:
             missing = 1 - found.throughput / diagnosis.device_samples_s - parts.h2d_s / step
-            # A cooler GPU computes faster alone for a moment; that difference is no idle time.
+            # Measured alone, a cooler GPU is faster for a moment; that difference is not idle time.
             lost = max(wait, missing if idle is None else min(missing, idle))
         if idle is not None and found.reported_by and lost > idle:
             # What a script does to its batch on the GPU is arithmetic.

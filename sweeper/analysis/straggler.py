@@ -9,7 +9,7 @@ from sweeper.core.gpu_series import by_rank
 from sweeper.core.measurement import Measurement
 
 MIN_LAG = 0.05
-"""Least share of the others' clock by which a straggler runs more slowly."""
+"""A straggler's clock is lower than the others' by at least this share."""
 
 _HELD = {
     "gpu_throttled": "heat or a power brake holds it down",
@@ -20,7 +20,7 @@ _HELD = {
 def straggler(found: Measurement, count: int) -> str:
     """Returns which GPU runs more slowly than the others, by its clock, and why; empty if none does.
 
-    The share of time in which a GPU is busy does not show it: a GPU that waits for others runs a kernel too.
+    Utilisation does not show it: a GPU that waits for the others also runs a kernel.
 
     Args:
         count: GPUs that the trial ran on.

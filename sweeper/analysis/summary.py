@@ -141,7 +141,7 @@ class Summary:
             return None
         samples = self.production_samples
         if self.to_loss is not None and self.winner is not None and record.number == self.winner.number:
-            # The winner needs these to reach what the baseline reaches.
+            # With these, the winner reaches the loss that the baseline reaches.
             samples /= self.to_loss.samples_ratio
         return projected_hours(measured, samples, throughput)
 

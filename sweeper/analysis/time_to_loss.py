@@ -21,7 +21,7 @@ MAX_SAMPLES = 3
 """Largest multiple of the baseline's samples that the winner may need."""
 
 MIN_POINTS = 3
-"""Fewest points of a curve that show when it reaches a loss."""
+"""Fewest points with which a curve shows when it reaches a loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Shows a trial on one card: its bottleneck, the parts of its step, what to change next."""
+"""Renders a trial as a card: its bottleneck, the parts of its step, and what to change next."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def card(measured: Measurement, config: TrialConfig) -> Iterator[str]:
     if (diagnosis := measured.diagnosis) and (diagnosis.evaluation_share or 0.0) >= _MIN_EVALUATION:
         yield f"evaluation takes {percent(diagnosis.evaluation_share or 0.0)} of the time"
     for each in diagnosis.outside if diagnosis else ():
-        yield f"outside of its folder, the script {each}"
+        yield f"outside its folder, the script {each}"
     if slow := straggler(measured, config.device.count):
         yield slow
     if measured.reported_by:

@@ -1,6 +1,6 @@
 """Holds the trials of a sweep, judged by everything known about them.
 
-Nothing here reads or writes a file, and nothing grows with the number of trials but the table itself.
+Nothing here reads or writes a file, and only the table itself grows with the number of trials.
 """
 
 from __future__ import annotations

@@ -24,16 +24,16 @@ INTERRUPTED = 130
 _DISK = {
     errno.ENOSPC: "Free some space",
     errno.EDQUOT: "Free some of your quota",
-    errno.EROFS: "Name a writable folder",
+    errno.EROFS: "Choose a writable folder",
     errno.EIO: "Check the disk",
 }
 
 COMMANDS = {
     "init": "Write a first search space for a pipeline or for a training script.",
     "run": "Run a sweep, or continue one that was interrupted.",
-    "watch": "Watch a training script as it is: its speed, the parts of its step, why it is not faster.",
-    "tune": "Make a training script faster with nothing edited, and prove that it trains the same.",
-    "exec": "Run a training script with what a tune found: the same changes, made at run time.",
+    "watch": "Watch an unmodified training script: its speed, the parts of a step, and what limits it.",
+    "tune": "Make a training script faster without editing it, and prove that it trains the same.",
+    "exec": "Run a training script with the changes that a tune found, made at run time.",
     "judge": "Judge a change to a training script: is it faster, and does it train the same?",
     "mcp": "Serve watch, tune, judge and show to a coding agent, over standard input and output (MCP).",
     "check": "Validate a search space and show what it searches.",
@@ -82,7 +82,7 @@ class Commands(TyperGroup):
 app = typer.Typer(
     name="sweeper",
     cls=Commands,
-    help="Finds the training configuration that makes your GPU busy and your run short, and proves it.",
+    help="Finds the training configuration that keeps your GPU busy and your run short, and proves it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -106,7 +106,7 @@ def main() -> NoReturn:
     if not sys.platform.startswith("linux"):
         print(f"sweeper runs on Linux only (this is {sys.platform}).", file=sys.stderr)
         sys.exit(2)
-    # Neither a dash without a UTF-8 locale nor a path that is not text may end the program.
+    # Printing a dash without a UTF-8 locale, or a path that is not valid text, must not end the program.
     codecs.register_error("sweeper.ascii", _as_ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -116,7 +116,7 @@ def main() -> NoReturn:
         _check_current_folder()
         code = app(standalone_mode=False) or 0
         if code == INTERRUPTED:
-            # typer passes Ctrl-C on as this code.
+            # typer reports Ctrl-C as this code.
             raise KeyboardInterrupt
     except BaseException as error:
         code = _code_of(error)
@@ -125,7 +125,7 @@ def main() -> NoReturn:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        # Such as a full disk under the output.
+        # For example, the disk is full.
         code = code or _complain(_of_disk(error))
     sys.exit(code)
 

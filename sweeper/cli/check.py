@@ -62,7 +62,7 @@ def check(
 
 
 def check_command(space: Path, overrides: list[str], *, silent: bool = False) -> SweepSpec:
-    """Prints what a search space searches and returns it. Raises every mistake in it."""
+    """Prints what a search space searches and returns it; raises an error that lists all its mistakes."""
     spec = load(space, overrides)
     device = device_model(spec.execution)
     fingerprint(spec, device)

@@ -26,7 +26,7 @@ def deep_pipeline_command(spec: SweepSpec, home: Path, *, as_json: bool) -> int:
     """Prepares the data, takes two steps and prints the results; returns the exit code."""
     out = console()
     if not as_json:
-        line = f"Preparing the data in {home / 'cache'}, then stepping the baseline and the largest trial."
+        line = f"Preparing the data in {home / 'cache'}, then running the baseline and the largest trial."
         out.print(Text(line), soft_wrap=True)
     if spec.execution.is_remote:
         signals.allow_cluster()
@@ -40,7 +40,7 @@ def deep_pipeline_command(spec: SweepSpec, home: Path, *, as_json: bool) -> int:
 
 
 def built_lines(built: Built) -> Iterator[str]:
-    """Yields lines on the data, on what left the space, and on both configurations' steps."""
+    """Yields lines on the data, on what was left out of the space, and on both configurations' steps."""
     yield from _data_lines(built)
     if built.removed:
         yield "Left out on this machine:"
@@ -55,10 +55,10 @@ def built_lines(built: Built) -> Iterator[str]:
     if built.largest is None:
         yield "The space has no larger configuration."
         return
-    yield f"The largest, {label(built.largest, names)}:"
+    yield f"The largest configuration, {label(built.largest, names)}:"
     yield from _largest_lines(built)
     if built.failure:
-        yield from _failure_lines(built, "The largest")
+        yield from _failure_lines(built, "The largest configuration")
 
 
 def _data_lines(built: Built) -> Iterator[str]:
@@ -71,7 +71,7 @@ def _data_lines(built: Built) -> Iterator[str]:
     if built.baseline is None:
         return
     values = built.baseline.values
-    counts = f"{values['train_samples']:,} samples to train on, {values['val_samples']:,} to validate"
+    counts = f"{values['train_samples']:,} training samples, {values['val_samples']:,} validation samples"
     held = values["data_bytes"]
     if held is None:
         yield f"  {counts}; read on demand."
@@ -91,7 +91,7 @@ def _stepped_lines(built: Built, stepped: Stepped) -> Iterator[str]:
 
 
 def _gpu_lines(built: Built) -> Iterator[str]:
-    """Yields GPU findings; without a GPU they are only notes, since no step on one has proved them."""
+    """Yields GPU findings; without a GPU they are only notes, since no step has run on one."""
     count = len(built.checked)
     of = "the baseline" if count == 1 else f"{count} kinds of model or data"
     if not built.findings:

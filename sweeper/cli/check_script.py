@@ -44,7 +44,7 @@ def tried_lines(tried: Tried) -> Iterator[str]:
         yield f"  Nothing was recognised in {heard['num_lines']} lines of output. The last ones:"
         yield from (f"    {line}" for line in heard["last_lines"])
         if pattern := suggest_pattern(heard["last_lines"]):
-            yield "  If this counts steps, add it (or call the group `samples`):"
+            yield "  If the number counts steps, add this (if it counts samples, name the group `samples`):"
             quoted = pattern.replace("'", "''")
             yield f"    script: {{patterns: ['{quoted}']}}"
     if isinstance(outcome, Failure):

@@ -47,8 +47,9 @@ def compare(
 ) -> None:
     """Compare two sweeps: two GPUs, or before and after a change.
 
-    --fail-if-slower checks the baselines and the winners. One counts as slower only if its whole
-    95% interval does; an interval across the limit is reported as not decided and does not fail.
+    --fail-if-slower checks the baselines and the winners. Either counts as slower only if its whole
+    95% interval is beyond the limit; an interval that crosses it is reported as not decided and does
+    not fail.
 
     --json: {"a", "b": {"name", "state", "device", "torch", "synthetic", "baseline": {...} | null,
     "winner": {"number", "how", "throughput", "epoch_seconds", "rounds", "val_loss", "verdict", ...} | null},
@@ -141,7 +142,7 @@ def shown(found: Comparison) -> Iterator[str | Table]:
     yield ""
     yield _figures(found)
     if found.gain is not None:
-        yield "B / A with 95% intervals (Welch) over confirmation rounds. They include any change of the"
+        yield "B / A with 95% intervals (Welch) over confirmation rounds. They include any change in the"
         yield "machine between the two sweeps; `vs its baseline` does not."
     yield ""
     if found.winner is not None:

@@ -1,4 +1,4 @@
-"""`sweeper exec`: runs a training script with what a tune found."""
+"""`sweeper exec`: runs a training script with the changes that a tune found."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def exec(
     exported: Annotated[Path, typer.Argument(help="A file written by `sweeper tune`.", metavar="BEST.yaml")],
     command: Annotated[
         list[str],
-        typer.Argument(metavar="-- COMMAND...", help="What starts the script.", show_default=False),
+        typer.Argument(metavar="-- COMMAND...", help="The command of the script.", show_default=False),
     ],
 ) -> None:
-    """Run a training script with what a tune found: the same changes, made at run time.
+    """Run a training script with the changes that a tune found, made at run time.
 
-    The script runs in this folder and replaces this process; its files stay as they are. A change that is
-    not possible in this run is named on standard error, and the script goes on without it.
+    The script runs in this folder and replaces this process; its files are not edited. A change that
+    cannot be made is reported on standard error, and the script runs without it.
 
     Example: sweeper exec mlruns/sweeps/tune-train/best.yaml -- python train.py --epochs 30
     """
@@ -63,11 +63,11 @@ def otherwise(value: Mapping[str, Any], command: Sequence[str]) -> Iterator[str]
     proved = value.get("proved")
     with contextlib.suppress(UserError):
         if proved and proved["code"] != digest_of_scripts(command):
-            yield "proved and measured with other code in the script; `sweeper tune` proves it anew"
+            yield "the script has changed since it was proved and measured; `sweeper tune` proves it again"
 
 
 def kept(exported: Path, own: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the variable with the folder of collated data sets, next to the export; empty without any."""
+    """Returns the variable that names the folder of collated data sets, next to the export, if used."""
     if f"{Loader.name}={GATHERED}" not in str(own.get(VARIABLE, "")):
         return {}
     folder = exported.resolve().with_suffix(".batches")
@@ -81,7 +81,7 @@ def kept(exported: Path, own: Mapping[str, Any]) -> dict[str, str]:
 def environment(own: Mapping[str, Any]) -> dict[str, str]:
     """Returns the environment variables of an export, with those that make its changes at run time."""
     found = {name: str(text) for name, text in own.items()}
-    # A hook that watches makes the changes itself.
+    # If a hook already watches the script, it makes the changes.
     if not found.get(VARIABLE, "").strip() or inject.VARIABLE in os.environ:
         return found
     searched = {**os.environ, **found}

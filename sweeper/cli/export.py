@@ -74,8 +74,8 @@ def export(
     """
     if form == PATCH:
         if trial is not None or flags is not None or rule is not None:
-            raise UserError(f"`--format {PATCH}` takes no other option than `--out`.")
-        # Imported late: libcst takes a while.
+            raise UserError(f"`--format {PATCH}` takes no `--trial`, `--map` or `--rule`. Leave them out.")
+        # Imported late: libcst is slow to import.
         from sweeper.cli.patch_script import write_patch
 
         write_patch(home, name, out)
@@ -106,7 +106,8 @@ def export_command(
     traits = FORMATS.get(form)
     if traits.runs_export and out is not None and out.suffix == BUILTIN[YAML].suffix:
         raise UserError(
-            f"`--out` of a job script must not end in .yaml, but got {str(out)!r}: the job reads the YAML."
+            f"`--out` of a job script must not end in .yaml, but got {str(out)!r}: the export itself has"
+            " that name."
         )
     if flags is not None and not traits.takes_map:
         raise UserError(f"`--map` needs `--format {taking('takes_map')}`, but got `--format {form}`.")
@@ -120,7 +121,7 @@ def export_command(
     has_two = traits.runs_export and reads_export(value)
     if has_two and out is not None and path != STDOUT and runs.exists() and not _is_export(runs):
         raise UserError(
-            f"`--out {path}` comes with {str(runs)!r}, but that file exists and is no export. "
+            f"`--out {path}` comes with {str(runs)!r}, but that file exists and is not an export. "
             "Choose another name."
         )
     options = Options(

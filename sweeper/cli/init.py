@@ -43,15 +43,15 @@ def init(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     watch: Annotated[
-        bool, typer.Option(help="Run the command for some seconds, to see what its options are now.")
+        bool, typer.Option(help="Run the command for a few seconds to see its options' current values.")
     ] = True,
 ) -> None:
     """Write a first search space for a pipeline or for a training script.
 
     The space fits this machine's device.
 
-    A pipeline's options and what is worth searching are read from its source (DATA, MODEL, SPACE);
-    a script's, from its command line and --help, and from some seconds of its training.
+    The options and the values worth searching are read from a pipeline's source (DATA, MODEL, SPACE),
+    or from a script's command line, its --help and a few seconds of its training.
 
     Example: sweeper init tabular --out first.yaml
     """
@@ -90,7 +90,7 @@ def init_command(command: str, out: Path | None, *, force: bool, watch: bool = T
     """Writes a search space for a command line; prints the next steps.
 
     Args:
-        watch: Whether the command runs for some seconds, to see the values of its options.
+        watch: Whether the command runs for a few seconds to see the values of its options.
         out: The file, `-` for standard output; named after the script by default.
         force: Whether to overwrite an existing file.
 
@@ -120,15 +120,15 @@ def _look(line: CommandLine) -> FirstLook | None:
     said = Console(stderr=True, highlight=False)
     words = [*line.start, *(word for group in line.options for word in group)]
     if reason := leads_elsewhere(words):
-        said.print(Text(f"It is not watched, because {reason}."))
+        said.print(Text(f"The command is not run, because {reason}."))
         return None
-    said.print("Watching it for some seconds ...")
+    said.print("Watching the command for a few seconds ...")
     return look_at(words, Path.cwd(), line.env)
 
 
 def _seen(look: FirstLook) -> str:
     if look.failure is not None:
-        return f"Nothing was seen of its training ({look.failure.message}). Check it before you sweep it."
+        return f"Its training could not be watched ({look.failure.message}). Check it before you sweep."
     startup = seconds(look.startup_seconds)
     return f"It trains at {rate(look.samples_per_s)}, reported by {look.source}; start-up {startup}."
 

@@ -36,7 +36,7 @@ def judge(
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="-- COMMAND...", help="What starts the script, in both versions.", show_default=False
+            metavar="-- COMMAND...", help="The command of the script, in both versions.", show_default=False
         ),
     ] = None,
     before: Annotated[
@@ -56,20 +56,20 @@ def judge(
     minutes: Annotated[
         float,
         typer.Option(
-            "--minutes", metavar="M", min=0.1, help="Limit; seeded runs and four rounds are made in any case."
+            "--minutes", metavar="M", min=0.1, help="Time limit; seeded runs and four rounds always complete."
         ),
     ] = 5.0,
     require: Annotated[
         Required | None,
-        typer.Option("--require", help="Exit with 1 unless it is so, and trains the same."),
+        typer.Option("--require", help="Exit with 1 unless this holds and the new version trains the same."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Judge a change to a training script: is it faster, and does it train the same?
 
-    Both versions run in turns, each time in a new process, until the answer is clear or time is up. Seeded
-    runs of both are compared bit for bit. Nothing is edited. Without --require the exit code is 0; it
-    is 1 if what is required is not met, or if a version fails.
+    Both versions take turns, each time in a new process, until the answer is clear or time is up. Seeded
+    runs of both are compared bit for bit. Nothing is edited. Exits with 1 if --require is not met or a
+    version fails, else with 0.
 
     --json: {"speed": "faster" | "slower" | "same" | "undecided", "ratio", "low", "high", "losses": "equal" |
     "close" | "different" | "unknown", ...} (docs/judge.md)
@@ -112,7 +112,7 @@ def _arms(
     ways = [before is not None or after is not None, ref is not None, patch is not None]
     if sum(ways) != 1:
         raise UserError(
-            "`sweeper judge` must have one way to name two versions: `--before CMD --after CMD`,"
+            "`sweeper judge` needs exactly one way to name two versions: `--before CMD --after CMD`,"
             " `--ref REV -- COMMAND`, or `--patch FILE -- COMMAND`."
         )
     here = Path.cwd().resolve()
@@ -130,7 +130,7 @@ def _arms(
         return
     assert patch is not None
     if not patch.is_file():
-        raise UserError(f"`--patch` must be a file, but {str(patch)!r} is none.")
+        raise UserError(f"`--patch` must be a file, but {str(patch)!r} is not.")
     with patched(patch.read_bytes(), patch.name, command, here) as arms:
         yield arms
 
@@ -153,7 +153,7 @@ def _words(option: str, text: str) -> list[str]:
 
 def _check_stays(command: Sequence[str]) -> None:
     if reason := leads_elsewhere(command):
-        raise UserError(f"`sweeper judge` runs the command again and again, but {reason}.")
+        raise UserError(f"`sweeper judge` runs the command many times on this machine, but {reason}.")
 
 
 def lines(found: Verdict, require: Required | None) -> Iterator[str]:
@@ -173,4 +173,4 @@ def lines(found: Verdict, require: Required | None) -> Iterator[str]:
         yield "  The interval includes 1: more time (--minutes) or a quieter machine would settle it."
     if require is not None:
         met = "met" if found.meets(require) else "not met"
-        yield f"  Required: {require}, and trains the same. That is {met}."
+        yield f"  The requirement ({require}, and trains the same) is {met}."

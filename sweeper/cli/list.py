@@ -30,7 +30,7 @@ def list_sweeps(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:
 
 
 def list_command(home: Path, *, as_json: bool) -> None:
-    """Prints the sweeps of a state folder; raises for a damaged one after all others are printed."""
+    """Prints the sweeps of a state folder, then raises the error of a damaged one, if any."""
     sweeps, damaged = [], []
     for journal in all_sweeps(home):
         try:
@@ -54,7 +54,7 @@ def _print_list(home: Path, sweeps: Sequence[Listed], *, any_damaged: bool) -> N
         for said in _job_lines(folder):
             out.print(Text(f"  {said}"), soft_wrap=True)
     if not sweeps and not any_damaged and not waiting:
-        out.print(f"No sweeps in {home} yet. Start one with `sweeper run quick`.")
+        out.print(Text(f"No sweeps in {home} yet. Start one with `sweeper run quick`."))
     for each in sweeps:
         confirmed = f"{times(each.ratio)} confirmed" if each.ratio else "nothing confirmed"
         line = f"{each.name:<24} {each.state:<11} {each.trials:>4} trials  {confirmed:<18} {each.device}"

@@ -21,22 +21,22 @@ from sweeper.system.interpreter import python_module
 
 MAX_MINUTES = 10.0
 MAX_OUTPUT = 32_000
-"""Most characters of an answer; of a longer one, the beginning is left out."""
+"""Maximum length of an answer in characters; the beginning of a longer one is left out."""
 MAX_SUMMARY = 4_000_000
-"""Most characters of a summary with all of its trials, which the answer leaves out."""
+"""Maximum length in characters of a summary with all of its trials, which the answer leaves out."""
 MAX_PATCH = 200_000
-"""Most characters of a patch."""
+"""Maximum length of a patch in characters."""
 GRACE_SECONDS = 600.0
-"""Time beyond the requested minutes for what is done in any case: the seeded runs and the fewest rounds."""
+"""Time beyond the requested minutes for the seeded runs and the minimum of rounds, which always complete."""
 END_SECONDS = 30.0
-"""Time between SIGINT and SIGKILL; an interrupted sweep needs up to 25 s to end in order."""
+"""Time between SIGINT and SIGKILL; an interrupted sweep needs up to 25 s for an orderly exit."""
 
 Tool = Callable[..., Awaitable[str]]
 
 INSTRUCTIONS = (
-    "Measures one PyTorch training, the command that the person named. Measure first (watch). Propose one"
-    " change at a time as a patch, and have it judged; keep it only if it is faster and its losses are equal"
-    " or close. Answers take minutes, and one runs at a time."
+    "Measures one PyTorch training: the command that the user named. Measure first (watch). Then propose one"
+    " change at a time as a patch and have it judged; keep it only if it is faster and its losses are equal"
+    " or close. Calls take minutes and run one at a time."
 )
 
 
@@ -47,13 +47,13 @@ def mcp(
     ],
     folder: Annotated[Path, typer.Option("--folder", help="Where it runs.")] = Path(),
     minutes: Annotated[
-        float, typer.Option("--minutes", metavar="M", min=0.1, help="Limit of one answer.")
+        float, typer.Option("--minutes", metavar="M", min=0.1, help="Time limit of one call.")
     ] = MAX_MINUTES,
 ) -> None:
     """Serve watch, tune, judge and show to a coding agent, over standard input and output (MCP).
 
     The agent cannot name commands, folders or options: it chooses a tool, minutes, a revision of git, or a
-    patch, which is applied to a copy. The code of a patch runs as the script itself does.
+    patch, which is applied to a copy. The code in a patch may do whatever the script itself may do.
 
     Example: sweeper mcp --folder ~/project -- python train.py
     """
@@ -76,7 +76,7 @@ class Runner:
 
     Attributes:
         command: The command of the training.
-        max_minutes: Limit of one answer.
+        max_minutes: Time limit of one call.
     """
 
     folder: Path
@@ -88,7 +88,7 @@ class Runner:
         """Returns what `sweeper WORDS` prints, and its exit code if that is not 0.
 
         Args:
-            most: Most characters; of more, the beginning is left out.
+            most: Maximum length in characters; the beginning of a longer text is left out.
 
         Raises:
             RefusedError: Another command is running, or the minutes are beyond the limit.
@@ -97,7 +97,7 @@ class Runner:
             limit = f"above 0 and at most {self.max_minutes:g}"
             raise RefusedError(f"`minutes` must be {limit}, but got {minutes}.")
         if self.is_busy:
-            raise RefusedError("another measurement runs, and would be disturbed: wait for its answer.")
+            raise RefusedError("another measurement is running and would be disturbed. Wait for its answer.")
         self.is_busy = True
         try:
             return await self._run(words, 60 * minutes + GRACE_SECONDS, most)
@@ -170,9 +170,9 @@ def server(runner: Runner) -> Any:
         return await runner.run(["watch", "--json", *training], min(3.0, runner.max_minutes))
 
     async def tune(minutes: float = 5.0, new: bool = False) -> str:
-        """Make the training faster with nothing edited, and prove that it trains the same.
+        """Make the training faster without editing it, and prove that it trains the same.
 
-        What won is in the sweep that the answer names; `show` prints it.
+        The result is in the sweep that the answer names; `show` prints it.
 
         Args:
             minutes: Limit of the search.
@@ -201,7 +201,7 @@ def server(runner: Runner) -> Any:
             return await runner.run([*asked, f"--patch={file.name}", *training], minutes)
 
     async def show(name: str) -> str:
-        """The summary of a sweep, such as a tune's, without its single trials, as JSON."""
+        """The summary of a sweep, such as a tune's, without its individual trials, as JSON."""
         text = await runner.run(["show", "--json", "--", name], 1.0, MAX_SUMMARY)
         try:
             found = json.loads(text)

@@ -30,7 +30,7 @@ from sweeper.system.files import write_atomic
 from sweeper.tuning.steps import rungs_of
 
 FILE, NOT_FASTER = "best.patch", "not-faster.patch"
-"""Files in the folder of the sweep: the patch, or the diff that is not shown to be faster."""
+"""Files in the folder of the sweep: the patch, or the diff that was not shown to be faster."""
 MINUTES, MORE_MINUTES = 3.0, 15
 """Minutes for the rounds of a patch, and minutes to suggest if they do not suffice."""
 
@@ -50,7 +50,7 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
     command, folder = arguments(script.command, {}), Path(script.folder)
     path = out or sweep.journal.folder / FILE
     if path != STDOUT and (path.is_dir() or not path.parent.is_dir()):
-        # Before minutes of measuring.
+        # Checked before the minutes of measuring.
         raise UserError(f"`--out` must be a file in a folder that exists, but got {str(path)!r}.")
     screen = Console(stderr=True) if path == STDOUT else console()
     with LiveScreen(screen) as live:
@@ -60,7 +60,7 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
         except TrialFailedError as error:
             raise NothingFeasibleError(f"the script cannot be measured: {error}") from error
     if found.speed is None:
-        raise NothingFeasibleError(f"`{name}` has no patch: nothing of it can be written down.")
+        raise NothingFeasibleError(f"`{name}` has no patch: none of its changes can be made in the script.")
     if not found.holds:
         unproved = sweep.journal.folder / NOT_FASTER
         _write(unproved, found.text)
@@ -71,7 +71,7 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
     _write(path, found.text)
     for line in lines(found):
         prose(screen, line)
-    # A command must stay in one line.
+    # A command must stay on one line.
     screen.print(Text(f"Apply for good: {applying(path, root_of(folder))}"), soft_wrap=True)
 
 
@@ -85,7 +85,7 @@ def _write(path: Path, text: str) -> None:
 def lines(found: Patch) -> Iterator[str]:
     """Yields the speed and the training of a patch that holds."""
     assert found.speed is not None
-    yield f"Without sweeper, patched: {_measured(found.speed)}."
+    yield f"The patched script, without sweeper: {_measured(found.speed)}."
     if found.training is not None:
         yield f"Its training is {found.training.answer} over {found.training.covers}."
 
@@ -96,7 +96,7 @@ def _measured(speed: Compared) -> str:
 
 
 def not_faster(found: Patch, path: Path, command: Sequence[str], folder: Path) -> str:
-    """Returns how fast a patch is that does not hold, and the command that judges it for longer.
+    """Returns the speed of a patch that does not hold, and the command that judges it for longer.
 
     Args:
         path: File with the patch.
@@ -107,15 +107,15 @@ def not_faster(found: Patch, path: Path, command: Sequence[str], folder: Path) -
     judge = ["sweeper", "judge", f"--minutes={MORE_MINUTES}", f"--patch={path.resolve()}", "--", *command]
     return (
         f"it runs at {_measured(found.speed)}, which does not show it to be faster."
-        f" Judge it{alone} for longer, in {folder}: {shlex.join(judge)}"
+        f" To judge it{alone} for longer, run in {folder}: {shlex.join(judge)}"
     )
 
 
 def applying(path: Path, root: Path) -> str:
-    """Returns the command that applies a patch, for the current folder.
+    """Returns the command that applies a patch, to run in the current folder.
 
     Args:
-        root: Folder that the patch is relative to; git reads its paths from where it runs.
+        root: Folder that the patch is relative to; git resolves its paths against the folder it runs in.
     """
     if Path.cwd() == root:
         return shlex.join(["git", "apply", str(path)])
@@ -126,12 +126,12 @@ def _made(sweep: LoadedSweep) -> list[Made]:
     path = sweep.journal.folder / PROOF_FILE
     if not path.exists():
         raise UserError(
-            f"`--format patch` needs a tune that has a winner, but {sweep.journal.name!r} is none."
+            f"`--format patch` needs a tune that has a winner, but {sweep.journal.name!r} is not one."
             " Run `sweeper tune -- COMMAND` first."
         )
     proof: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if proof["fault"] or not proof["made"]:
-        raise NothingFeasibleError(f"`{sweep.journal.name}` has no winner to write down.")
+        raise NothingFeasibleError(f"`{sweep.journal.name}` has no winner to write as a patch.")
     device = sweep.about["device"]
     gains = _gains(sweep, [each["name"] for each in proof["made"]])
     return [
@@ -141,7 +141,7 @@ def _made(sweep: LoadedSweep) -> list[Made]:
 
 
 def _gains(sweep: LoadedSweep, names: Sequence[str]) -> Mapping[str, str]:
-    """Returns in words what each of some changes brought, as far as that is known."""
+    """Returns the gain of each named change in words, where it is known."""
     ratio = sweep.summary.ratio
     if len(names) == 1:
         if ratio is None:
@@ -152,7 +152,7 @@ def _gains(sweep: LoadedSweep, names: Sequence[str]) -> Mapping[str, str]:
         return {names[0]: f"{ratio.ratio:.3g}x as fast{sure}"}
     # No intervals: those of single changes hold for the hour of their rounds, not for later runs.
     return {
-        each.name: f"{found[0]:.3g}x as fast {'beside the other changes' if each.stacked else 'alone'}"
+        each.name: f"{found[0]:.3g}x as fast {'on top of the other changes' if each.stacked else 'alone'}"
         for each in rungs_of(sweep)
         if (found := each.stacked or each.alone)
     }

@@ -50,7 +50,7 @@ def run(
         typer.Option(
             "--price",
             metavar="P",
-            help="What an hour of one GPU costs (of a machine without one): the summary has the run's price.",
+            help="Price per hour of one GPU (or machine without one); the summary then has the run's price.",
         ),
     ] = None,
     dry: Annotated[
@@ -96,7 +96,7 @@ def _report(sweep: LoadedSweep) -> list[Path]:
 
 
 def _preload() -> None:
-    # A failure repeats, and is reported, where MLflow is needed.
+    # A failure recurs, and is reported, where MLflow is needed.
     with contextlib.suppress(Exception):
         preload()
 

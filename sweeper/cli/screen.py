@@ -23,7 +23,7 @@ STDOUT = Path("-")
 """An output file of this name stands for standard output."""
 
 WIDE = 100
-"""Columns of a terminal from which a line has room for everything."""
+"""Width of a terminal from which a line has room for everything."""
 QUIET_SECONDS = 10.0
 """Time without a line after which a file, which has no live line, gets the status."""
 MAX_SHOWN = 3

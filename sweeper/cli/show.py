@@ -82,7 +82,7 @@ def show_command(home: Path, name: str, *, as_json: bool) -> None:
         trial_line(each, sweep.name_of(each), sweep.table.x_baseline(each), width, equal) for each in ended
     ]
     if lines:
-        # In one call, because each is slow in rich.
+        # In one call, because each call of rich is slow.
         out.print(Text("\n".join(lines)), soft_wrap=True)
     more = [*preflight_lines(sweep.journal), *sensitivity_table(sweep.sensitivity)]
     print_summary(out, summary, home_option(home), more)
@@ -117,7 +117,7 @@ def table_command(home: Path, name: str, form: str, out: Path | None) -> None:
         path.write_bytes(content)
     except OSError as error:
         raise cannot_write(error, path.parent) from error
-    console().print(f"Written to {path}.", soft_wrap=True)
+    console().print(f"Written to {path}.", soft_wrap=True, markup=False)
 
 
 def show_trial_command(home: Path, name: str, number: int, *, as_json: bool) -> None:

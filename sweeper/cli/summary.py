@@ -113,7 +113,8 @@ def decision(summary: Summary) -> list[str]:
         f"{summary.name}: {sooner or speed}",
         *([f"  Samples per second: {speed}"] * bool(sooner)),
         *stopped,
-        f"  {_pace(best)}{_later(best, ratio)}, {_way(best)} from {_pace(base)}{_data_share(best, base)}.",
+        f"  {_pace(best)}{_later(best, ratio)}, {_way(best, base)} from {_pace(base)}"
+        f"{_data_share(best, base)}.",
     ]
     if found.tied:
         lines.append(f"  {tie_line(found.tied)}")
@@ -123,7 +124,8 @@ def decision(summary: Summary) -> list[str]:
             lines.append(LOSS_HINT)
     lines += _loss_lines(summary, best, base)
     if best.hours is not None and base.hours is not None:
-        hours = f"{best.hours:.3g} h, down from {base.hours:.3g} h{_assumption(summary)}"
+        way = "up" if best.hours > base.hours else "down"
+        hours = f"{best.hours:.3g} h, {way} from {base.hours:.3g} h{_assumption(summary)}"
         lines.append(f"  Your production run: {hours}{_prices(summary, best, base)}.")
     if found.break_even is not None:
         lines.append(f"  {_paid_line(best.record, *found.break_even)}")
@@ -158,7 +160,7 @@ def _assumption(summary: Summary) -> str:
     assert base is not None
     assert summary.winner is not None
     if summary.to_loss is not None:
-        return ", to the loss that the baseline has then"
+        return ", to the loss that the baseline reaches"
     if summary.missed_loss is not None:
         return ", if it needed as many samples, but it needs more"
     same = summary.winner.config.quality_key() == base.baseline.config.quality_key()
@@ -207,7 +209,7 @@ def _loss_lines(summary: Summary, best: Side, base: Side) -> list[str]:
     if summary.missed_loss is not None:
         lines.append(
             f"  Within {MAX_SAMPLES} times the samples, it does not reach your baseline's loss of"
-            f" {loss(summary.missed_loss)}: it is faster, but learns less from each."
+            f" {loss(summary.missed_loss)}: it is faster, but learns less from each sample."
         )
     if not yardstick.loss_is_informative:
         lines.append("  The loss cannot tell configurations apart here: a constant predictor does as well.")
@@ -225,8 +227,12 @@ def _later(side: Side, ratio: Ratio) -> str:
     return f" {found}" if found else ""
 
 
-def _way(side: Side) -> str:
-    return "up" if side.epoch_seconds is None else "down"
+def _way(side: Side, other: Side) -> str:
+    """Returns the direction in which the pace changed: a goal other than speed may make it slower."""
+    pace, others = (
+        each.throughput if side.epoch_seconds is None else each.epoch_seconds or 0.0 for each in (side, other)
+    )
+    return "up" if pace > others else "down"
 
 
 def _data_share(best: Side, base: Side) -> str:

@@ -79,7 +79,7 @@ def sync_command(
         try:
             one, lines = _verified(home, journal, uri) if verify else _sent(home, journal, uri, home_option)
         except (SweepConflictError, EnvironmentStopError) as error:
-            # A damaged sweep costs the others nothing.
+            # A damaged sweep must not keep the others from being sent.
             if name:
                 raise
             one, lines = {"name": journal.name, "problem": str(error)}, [str(error)]
@@ -128,8 +128,10 @@ def _verified(home: Path, journal: Journal, uri: str | None) -> tuple[dict[str, 
     if not lacking and not extra:
         lines = [f"{journal.name}: MLflow matches the folder: {what}."]
     else:
+        places = ["MLflow"] * bool(found.lacking or found.extra) + ["the study"] * any(of_study)
+        differ = "differ" if len(places) > 1 else "differs"
         lines = [
-            f"{journal.name}: {'the study' if any(of_study) else 'MLflow'} differs from the folder ({what}):"
+            f"{journal.name}: {' and '.join(places)} {differ} from the folder ({what}):"
             f" {len(lacking)} missing, {len(extra)} extra."
         ]
     for title, listed in (("missing", lacking), ("extra", extra)):

@@ -74,8 +74,8 @@ def train(
 
     A pipeline runs in sweeper's trainer, with validation, checkpoints and an MLflow run; at the end
     its speed is compared with the promised one. Options: `--set train.schedule=cosine` (or linear),
-    train.patience, train.validate_epochs, train.checkpoint_minutes, train.keep. A command runs as
-    it won, in the current folder.
+    train.patience, train.validate_epochs, train.checkpoint_minutes, train.keep. A command runs with
+    the winner's values, in the current folder.
 
     --json: {"folder", "ended", "epochs", "samples", "seconds", "val_loss", "told", "best_loss",
     "best_epoch", "reached", "promised", "ratio", "disturbed": {reason: seconds}, "verdict", "reasons": [...]}
@@ -133,7 +133,7 @@ def train_command(exported: Path, home: Path, asked: Asked) -> int:
         for name in want.changed:
             screen.line(f"`{name}` was changed, so no speed is promised.")
         if not want.config.canonical().loader.in_order:
-            # A checkpoint knows how many batches were trained on, and these need not be the first ones.
+            # A checkpoint records only how many batches were trained on, and these need not be the first.
             screen.line(
                 "`loader.in_order` is false: if the run is interrupted within an epoch, it may skip some "
                 "samples and repeat others. `--set config.loader.in_order=true` prevents that."
@@ -153,7 +153,7 @@ def _code(ran: Trained, asked: Asked, out: Console) -> int:
         return INTERRUPTED
     ratio, require = ran.judgement.ratio, asked.require
     if require is not None and (ratio is None or ratio < require):
-        got = "there is none" if ratio is None else f"reached {ratio:.3f}"
+        got = "there is nothing to compare" if ratio is None else f"reached {ratio:.3f}"
         out.print(f"--require {require:g} of the promised speed was not met: {got}.")
         return MISSED
     if ran.pending:

@@ -92,16 +92,16 @@ def trial_lines(record: TrialRecord, name: str, stage: str, traced: Mapping[str,
 
 
 def _is_cold(folder: Path) -> bool:
-    # A file that is missing or damaged keeps nobody from the rest.
+    # A missing or damaged file must not hide the rest.
     with contextlib.suppress(OSError, EnvironmentStopError):
         return read_job(folder).cold_cache
     return False
 
 
 def _arithmetic(config: TrialConfig, found: Measurement, traced: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the share of its devices' arithmetic that a training uses; earlier traces lack it.
+    """Yields the share of its devices' arithmetic that a training uses; nothing for a trace without counts.
 
-    The share is MFU, or HFU if activations are computed again: the trace counts those operations as well.
+    The share is MFU, or HFU if activations are recomputed: the trace counts those operations as well.
     """
     if each := traced.get("flops_per_sample"):
         # The trace runs on one device.
@@ -110,7 +110,7 @@ def _arithmetic(config: TrialConfig, found: Measurement, traced: Mapping[str, An
         precision = "bf16" if config.precision.amp == "fp8" else "its precision"
         recomputes = config.activation_checkpointing and "activation_checkpointing" not in found.effective
         yield (
-            f"  {_flops(each)} a sample{' with recomputation' if recomputes else ''}: {_flops(here)}/s of "
+            f"  {_flops(each)} per sample{' with recomputation' if recomputes else ''}: {_flops(here)}/s of "
             f"the {_flops(most)}/s that matrix products reach here in {precision} "
             f"({'HFU' if recomputes else 'MFU'} {100 * here / most:.2g}%)"
         )

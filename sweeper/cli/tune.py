@@ -1,4 +1,4 @@
-"""`sweeper tune`: makes a training script faster with nothing edited, and proves that it trains the same."""
+"""`sweeper tune`: makes a training script faster without editing it, and proves that it trains the same."""
 
 from __future__ import annotations
 
@@ -54,38 +54,38 @@ from sweeper.tuning.steps import rungs_of
 FAILED = 1
 _HOW = {
     EXACT: "equals the script's own in every bit",
-    CLOSE: "is its own but for rounding",
-    DRAWS: "is its own but for other random numbers, as with another seed",
-    "races": "has its batches and draws, and losses about as far off as its own repeats have",
+    CLOSE: "equals the script's own but for rounding",
+    DRAWS: "equals the script's own but for the random numbers, as with another seed",
+    "races": "has the script's own batches and draws, and losses that differ about as much as its repeats do",
 }
 COMPILE_MINUTES = 10.0
 """Minutes from which torch.compile is tried even if launching operations is not the bottleneck."""
 MIN_MINUTES = 1.0
-"""Fewest minutes for the search and the confirmation, no matter how long the steps before took."""
+"""Minimum minutes for the search and the confirmation, however long the earlier steps took."""
 
 
 def tune(
     command: Annotated[
         list[str],
-        typer.Argument(metavar="-- COMMAND...", help="What starts the script.", show_default=False),
+        typer.Argument(metavar="-- COMMAND...", help="The command of the script.", show_default=False),
     ],
     minutes: Annotated[
-        float, typer.Option("--minutes", metavar="M", min=0.1, help="Limit for everything.")
+        float, typer.Option("--minutes", metavar="M", min=0.1, help="Time limit for everything.")
     ] = 5.0,
     with_flags: Annotated[
-        bool, typer.Option("--with-flags", help="Search the script's own options that are known, too.")
+        bool, typer.Option("--with-flags", help="Also search the script's own options that are recognised.")
     ] = False,
     allow_batch_size: Annotated[
         bool,
-        typer.Option("--allow-batch-size", help="Search larger batches, too, within a limit on the loss."),
+        typer.Option("--allow-batch-size", help="Also search larger batches, within a limit on the loss."),
     ] = False,
     allow_other_draws: Annotated[
         bool,
-        typer.Option("--allow-other-draws", help="Let more workers augment rows, with other random numbers."),
+        typer.Option("--allow-other-draws", help="Let more workers augment rows; the random numbers differ."),
     ] = False,
     changes: Annotated[
         Path | None,
-        typer.Option("--changes", metavar="FILE.py", help="Changes of your own, proved like all others."),
+        typer.Option("--changes", metavar="FILE.py", help="Your own changes, proved like all others."),
     ] = None,
     dry: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be tried, and why; search nothing.")
@@ -97,17 +97,17 @@ def tune(
     home: Home = DEFAULT_HOME,
     uri: Uri = None,
 ) -> None:
-    """Make a training script faster with nothing edited, and prove that it trains the same.
+    """Make a training script faster without editing it, and prove that it trains the same.
 
-    Changes are made while it runs: to its loaders, its optimizer, its environment. Each is proved first, by
-    seeded runs that must equal the script's own; what fails is left out. An ordinary sweep then finds
-    which of them pay, alone and together. The same command continues a tune that was interrupted.
-    Exits with 1 if the script cannot be watched.
+    Changes are made at run time, to its loaders, its optimizer and its environment. Each is first proved by
+    seeded runs that must equal the script's own; one that fails is left out. An ordinary sweep then finds
+    which of them pay off, alone and together. The same command continues a tune that was interrupted.
+    Exits with 1 if the script cannot be watched, or if the winning changes together do not train the same.
 
     Example: sweeper tune --minutes 5 -- python train.py --epochs 3
     """
     if changes is not None and not changes.is_file():
-        raise UserError(f"`--changes` must be a Python file, but {str(changes)!r} is none.")
+        raise UserError(f"`--changes` must be a Python file, but {str(changes)!r} is not.")
     script = parted(shlex.join(command)).script
     if script.endswith(".py") and not Path(script).is_file():
         raise UserError(
@@ -115,7 +115,7 @@ def tune(
             " Change to its folder, or give its path."
         )
     if reason := leads_elsewhere(command):
-        raise UserError(f"`sweeper tune` runs the command again and again, but {reason}.")
+        raise UserError(f"`sweeper tune` runs the command many times on this machine, but {reason}.")
     asked = Asked(
         command=tuple(command),
         minutes=minutes,
@@ -152,10 +152,10 @@ class Asked:
         return parted(shlex.join(self.command))
 
     def key(self) -> str:
-        """Returns a digest that an earlier run must share to count: of command, folder, files and options."""
+        """Returns a digest of command, folder, files and options; an earlier run must share it to count."""
         own = self.changes.read_text(encoding="utf-8") if self.changes else ""
         options: list[object] = [self.with_flags, self.allow_batch_size, self.allow_other_draws]
-        # They decide which changes are worth their time.
+        # The minutes decide which changes are worth their time.
         options.append(self.minutes)
         parts = [*self.command, os.getcwd(), digest_of_files_named(self.command), own, *map(str, options)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -206,7 +206,7 @@ def _minutes_left(asked: Asked, began_s: float) -> float:
 
 
 def _watched(asked: Asked, out: Console) -> Measurement | None:
-    prose(out, "Watching it as it is, then taking its steps apart.")
+    prose(out, "Watching the script as it is, then taking its steps apart.")
     with tempfile.TemporaryFile("w", encoding="utf-8") as log:
         try:
             with LiveScreen(out), contextlib.redirect_stdout(log):
@@ -220,14 +220,14 @@ def _say_watched(out: Console, found: Measurement) -> None:
     verdict = verdict_of(found, NO_PARAMETERS)
     prose(out, f"  {rate(found.throughput)}, {found.step_ms:.3g} ms per step; {verdict.kind}: {verdict.why}.")
     for each in found.diagnosis.outside if found.diagnosis else ():
-        prose(out, f"  Outside of its folder, the script {each}. So does every run of this tune.")
+        prose(out, f"  Outside its folder, the script {each}. So does every run of this tune.")
 
 
 # -- prove ----------------------------------------------------------------------------------------
 
 
 def _proved(asked: Asked, watched: Measurement, out: Console) -> tuple[tuple[Change, ...], Proofs]:
-    prose(out, "Proving what could be changed: seeded runs, compared with the script's own.")
+    prose(out, "Proving the possible changes: comparing seeded runs with the script's own.")
     try:
         offered = possible(
             watched,
@@ -238,7 +238,7 @@ def _proved(asked: Asked, watched: Measurement, out: Console) -> tuple[tuple[Cha
     except (ValueError, OSError, SyntaxError, ImportError) as error:
         raise UserError(f"`--changes` must be a file of changes: {error}.") from error
     if asked.minutes < COMPILE_MINUTES and verdict_of(watched, NO_PARAMETERS).kind != Bottleneck.LAUNCH:
-        why = f"compiling takes minutes, and brings little here; --minutes {COMPILE_MINUTES:g} tries it"
+        why = f"compiling takes minutes and gains little here; --minutes {COMPILE_MINUTES:g} tries it"
         offered = [
             dataclasses.replace(e, refused=e.refused or why) if e.name == "compile" else e for e in offered
         ]
@@ -368,12 +368,12 @@ def _stack_holds(
         )
     found = json.loads(path.read_text(encoding="utf-8"))
     if found["fault"]:
-        prose(out, f"Together they do not train the same: {found['fault']}. Nothing is handed over.")
+        prose(out, f"Together, the changes do not train the same: {found['fault']}. Nothing is exported.")
         return False
     if provable:
         how = _HOW["races" if found.get("races") else found["kind"]]
         prose(out, f"Proved together: the training {how}, over {found['covers']}.")
     for each in made:
         if each.changes_training:
-            prose(out, f"Not to be proved, but within the limit on the loss: {each.name} {each.value}.")
+            prose(out, f"Not provable, but within the limit on the loss: {each.name} {each.value}.")
     return True

@@ -12,7 +12,7 @@ NAME_WIDTH, RATIO_WIDTH = 24, 22
 
 
 def ladder_lines(rungs: Sequence[Rung], changes: Sequence[Change]) -> list[str]:
-    """Returns a table with a line for each change: alone, in the stack, and of which kind it is."""
+    """Returns a table with a line for each change: its gain alone, its gain in the stack, and its kind."""
     if not rungs:
         return []
     among = {each.name: each for each in changes}
@@ -22,7 +22,7 @@ def ladder_lines(rungs: Sequence[Rung], changes: Sequence[Change]) -> list[str]:
         alone, stacked = (f"{_measured(ratio):<{RATIO_WIDTH}}" for ratio in (each.alone, each.stacked))
         change = among.get(each.name)
         kind = change.kind if change else "an option"
-        dropped = "" if each.is_kept else ", not kept: its gain is not shown"
+        dropped = "" if each.is_kept else ", not kept: its gain is not certain"
         lines.append(f"{f'{each.name} {each.value}':<{width}} {alone} {stacked} {kind}{dropped}")
     return lines
 

@@ -29,7 +29,7 @@ FAILED = 1
 LAST_LINES = 5
 _STAGES = {
     "build": "Starting the script.",
-    "warmup": "Waiting for steps, and until their speed is steady.",
+    "warmup": "Waiting for steps at a steady speed.",
     "diagnose": "Taking its steps apart, in a second run of the same command.",
 }
 
@@ -37,20 +37,20 @@ _STAGES = {
 def watch(
     command: Annotated[
         list[str],
-        typer.Argument(metavar="-- COMMAND...", help="What starts the script.", show_default=False),
+        typer.Argument(metavar="-- COMMAND...", help="The command of the script.", show_default=False),
     ],
     in_place: Annotated[
         bool,
         typer.Option(
-            "--in-place", help="Run it in this folder, not in a mirror, and do not take its steps apart."
+            "--in-place", help="Run it in this folder, not in a mirror, without taking its steps apart."
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Watch a training script as it is: its speed, the parts of its step, why it is not faster.
+    """Watch an unmodified training script: its speed, the parts of a step, and what limits it.
 
     Nothing is edited, and the script need not print anything: torch reports its steps. The command
-    runs twice for some seconds, once to be timed and once to be taken apart. Exits with 1 if it
+    runs twice for a few seconds: once to time it, once to take its steps apart. Exits with 1 if it
     cannot be measured.
 
     --json: {"throughput", "step_ms", "windows", "breakdown", "diagnosis", "told_by", ...}, as in a
@@ -89,7 +89,7 @@ class _Shown(Silent):
         self._screen = screen
 
     def stage(self, name: str) -> None:
-        """Prints what happens now."""
+        """Prints the stage that begins."""
         super().stage(name)
         if name in _STAGES:
             self._screen.line(_STAGES[name])

@@ -113,7 +113,7 @@ def make_decoders(*kinds: type) -> None:
 
 
 def _types_kept(hint: Any) -> frozenset[type]:
-    """Returns the types whose values `hint` takes as they are; most values need no decoder."""
+    """Returns the types whose values are valid for `hint` as they are; most values need no decoder."""
     if get_origin(hint) in (Union, UnionType):
         return _types_kept_by_any(get_args(hint))
     return frozenset((hint,)) if hint in (*_PLAIN, float) else frozenset()

@@ -29,7 +29,7 @@ def _require(holds: bool, rule: str, got: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderConfig:
-    """The way in which samples reach the device.
+    """How samples reach the device.
 
     Attributes:
         kind: `rows` collates one Python item per sample (what most hand-written datasets do),
@@ -38,14 +38,14 @@ class LoaderConfig:
             ahead of the step, for data larger than the device's memory. Other kinds come from entry
             points (`sweeper.core.loaders`).
         num_workers: DataLoader processes; 0 loads in the training process.
-        prefetch_factor: Batches each worker keeps ready; without effect at `num_workers=0`.
+        prefetch_factor: Batches each worker keeps ready; no effect with `num_workers=0`.
         pin_memory: Page-locked host batches and asynchronous copies (CUDA only).
         persistent_workers: Workers survive the end of an epoch.
         drop_last: Drops a ragged last batch, so that shapes are static.
         buckets: Number of static lengths that samples of varying length are padded to; 1 pads all
             to the longest. Batches are drawn within a bucket, so this affects the loss.
         in_order: Batches come in the order in which they were requested. Without it, a slow batch does
-            not delay the others, and two runs differ.
+            not delay the others, but runs are not reproducible.
         start_method: The start method of workers: torch's default, or `fork`, `forkserver` or `spawn`.
             The last two need a data set that can be pickled.
     """
@@ -87,7 +87,7 @@ class PrecisionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileConfig:
-    """The launch of a step, and cuDNN's algorithm search.
+    """How a step is launched, and cuDNN's algorithm search.
 
     Attributes:
         mode: `eager` leaves the model as it is, `graph` captures the whole step (gather, forward,
@@ -108,8 +108,8 @@ class OptimizerConfig:
 
     Attributes:
         lr: Learning rate at `lr_batch_size` samples per step.
-        lr_rule: The scaling of the rate with the global batch: none, with its square root (Adam), or
-            linear (SGD).
+        lr_rule: How the rate scales with the global batch: not at all, with its square root (Adam), or
+            linearly (SGD).
         lr_batch_size: The global batch that `lr` is meant for; 0 means the trial's own. A sweep fills in
             the baseline's, so that an exported configuration is complete.
         warmup_steps: Steps over which the rate rises linearly from zero.
@@ -149,7 +149,7 @@ class DeviceConfig:
     Attributes:
         count: GPUs that train together, each on `batch_size` samples per step.
         memory_fraction: Share of the GPU's memory that may be allocated; 0 for no limit.
-        cpu_threads: Threads of an operation; 0 takes all usable cores.
+        cpu_threads: Threads per operation; 0 uses all usable cores.
         malloc: `retain` keeps freed host memory for the next step instead of returning it to the
             kernel, which must clear it again; `default` is what a plain script gets.
         expandable_segments: The GPU's allocator grows its blocks instead of adding new ones, so that
@@ -177,11 +177,11 @@ class DeviceConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DdpConfig:
-    """The exchange of gradients between devices that train together (DistributedDataParallel).
+    """How devices that train together exchange gradients (DistributedDataParallel).
 
     Attributes:
         static_graph: Promises that every step uses the same parameters in the same order.
-        gradient_as_bucket_view: Gradients are parts of the buckets that are exchanged, not copies.
+        gradient_as_bucket_view: Gradients are views of the exchanged buckets, not copies.
         broadcast_buffers: Each step copies the first device's buffers (such as a batch norm's) to the others.
     """
 
@@ -192,7 +192,7 @@ class DdpConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialConfig:
-    """One complete configuration. `model` and `data` hold what the pipeline itself understands.
+    """One complete configuration. `model` and `data` hold keys that only the pipeline understands.
 
     Attributes:
         args: Every parameter of a script's command line by name, including those that are fields
@@ -239,12 +239,12 @@ class TrialConfig:
     def replace(self, changes: Mapping[str, Scalar]) -> TrialConfig:
         """Returns a copy with the dotted names in `changes` set.
 
-        A name from a registry (`loader.kind`) is taken as it is: a folder may have one that is not
-        installed here. `check_value` asks the registry.
+        A name from a registry (`loader.kind`) is not checked, since a sweep's folder may have one that is
+        not installed here. `check_value` checks it.
 
         Raises:
-            UserError: A name is unknown (of a pipeline's trial), or a value has the wrong type or
-                breaks a rule.
+            UserError: A name is unknown (a script's may be any), or a value has the wrong type or breaks a
+                rule.
         """
         args = self.args
         if args is not None:
@@ -267,7 +267,7 @@ class TrialConfig:
         return dataclasses.replace(self, **tree, args=args)
 
     def canonical(self) -> TrialConfig:
-        """Returns the same trial, in which fields that cannot have an effect have their defaults.
+        """Returns the same trial, with fields that cannot have an effect set to their defaults.
 
         Configurations that run identically share one canonical form, which reveals duplicates. A
         script's configuration is its own canonical form, since any parameter may have an effect.
@@ -303,7 +303,7 @@ class TrialConfig:
         return _digest(_as_before(self.canonical().flatten()))
 
     def quality_key(self) -> str:
-        """Returns a digest of what the loss depends on: numerics, not the way data is loaded."""
+        """Returns a digest of the fields that the loss depends on: numerics, not data loading."""
         flat = _as_before(self.canonical().flatten())
         kept = {
             name: value
@@ -326,7 +326,7 @@ class TrialConfig:
         )
 
     def work(self) -> dict[str, Scalar]:
-        """Returns the parameters that change the work; samples/s compare only where they are equal."""
+        """Returns the parameters that change the work; samples/s are comparable only if these are equal."""
         if self.args is not None:
             return {n: v for n, v in self.flatten().items() if n.partition(".")[0] in OPEN_SECTIONS}
         return {f"{top}.{n}": v for top in OPEN_SECTIONS for n, v in sorted(getattr(self, top).items())}
@@ -338,7 +338,7 @@ class TrialConfig:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One searchable name: its Python type, default, and the values allowed where they are few.
+    """One searchable name: its Python type, its default, and the allowed values if they are few.
 
     Attributes:
         registry: The registry of its values, if third parties may add to `choices`; else None.
@@ -437,7 +437,7 @@ def in_type(name: str, value: Scalar) -> Scalar:
     if known is None:
         return value
     if known.choices and known.registry is None:
-        # 1 equals True, but is not a choice where True is.
+        # 1 equals True, but is not accepted where True is a choice.
         if not any(value == choice and type(value) is type(choice) for choice in known.choices):
             words = [
                 str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in known.choices

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from sweeper.core.measurement import Window
 
 COUNTING = 0.02
-"""Error of processor time that is counted in hundredths of a second, as a share of the trial's own."""
+"""Error in processor time, which is counted in hundredths of a second, as a share of the trial's own."""
 
 SHARE = 0.05
 """Share of a window that others may take before it is measured again."""

@@ -30,7 +30,7 @@ class LauncherTraits:
         cluster: Display name of the cluster; empty where there is none.
         example_address: An example of `execution.address` for messages; empty if it takes no address.
         needs_address: `execution.address` is required.
-        takes_tls: `execution.tls` is accepted, and required with an address of `tls://`.
+        takes_tls: `execution.tls` is accepted, and required for a `tls://` address.
         job_script: Import string of a function `(Execution, gpus, sweep) -> str` that returns the script of
             one job, given the GPUs per job and the name of the sweep; empty where there is none.
         requires: Module that must be installed; empty for none.

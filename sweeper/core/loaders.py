@@ -34,7 +34,7 @@ class LoaderTraits:
         has_workers: `num_workers`, `prefetch_factor`, `persistent_workers` and `pin_memory` have an effect.
         reads_rows: It collates one Python item per sample instead of gathering whole batches.
         copies_ahead: Batches are copied to the device while earlier steps run.
-        gathers_in_step: The implementation also takes `index_only=True` and then returns indices, by
+        gathers_in_step: The implementation also takes `index_only=True` and then returns indices, with
             which a captured step gathers the samples.
         python: Import string of a function `(settings, on_gpu) -> (imports, lines)` that returns
             the lines of a plain PyTorch script that loads the same way; empty if no plain script
@@ -100,7 +100,7 @@ RESIDENT_SHARE = 0.8
 def too_large(what: str, data_gib: float, room_gib: float) -> str:
     """Returns why data does not fit into `room_gib` of device memory; empty if it does or may."""
     if room_gib and data_gib > RESIDENT_SHARE * room_gib:
-        return f"{what} takes {data_gib:.3g} GiB, the device has {room_gib:g}"
+        return f"{what} takes {data_gib:.3g} GiB and the device has {room_gib:g} GiB"
     return ""
 
 
@@ -134,13 +134,13 @@ def in_plain_script(kind: str) -> LoaderTraits:
     """Returns the traits of a kind that a plain PyTorch script can imitate.
 
     Raises:
-        UserError: No lines are known for it, or there is no such kind here.
+        UserError: It provides no lines for a plain script, or there is no such kind here.
     """
     found = find(kind)
     if not found.python:
         raise UserError(
-            f"`--format python` needs a loader that a plain PyTorch script can have, but "
-            f"`loader.kind: {kind}` ({KINDS.provider(kind) or 'built in'}) has no lines for one. "
-            "Use `--format yaml`, or another trial with --trial N."
+            f"`--format python` needs a loader that a plain PyTorch script can imitate, but "
+            f"`loader.kind: {kind}` ({KINDS.provider(kind) or 'built in'}) provides no lines for such a "
+            "script. Use `--format yaml`, or another trial with --trial N."
         )
     return found

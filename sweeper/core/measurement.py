@@ -93,7 +93,7 @@ class Breakdown:
 class Diagnosis:
     """The parts of a step, each measured separately in short runs after the windows.
 
-    A figure is None if it could not be measured; there is then no verdict that needs it.
+    A figure is None if it could not be measured; no verdict that needs it is then given.
 
     Attributes:
         device_samples_s: Samples per second of steps on one batch that is already on the device.
@@ -102,7 +102,7 @@ class Diagnosis:
             decoding, collating.
         loader_busy: Share of that time in which the loader's processes run rather than wait.
         half_step_s: Seconds of a step on half of a batch that is already on the device (eager steps only).
-        full_step_s: Seconds of a step on the whole batch, measured in turns with the half.
+        full_step_s: Seconds of a step on the whole batch, alternating with steps on the half.
         blocked_s: Seconds of a step's arithmetic in which the process neither ran nor wanted a
             core: it waited for something else (CPU only).
         busy_s: Seconds of device work in a step that is queued ahead (CUDA only).
@@ -111,8 +111,8 @@ class Diagnosis:
         fits_device: Whether the training data fits on the device.
         native_bf16: Whether the device computes in bf16 natively.
         usable_cpus: Cores that the trial may use.
-        preparation_s: Seconds of a step in which a script changes the batch that its loader gave; a
-            part of the breakdown's `data_s`.
+        preparation_s: Seconds of a step in which a script changes the batch that its loader returned; part
+            of the breakdown's `data_s`.
         lines: For each phase of a script's step, the lines of the user's code that take most of it,
             as `file:line`.
         evaluation_share: Share of a script's time that evaluations take.
@@ -210,11 +210,11 @@ class Measurement:
         host_mem_peak_gib: Peak resident set of the training process.
         diagnosis: The parts of a step, measured separately; None if not requested.
         repeated_windows: Windows that were measured again because they were disturbed.
-        screened_out: Whether it ended after a short window, too slow to catch up with the best.
+        screened_out: Whether it was ended after a short window as too slow to catch up with the best.
         reported_by: Who reported a script's speed; empty where the trainer measured it.
         left_out: The parts of a script's run that the windows leave out, in words.
         telemetry: Summaries by series name, units in the names; absent where not supported.
-        telemetry_missing: Why a series is absent, or ended early, by its name.
+        telemetry_missing: Why a series is absent or ended early, by series name.
         versions: torch, CUDA and driver versions.
         seconds: Duration of its whole process, by the monotonic clock; 0 where that was not stored.
     """
@@ -253,7 +253,7 @@ class Measurement:
 
     @property
     def trains_on_gpu(self) -> bool:
-        """Whether it trained on a GPU, and not on the cores of a machine that has one."""
+        """Whether it trained on a GPU, not on the CPU of a machine that has one."""
         return self.device.kind == "cuda" and self.observed.get("device", "cuda") == "cuda"
 
     @property
@@ -344,7 +344,7 @@ class Failure:
 
     @property
     def last_words(self) -> str:
-        """The last line of the trial's own output; empty where it said nothing.
+        """The last line of the trial's own output; empty if it printed nothing.
 
         Python's stack dump after a fatal signal does not count as the trial's output.
         """

@@ -87,7 +87,7 @@ def _busy(m: Measurement) -> float | None:
 def joules_per_sample(m: Measurement, count: int = 1) -> float | None:
     """Returns the energy per sample: of the sampled GPUs, or of the processors; None where that is unknown.
 
-    A GPU that is not sampled does the same work as the first.
+    A GPU that is not sampled is assumed to draw the mean power of the others.
     """
     of_gpus = [each["gpu_power_w"].mean for each in by_rank(m.telemetry, count) if "gpu_power_w" in each]
     if of_gpus and m.trains_on_gpu:
@@ -198,7 +198,7 @@ def _asked(metric: Metric, record: TrialRecord) -> float | None:
         raise UserError(
             f"the metric `{metric.name}` ({OBJECTIVES.provider(metric.name)}) must return a number or None, "
             f"but for trial {record.number} it raised {type(error).__name__}: {error}. Fix it and run the "
-            "sweep again: it continues."
+            "sweep again to continue."
         ) from error
 
 

@@ -145,7 +145,7 @@ def _is_in(name: str, package: str) -> bool:
 def _file(folder: Path, name: str) -> Path | None:
     relative = Path(*name.split("."))
     for path in (folder / relative / "__init__.py", (folder / relative).with_suffix(".py")):
-        # For os.path, a name that no file can have is one that does not exist.
+        # os.path.isfile also returns False for names that no file can have.
         if name.strip(".") and os.path.isfile(path):
             return path
     return None

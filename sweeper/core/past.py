@@ -31,7 +31,7 @@ class PastSweep:
     Attributes:
         winner: The number of its winner; None without one.
         kind: Kind of the device that it ran on: `cpu` or `cuda`.
-        differs: The differences of the new sweep, in words.
+        differs: How the new sweep differs from it, in words.
     """
 
     name: str

@@ -38,7 +38,7 @@ def resolve(path: str) -> Any:
     except Exception as error:
         raise UserError(
             f"an import string must name `module:attribute`, but {path!r} cannot be imported: "
-            f"{_said(error)}. Install or repair what provides it."
+            f"{_said(error)}. Install or repair the package that provides it."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Decides which jobs run again after which endings, and how often."""
+"""Decides which jobs run again after which outcomes, and how often."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sweeper.core.job import Job
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 
 MAX_ATTEMPTS = 3
-"""Attempts at a job that the environment ends, or that runs whenever the sweep is killed; then it failed."""
+"""Maximum attempts at a job that the environment ends or that is running when the sweep is killed."""
 RETRIED = frozenset(
     {FailureKind.LOST, FailureKind.PREEMPTED, FailureKind.DEVICE_LOST, FailureKind.DEVICE_BUSY}
 )

@@ -21,10 +21,10 @@ class SamplerTraits:
 
     Attributes:
         make: Import string of a function `(seed, point, trials) -> optuna.samplers.BaseSampler`. It
-            is called for every ask, so the sampler has no state but that in the study's trials.
+            is called for every ask, so the sampler keeps no state except in the study's trials.
             `seed` is for this ask alone; `point` counts the asks, for a sequence without a seed per
             ask; `trials` is the number of trials to search.
-        why: The report's explanation of a trial that it suggested; `asked of NAME` if empty.
+        why: The report's explanation of a trial that it suggested; `suggested by NAME` if empty.
         needs_torch: It imports torch, which the supervisor must not do, so it runs in a separate process.
         keeps: Prefix of the trials' system attributes in which it keeps its state; empty for none.
     """

@@ -3,7 +3,7 @@
     "--batch-size={batch_size}"              the value in the text
     "{precision.amp: bf16 -> --amp}"         an argument for one value only
     "{amp: bf16 -> --amp --dtype bf16; fp16 -> --amp --dtype fp16}"      several; words are arguments
-    "{{name}}"                               the text {name}
+    "{{name}}"                               the text {name}; a condition is escaped in the same way
 
 All other braces are plain text, so JSON needs no escaping.
 """
@@ -19,7 +19,8 @@ from sweeper.core.config import Scalar
 from sweeper.errors import UserError
 
 _NAME = r"[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*"
-_FIELD = re.compile(rf"\{{\{{({_NAME})\}}\}}|\{{({_NAME})(?:\s*:([^{{}}]*->[^{{}}]*))?\}}")
+_CASES = r"[^{}]*->[^{}]*"
+_FIELD = re.compile(rf"\{{\{{({_NAME}(?:\s*:{_CASES})?)\}}\}}|\{{({_NAME})(?:\s*:({_CASES}))?\}}")
 _CASE = re.compile(r"(.*?)\s*->\s*(.*)", re.DOTALL)
 
 
@@ -38,8 +39,8 @@ def render(text: str, values: Mapping[str, Scalar]) -> str:
 
 
 def literal(text: str) -> str:
-    """Returns the template of a text in which braces mean nothing."""
-    return _FIELD.sub(lambda found: found[0] if found[1] else f"{{{found[0]}}}", text)
+    """Returns a template that renders as this text, without filling in names in braces."""
+    return _FIELD.sub(lambda found: f"{{{found[0]}}}", text)
 
 
 def arguments(items: Sequence[str], values: Mapping[str, Scalar]) -> list[str]:

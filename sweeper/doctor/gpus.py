@@ -18,8 +18,8 @@ _NVIDIA, _DISPLAY = "0x10de", "0x03"
 _OLDEST, _OLDEST_CUDA_13, _NEWEST_CUDA_12 = (5, 0), (7, 5), (9, 0)
 _CUDA_12 = 12
 
-# Chips that share memory with the processor. Their machine code runs on no other chip, nor other code on
-# them.
+# Chips that share memory with the processor. Their machine code runs on no other chip, and they run no
+# other chip's machine code.
 _INTEGRATED = {(5, 3), (6, 2), (7, 2), (8, 7), (10, 1)}
 
 
@@ -89,7 +89,7 @@ def _gpu(gpu: GpuFacts) -> Check:
     if gpu.foreign:
         text += f"; other processes use it: {', '.join(map(str, gpu.foreign))}"
         remedies.append(
-            f"End them, or allow sharing (`nvidia-smi -i {gpu.index} -c 0`): nothing else can run meanwhile"
+            f"End them, or allow sharing (`nvidia-smi -i {gpu.index} -c 0`): until then, trials cannot use it"
             if exclusive
             else "End them, or run on another GPU (`--device cuda:N`): they disturb timings"
         )
@@ -141,7 +141,7 @@ def install(capability: tuple[int, int] | None, driver_cuda: str) -> str:
     """
     major = int(driver_cuda.partition(".")[0] or 13)
     if capability is not None and capability < _OLDEST:
-        return "No torch from 2.9 on has code for it: use another GPU, or `--device cpu`"
+        return "torch 2.9 and newer have no code for it: use another GPU, or `--device cpu`"
     command = "`pip uninstall -y torch`, then `pip install {what}` from PyTorch's wheel index `{cuda}`"
     old = capability is not None and capability < _OLDEST_CUDA_13
     if old or (major < 13 and (capability is None or capability <= _NEWEST_CUDA_12)):
@@ -176,7 +176,9 @@ def torch_build(
     if problem or not num_seen:
         remedy = "Check that `nvidia-smi` works and CUDA_VISIBLE_DEVICES names a GPU; else reload the driver"
         if "too old" in problem:
-            remedy = f"Update the NVIDIA driver, or {install(None, driver)}"
+            remedy = install(None, driver)
+            if not remedy.startswith("Update"):
+                remedy = f"Update the NVIDIA driver, or {remedy}"
         elif "busy" in problem:
             remedy = (
                 "Another process holds the GPU (see `nvidia-smi`): end it, or share it (`nvidia-smi -c 0`)"

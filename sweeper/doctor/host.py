@@ -45,7 +45,7 @@ def load(pressure_pct: float | None, load_1min: float, num_cores: int) -> Check:
         pressure_pct: Share of the last 10 s in which something waited for a core; None if unknown.
         num_cores: Cores of the machine, usable or not, because the load counts all processes.
     """
-    waits = "" if pressure_pct is None else f"; some waited {pressure_pct:.0f}% of the last 10 s"
+    waits = "" if pressure_pct is None else f"; processes waited for {pressure_pct:.0f}% of the last 10 s"
     text = f"load {load_1min:.2g} on {num_cores} cores in the last minute{waits}"
     busy = load_1min > LOADED * num_cores or (pressure_pct or 0.0) >= BUSY_PCT
     remedy = "Something else is running (see `top`), so timings will be repeated: end it, or wait"
@@ -96,7 +96,7 @@ def memory(total: int, free: int, group: tuple[int, int] | None) -> Check:
     """Returns a check of the memory.
 
     Args:
-        group: Limit of the control group and the rest of it; None if there is no limit.
+        group: Limit of the control group, and how much of it is left; None if there is no limit.
     """
     text = f"{free / GIB:.3g} of {total / GIB:.3g} GiB are free"
     if group is not None and group[0] < total:
@@ -112,7 +112,7 @@ def _memory() -> Check:
 
 
 def group_memory() -> tuple[int, int] | None:
-    """Returns limit and rest, in bytes, of the control group with the least left; None without a limit."""
+    """Returns the limit and the bytes left of the control group with the least left; None without a limit."""
     names = {
         2: ("memory.max", "memory.current", "inactive_file "),
         1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "),
@@ -138,7 +138,7 @@ def swap(used: int, pressure_pct: float | None) -> Check:
     swapping = bool(used) and (pressure_pct or 0.0) >= SWAPPING_PCT
     if swapping:
         text += f", and processes waited for memory {pressure_pct:.0f}% of the last 10 s"
-    remedy = "End what uses the memory: timings mean nothing until then"
+    remedy = "End the processes that use the memory: timings mean nothing until then"
     return judged("swap", text, [(swapping, State.WARN, remedy)])
 
 

@@ -130,7 +130,7 @@ def _compiling(found: Mapping[str, Any]) -> Check:
         otherwise = "Run it again (compiled code is kept)" if late else "Fix what the compiler reports"
         remedy = _REMEDIES.get(problem, otherwise)
         text = f"torch.compile cannot be used: {problem}"
-        return Check("compile", State.WARN, text, f"{remedy}; until then `fix: {{compile.mode: eager}}`")
+        return Check("compile", State.WARN, text, f"{remedy}; until then, set `fix: {{compile.mode: eager}}`")
     cache = f" ({found['cache']} cache)" if found["cache"] else ""
     return Check(
         "compile", State.OK, f"a small network's step was compiled in {found['seconds']:.3g} s{cache}"

@@ -89,4 +89,4 @@ def packages(demands: Sequence[str], version_of: Callable[[str], str]) -> Iterat
         )
     if not wrong:
         shown = ", ".join(f"{name} {version_of(name)}" for name in SHOWN)
-        yield Check("packages", State.OK, f"{shown}; all other packages fit")
+        yield Check("packages", State.OK, f"{shown}; all other requirements are met")

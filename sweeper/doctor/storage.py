@@ -55,7 +55,7 @@ def writable(home: Path) -> Check:
             "home",
             State.FAIL,
             f"cannot write in {there}: {error.strerror or error}",
-            "Name a writable folder with --home DIR",
+            "Choose a writable folder with --home DIR",
         )
     return Check(
         "home", State.OK, f"{home} {'is writable' if there == home.absolute() else 'can be created'}"
@@ -64,7 +64,7 @@ def writable(home: Path) -> Check:
 
 def disk(free: int) -> Check:
     """Returns a check of the free space for the home."""
-    remedy = "Free some space, or name a folder on another disk with --home DIR"
+    remedy = "Free some space, or choose a folder on another disk with --home DIR"
     cases = [(free < FULL_DISK, State.FAIL, remedy), (free < MIN_DISK, State.WARN, remedy)]
     return judged("disk", f"{free / GIB:.3g} GiB are free for the home", cases)
 
@@ -86,7 +86,7 @@ def file_system(home: Path, mounts: str) -> Check:
         if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
             best, kind = point, rest.split()[0]
     remedy = (
-        "SQLite (MLflow's database) is slow and unsafe there; measurements are safe. Name a folder on a "
+        "SQLite (MLflow's database) is slow and unsafe there; measurements are safe. Choose a folder on a "
         "local disk with --home DIR, and copy it afterwards: a home may be moved"
     )
     text = f"{kind} at {best}{', a network file system' if kind in NETWORK else ''}"

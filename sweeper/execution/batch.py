@@ -68,7 +68,7 @@ def script_of(execution: Execution, gpus: int, sweep: str) -> str:
 def job_script(kind: str, job: BatchJob, gpus: int, sweep: str = "") -> str:
     """Returns the script of one job as it would be submitted, without asking the batch system."""
     arguments = _arguments(
-        kind, job, gpus, None, sweep, ["# Here: keys by which worker and supervisor authenticate each other."]
+        kind, job, gpus, None, sweep, ["# Here: keys that authenticate worker and supervisor to each other."]
     )
     made = _job_class(kind)("tls://SCHEDULER", name="WORKER", protocol="tls://", **arguments)
     script: str = made.job_script()
@@ -124,7 +124,7 @@ class BatchPool(DaskPool):
             )
         except (OSError, RuntimeError, ValueError) as error:
             raise UserError(
-                f"cannot start the scheduler of {self._kind} jobs here: {_inner(error)}. See"
+                f"cannot start the scheduler for {self._kind} jobs here: {_inner(error)}. See"
                 " `execution.job.interface`."
             ) from error
         self._use(distributed.Client(self._cluster, set_as_default=False, timeout=CONNECT_SECONDS))

@@ -29,8 +29,8 @@ JOBS = "jobs.json"
 MODELS = "models.json"
 """File in the sweep's folder that lists the device models of workers that the sweep does not use."""
 _ANOTHER = (
-    "results only compare within one model. Request one (`execution.job.constraint`), or give each a"
-    " separate sweep (`same_gpu: false`)"
+    "results are comparable only within one model. Request one (`execution.job.constraint`), or give each"
+    " a separate sweep (`same_gpu: false`)"
 )
 LOOK_SECONDS = 0.2
 WAITING_SECONDS = 5.0
@@ -266,7 +266,7 @@ class RemoteLauncher(Launcher):
             self._dispatch(later)
             if self._refusals >= self._patience and all(each.refusal for each in self.known):
                 raise EnvironmentStopError(
-                    f"{self._refusals} worker{'s' if self._refusals > 1 else ''} came, but none can take a"
+                    f"{self._refusals} worker{'s' if self._refusals > 1 else ''} joined, but none can take a"
                     " trial (see above). Finished trials are kept; fix this and run the same command."
                 )
 

@@ -62,7 +62,7 @@ def _slurm(job: BatchJob, gpus: int) -> dict[str, Any]:
 
 
 def _pbs(job: BatchJob, gpus: int) -> dict[str, Any]:
-    # PBS takes whole numbers only, and no GiB.
+    # PBS accepts only whole numbers, and no GiB.
     memory = math.ceil(job.memory_bytes / 2**20)
     parts = [f"select=1:ncpus={job.cores}:mem={memory}mb", *([f"ngpus={gpus}"] if gpus else [])]
     parts += [job.constraint] if job.constraint else []

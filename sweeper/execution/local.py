@@ -37,7 +37,7 @@ SERVER_ENV: Mapping[str, str] = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 TRIAL_ENV: Mapping[str, str] = {
-    # Number of spins of a thread at a barrier before it sleeps. With OpenMP's default (300,000), a
+    # How often a thread spins at a barrier before it sleeps. With OpenMP's default (300,000), a
     # step of 1 ms took 160 ms when another process kept a core busy: the thread that all others
     # waited for had lost its core to a spinning one. Without spins, a quiet machine is half as fast.
     "GOMP_SPINCOUNT": "1000",
@@ -108,7 +108,7 @@ class LocalLauncher(Launcher):
             pass_env: Environment variables that trials get in addition to the usual ones
                 (`sweeper.system.environment.passed`).
             environ: The environment they are taken from.
-            program: Python's arguments to run another server than the usual one.
+            program: Arguments for Python that run a server other than the usual one.
         """
         self.capacity = capacity
         line = held_back_line(environ, pass_env)

@@ -34,7 +34,7 @@ _SETTINGS = {
     # If a worker requests zero GPUs, Ray must not change which ones it sees.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-# A setting that Ray has for other systems: a cluster of one machine listens on loopback only.
+# Meant for other systems: with this setting, a cluster of one machine listens on loopback only.
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 

@@ -3,9 +3,9 @@
     {"run": DIR, "isolation": "fork"|"exec"}  ->  {"ended": DIR} when its process tree is gone
     {"cancel": DIR}                           ->  the keeper ends its process tree
 
-A fork takes as long as everything else a keeper does, so the next keeper is forked ahead, forks the
-trial's process and waits for a job. A job has ended once its keeper says that no process of it is left; the
-keeper exits after that.
+A fork takes as long as everything else a keeper does, so the next keeper is forked in advance; it forks the
+trial's process and waits for a job. A job has ended once its keeper reports that none of its processes is
+left; the keeper then exits.
 
 The server has one thread, runs no tensor operation and must never touch CUDA, so that forking is safe.
 When its input ends (the supervisor is gone), it ends all keepers and exits.

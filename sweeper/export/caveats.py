@@ -66,7 +66,7 @@ def _counted_in_steps(spec: SweepSpec, config: TrialConfig, baseline: TrialConfi
 
 
 def _larger_data(spec: SweepSpec, record: TrialRecord, data_gib: float | None) -> Iterator[str]:
-    """Warns if the sweep's data fits in a memory in which production's data will not."""
+    """Warns if the sweep's data fits in a memory that is too small for production's data."""
     wanted = spec.production.data_gib if spec.production else None
     measured = record.measurement
     if wanted is None or data_gib is None or measured is None:

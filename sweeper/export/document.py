@@ -47,7 +47,7 @@ PROOF_FILE = "proof.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Facts about the data and the machine from before the first trial.
+    """Facts about the data and the machine that were known before the first trial.
 
     Attributes:
         data_gib: Size of the prepared data; None if unknown.

@@ -58,7 +58,7 @@ _OF_WORKERS = (
 _OF_DATALOADER = ("loader.num_workers", "loader.pin_memory", *_OF_WORKERS)
 
 _NOT_APPLIED = ("without effect", "refused by the device")
-"""How a note begins (`Measurement.effective`) if the default of the setting ran."""
+"""Beginnings of a note (`Measurement.effective`) that the setting's default ran."""
 
 
 def effective(value: Mapping[str, Any]) -> dict[str, Scalar]:
@@ -80,7 +80,7 @@ def effective(value: Mapping[str, Any]) -> dict[str, Scalar]:
 
 
 def _ran(name: str, note: str, asked: Scalar) -> Scalar:
-    """Returns the value of a setting that ran, as a note of `Measurement.effective` begins."""
+    """Returns the value that ran, read from the beginning of a note of `Measurement.effective`."""
     begin = note.partition(":")[0]
     if begin in _NOT_APPLIED:
         default: Scalar = FIELDS[name].default
@@ -95,7 +95,7 @@ def _ran(name: str, note: str, asked: Scalar) -> Scalar:
 def flags(value: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
     """Returns an exported configuration as arguments; a boolean is a flag, present if true.
 
-    A boolean that is on by default and needs no flag has one if false: `--no-in-order`.
+    A boolean that is on by default has a flag only if it is false: `--no-in-order`.
 
     Args:
         own: The script's own flags by dotted name, from `read_map`.

@@ -73,7 +73,11 @@ def as_arguments(value: Mapping[str, Any], options: Options) -> str:
         while end in text.splitlines():
             end += "_"
         make = f"mkdir -p -- {shlex.quote(folder)} && " if folder else ""
-        lines += [f"( set -C; {make}cat > {shlex.quote(path)} ) <<'{end}' &&", text.removesuffix("\n"), end]
+        if text.endswith("\n"):
+            lines += [f"( set -C; {make}cat > {shlex.quote(path)} ) <<'{end}' &&", text[:-1], end]
+        else:
+            # A here-document would add a newline.
+            lines.append(f"( set -C; {make}printf %s {shlex.quote(text)} > {shlex.quote(path)} ) &&")
     own = [f"{name}={shlex.quote(text)}" for name, text in value["env"].items()]
     return "\n".join([*lines, " ".join([*own, shlex.join(value["command"])])]) + "\n"
 

@@ -1,4 +1,4 @@
-"""Writes a SLURM script whose run resumes after an interruption, with the resources that a trial took."""
+"""Writes a SLURM script whose run resumes after an interruption, with the resources that a trial used."""
 
 from __future__ import annotations
 

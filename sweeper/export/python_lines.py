@@ -122,10 +122,10 @@ def _why(name: str, settings: Mapping[str, Scalar], measured: Mapping[str, Any])
         else "",
         "compile.mode": _MODES[str(settings["compile.mode"])],
         "compile.regional": "the repeated block is compiled once" if setting else "",
-        "device.expandable_segments": "blocks of the allocator grow, so that sizes that vary leave fewer gaps"
+        "device.expandable_segments": "the allocator's blocks grow, so that varying sizes leave fewer gaps"
         if setting
         else "",
-        "activation_checkpointing": "activations of the repeated blocks are computed again instead of kept"
+        "activation_checkpointing": "activations of the repeated blocks are recomputed instead of kept"
         if setting
         else "",
         "optimizer.fused": "one kernel for all parameters" if setting else "",
@@ -206,7 +206,7 @@ def _process(settings: Mapping[str, Scalar], writer: _Writer, on_gpu: bool) -> I
     if settings["device.numa"] == "near":
         yield from _comment(
             "device.numa near: run this with `numactl --cpunodebind=NODE --preferred=NODE`. NODE is the "
-            "one that your GPU is attached to (`nvidia-smi topo -m`), or any one without a GPU."
+            "one that your GPU is attached to (`nvidia-smi topo -m`), or any node if there is no GPU."
         )
     share = "" if count == 1 else f" // {count}"
     threads = settings["device.cpu_threads"] or f"len(os.sched_getaffinity(0)){share}"
@@ -251,7 +251,7 @@ def _tf32(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
 
 
 def _loader_names(settings: Mapping[str, Scalar]) -> Iterator[str]:
-    """Yields the names of the loader's settings that are worth a reason."""
+    """Yields the names of the loader's settings that deserve a reason."""
     for name in ("loader.num_workers", "loader.pin_memory", "loader.prefetch_factor"):
         if name in settings:
             yield name
@@ -264,14 +264,14 @@ def _model(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
     if settings["loader.buckets"] != 1:
         yield from _comment(
             f"loader.buckets {settings['loader.buckets']}: samples of similar length were batched "
-            "together and padded to that many lengths; your dataset must do this."
+            "together and padded to that many lengths; your dataset must do the same."
         )
     yield "model = model.to(device)"
     if settings["memory_format"] == "channels_last":
         yield from writer.because("memory_format")
         yield "model = model.to(memory_format=torch.channels_last)"
     if settings["precision.amp"] == "fp8":
-        yield "# float8: linear layers whose sizes the tensor cores take."
+        yield "# float8: linear layers whose sizes the tensor cores support."
         yield "convert_to_float8_training("
         yield "    model,"
         yield "    config=Float8LinearConfig(pad_inner_dim=True),  # For any number of rows."

@@ -16,7 +16,7 @@ _BLOCKS = dict.fromkeys(blocks(), Mapping)
 
 
 def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns an export (YAML or JSON, of any schema so far) as the plain values that were written.
+    """Returns an export (YAML or JSON, of this schema or an older one) as the plain values that were written.
 
     Args:
         overrides: `key=value` pairs from the command line, applied to these values.

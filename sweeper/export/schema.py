@@ -146,7 +146,7 @@ class Proved:
     """The proof by `sweeper tune` of all changes to a script together.
 
     Attributes:
-        kind: `exact` or `close`, as found.
+        kind: `exact`, `close` or `other draws`.
         covers: What the recorded runs cover, in words.
         code: Digest of the scripts that the command names.
     """

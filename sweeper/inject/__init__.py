@@ -15,7 +15,7 @@ VARIABLE = "SWEEPER_HOOK"
 """Environment variable that turns the hook on; its value is a mode."""
 
 LOSSES_VARIABLE = "SWEEPER_HOOK_LOSSES"
-"""Environment variable whose value `all` makes every loss count: a mean of few is too rough for a limit."""
+"""Environment variable; `all` makes every loss count, since the mean of a few is too rough for a limit."""
 
 FOLDER_VARIABLE = "SWEEPER_HOOK_FOLDER"
 """Environment variable that names the trial's folder, in which the script may write."""

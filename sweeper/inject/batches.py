@@ -34,7 +34,7 @@ class Reader(NamedTuple):
         return int(part if what == VALUE else part.shape[what])
 
     def function(self) -> Callable[[Any], int]:
-        """Returns `read`, or a faster form of it for the first dimension of an item, as most scripts have."""
+        """Returns `read`, or a faster form for the most common case, the first dimension of an item."""
         if self.what == 0 and len(self.path) == 1 and self.path[0][0] == ITEM:
             key = self.path[0][1]
             return lambda batch: batch[key].shape[0]

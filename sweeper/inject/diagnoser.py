@@ -41,7 +41,7 @@ seconds."""
 MIN_PROFILED = 3
 """Minimum steps with a profiler; the first one is not counted."""
 DRAIN_SECONDS = 0.3
-"""Maximum seconds to skip batches that were ready, which say nothing about a loader's speed."""
+"""Maximum seconds for skipping batches that were prefetched, which say nothing about a loader's speed."""
 
 
 class Diagnoser(Observer):

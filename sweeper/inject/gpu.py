@@ -19,7 +19,7 @@ WAITS = "called a synchronizing"
 
 
 class KernelTime:
-    """Measures the seconds with a running kernel by torch's profiler, which takes a second to start."""
+    """Measures for how long a kernel runs, with torch's profiler, which takes a second to start."""
 
     def __init__(self, torch: Any, device: Any) -> None:
         self._cuda, self._device = torch.cuda, device

@@ -41,7 +41,7 @@ def install(torch: Any) -> None:
         }
     )
     try:
-        # Changes come first, so that changed code is watched, too.
+        # Changes come first, so that the changed code is watched as well.
         interventions.apply(torch, os.environ.get(interventions.VARIABLE, ""), observer.tell)
         _wrap(torch, observer)
         observer.begin()

@@ -19,7 +19,7 @@ try:
 except OSError:
     # The folder has been removed.
     _STARTED_IN = os.sep
-"""The working directory as torch was imported. The paths of a script that moves on may be relative to it."""
+"""Working directory when torch was imported. A script's paths may be relative to it even if it leaves it."""
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NOT_WRITTEN = ("-packages" + os.sep, "torchinductor_")
 """Parts of the paths of installed files, and of files that a compiler has generated."""
@@ -54,7 +54,7 @@ class Sampler:
         if is_main and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
             self.is_on = True
             signal.signal(signal.SIGALRM, self._sample)
-            # System calls that libraries wait in are restarted.
+            # The system calls in which libraries wait are restarted.
             signal.siginterrupt(signal.SIGALRM, False)
             signal.setitimer(signal.ITIMER_REAL, INTERVAL_SECONDS, INTERVAL_SECONDS)
 

@@ -62,7 +62,7 @@ class StepLosses:
     def step_ended(self, steps: int, backwards: int) -> None:
         """Notes the number of backward passes of a step."""
         if steps <= LEARNING_STEPS:
-            # A step may follow another on the same batch, without a backward pass between that was counted.
+            # A step may follow another on the same batch without a counted backward pass in between.
             divisor = self._divisor
             is_shared = backwards > 1 and divisor is not None and abs(divisor / backwards - 1) < TOLERANCE
             self._factor = float(backwards) if is_shared else 1.0

@@ -69,7 +69,7 @@ class ModelInput:
         return found
 
     def _root(self, optimizer: Any) -> Any:
-        """Returns the outermost module with the optimizer's parameters; without one, with any to train."""
+        """Returns the outermost module with the optimizer's parameters, or without one, with any to train."""
         kind = self._torch.nn.Module
         modules = [each for each in gc.get_objects() if issubclass(type(each), kind)]
         inner = {id(each) for module in modules for each in (vars(module).get("_modules") or {}).values()}

@@ -62,7 +62,7 @@ class Observer:
         self._fact_finder = FactFinder(self._torch, self.points)
         self._facts: dict[str, Any] = {}
         self._last_samples = 0
-        # To free their pinned memory takes CUDA, which a forked process cannot use.
+        # Freeing their pinned memory needs CUDA, which a forked process cannot use.
         self._of_parents.append(self._losses)
         self._losses = StepLosses(self._torch)
         self._pauses = Pauses(self._torch, self.points, self._pause_changed)
@@ -115,7 +115,7 @@ class Observer:
         if self._pauses.began_s is not None:
             self._pauses.backward(self._fetch_began_s, is_news)
         if self._sample_counter.has_loader and not self._sample_counter.has_new and not self._backwards:
-            # This is another optimizer's loss on the batch of the step before, such as a GAN's second.
+            # This is another optimizer's loss on the batch of the previous step, such as a GAN's second.
             return
         self._backwards += 1
         self._losses.take(tensors, self._steps)
@@ -191,7 +191,7 @@ class Observer:
         fast.clear()
 
     def finish(self) -> None:
-        """Reports the steps since the last message, as the process exits."""
+        """Reports the steps since the last message when the process exits."""
         if self.fast.is_on:
             self.leave_fast_path()
         if self._moment_s > self._sent_at_s and self._steps:

@@ -79,7 +79,7 @@ class Outside:
                 self.found.append(text[:MAX_CHARACTERS])
                 self._tell()
         except Exception:
-            # The script goes on: only the report is lost.
+            # The script continues; only the report is lost.
             pass
 
     def _opens(self, args: Any) -> str:
@@ -96,7 +96,7 @@ class Outside:
             return ""
         temporary = self._temporary + os.sep
         name = path[len(temporary) :] if path.startswith(temporary) else ""
-        # `tempfile` tries a folder with a file whose name has eight letters.
+        # `tempfile` tests a folder by writing a file whose name has eight characters.
         if name.startswith(_TEMPORARY) or _PROBE_FILE.fullmatch(name):
             return ""
         # Hidden files are caches and settings of libraries.

@@ -22,7 +22,7 @@ class Pauses:
     Attributes:
         total_s: Seconds of the pauses that have ended.
         began_s: Time at which the current pause began; None outside of a pause.
-        is_evaluating: Whether a model was put into evaluation mode, and not back.
+        is_evaluating: Whether a model is in evaluation mode.
     """
 
     def __init__(self, torch: Any, points: Points, changed: Callable[[], None]) -> None:
@@ -37,7 +37,7 @@ class Pauses:
     def evaluates(self, module: Any, now: float, steps: int) -> None:
         """Notes that a module was put into evaluation mode after `steps` steps."""
         if self.is_evaluating or not any(each.requires_grad for each in module.parameters()):
-            # A module without anything to train is a frozen teacher or feature extractor.
+            # A module without trainable parameters is a frozen teacher or feature extractor.
             return
         is_rare = steps - self._last_steps >= MIN_STEPS
         self._last_steps = steps

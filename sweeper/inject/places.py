@@ -29,7 +29,7 @@ class Places:
                     path, line = line_of(sys._getframe(1))
                     self._lines[id(key(made))] = f"{path}:{line}" if path else ""
                 except Exception:
-                    # A loader of another kind has no place.
+                    # Loaders of other kinds have no known place.
                     return
 
             return init

@@ -24,7 +24,7 @@ class Wrapper:
 
     # `rest` and `wake` make few calls, since they are part of some steps.
     def rest(self) -> None:
-        """Puts the original back until `wake` is called, since watching every call is not worth its time."""
+        """Puts the original back until `wake` is called, since watching every call would cost too much."""
         if self._owner.__dict__.get(self._name) is self._wrapper:
             if self._before is _MISSING:
                 delattr(self._owner, self._name)
@@ -64,7 +64,7 @@ class Points:
         return wrapper
 
     def fail(self, error: Exception) -> None:
-        """Restores everything after an observation raised `error`; the script goes on unwatched."""
+        """Restores everything after an observation raised `error`; the script continues unwatched."""
         if self.is_active:
             self.is_active = False
             for wrapper in reversed(self._wrappers):

@@ -126,7 +126,7 @@ class Prover(Observer):
         is_capturing = self._is_capturing()
         self._is_skipped = not is_capturing and bool(getattr(optimizer, "found_inf", None) or 0)
         if self._is_skipped:
-            # A fused optimizer skips by itself the steps that a GradScaler skips for others.
+            # A fused optimizer skips these steps itself; for others, a GradScaler does.
             return
         super().step_begins()
         if not self._is_on or optimizer is None or is_capturing:
@@ -137,7 +137,7 @@ class Prover(Observer):
             # On the host: the script may need all of the device's memory.
             self._first[key] = optimizer, [each.detach().to("cpu", copy=True) for each in parameters]
         gradients = [each.grad for each in parameters if each.grad is not None]
-        # It also divides the gradients by the scale itself, while it steps.
+        # A fused optimizer also divides the gradients by the scale itself, as it steps.
         scale = float(getattr(optimizer, "grad_scale", None) or 1.0)
         norms = [0.0 if each.grad is None else self._norm([each.grad]) / scale for each in parameters]
         total = sum(each * each for each in norms) ** 0.5
@@ -188,7 +188,7 @@ class Prover(Observer):
             self._end(DONE)
 
     def finish(self) -> None:
-        """Ends the record, as the process exits."""
+        """Ends the record when the process exits."""
         super().finish()
         self._end(EXIT)
 
@@ -207,7 +207,7 @@ class Prover(Observer):
         for handle in self._evaluated.values():
             handle.remove()
         if why == DONE:
-            # An exit is not reported: a script that ends by itself must do so after equally many steps.
+            # An exit is not reported: a script that ends by itself must end after the same number of steps.
             self.tell({"proved": True})
 
     # -- the record --------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ class KnownLoader:
     def __init__(self, iterator: Any, batch: Any) -> None:
         sampler = iterator._index_sampler
         try:
-            # A loader that is gone must not lend its identity to another.
+            # A new loader must not be mistaken for a deleted one with the same id.
             self._sampler: Callable[[], Any] = weakref.ref(sampler)
         except TypeError:
             self._sampler = lambda: sampler
@@ -215,7 +215,7 @@ class Samples:
             return 0
         if self._has_training:
             return of_model if self._missed > MISSES else 0
-        # The steps before the model was watched count as many samples each.
+        # Each step before the model was watched counts the same number of samples.
         uncounted, self._uncounted = self._uncounted, 0
         return of_model * (1 + uncounted)
 

@@ -61,7 +61,7 @@ def cut_passes(torch: Any, points: Points, num_batches: int) -> None:
     The sampler is still asked for all batches, so that the order of every later pass stays the same.
 
     Args:
-        num_batches: Batches per pass of the loader that is used first; another has about as many rows.
+        num_batches: Batches per pass of the loader that is used first; other loaders have about as many rows.
     """
     loaders = torch.utils.data.dataloader
     stream = loaders._DatasetKind.Iterable

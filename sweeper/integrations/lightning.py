@@ -33,7 +33,7 @@ def for_lightning() -> Any:
             self._pause = contextlib.ExitStack()
 
         def setup(self, trainer: Any, module: Any, stage: str) -> None:
-            # Only now is the number of ranks known. Lightning does not set RANK.
+            # The number of ranks is known only now, since Lightning does not set RANK.
             self._meter = meter() if trainer.is_global_zero else Meter()
 
         def on_train_batch_end(

@@ -17,7 +17,7 @@ from .batch import BatchSize
 from .ddp import Ddp
 from .fused import Fused
 from .gpu import Cudnn, Pinned, Tf32
-from .intervention import CLOSE, EXACT, Intervention
+from .intervention import CLOSE, EXACT, SINGLE, Intervention
 from .loader import Loader
 from .model import Compiled, Layout, Precision
 from .pictures import Pictures
@@ -72,6 +72,8 @@ def known(path: str = "") -> dict[str, Intervention]:
     for each in found:
         if each.kind not in (EXACT, CLOSE):
             raise ValueError(f"the kind of {each.name} must be {EXACT} or {CLOSE}, but is {each.kind!r}")
+        if getattr(each, "rounding", SINGLE) <= 0:
+            raise ValueError(f"the rounding of {each.name} must be above 0, but is {each.rounding!r}")
     return {**INTERVENTIONS, **{each.name: each for each in found}}
 
 
@@ -120,7 +122,7 @@ def apply(torch: Any, text: str, tell: Callable[[dict[str, Any]], None]) -> None
 
 
 def complain(message: Mapping[str, Any]) -> None:
-    """Prints to standard error that a change is not in effect, for a run to which nothing listens."""
+    """Prints to standard error that a change is not in effect, for a run that reports to no one else."""
     change = message["change"]
     if not change["applied"]:
         print(f"sweeper: `{change['name']}` is not changed here: {change['why']}.", file=sys.stderr)

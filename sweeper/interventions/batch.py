@@ -11,7 +11,7 @@ from .intervention import CHANGES_TRAINING, Intervention, Report
 
 FACTORS = (2, 4, 8, 16, 32, 64)
 LINEAR = ("SGD",)
-"""Optimizers whose rate grows with the batch size (Goyal et al., 2017); others' with its square root."""
+"""Optimizers whose rate grows linearly with the batch (Goyal et al., 2017); others use the square root."""
 
 
 class BatchSize(Intervention):
@@ -23,7 +23,7 @@ class BatchSize(Intervention):
     name = "batch_size"
     choices = ()
     kind = CHANGES_TRAINING
-    why = "one step for more samples; the learning rate grows with it"
+    why = "each step trains on more samples; the learning rate grows with the batch"
 
     def accepts(self, value: str) -> bool:
         """Returns whether a text is a valid value."""
@@ -39,7 +39,7 @@ class BatchSize(Intervention):
         """Returns why a value is not tried for a training."""
         if not observed.get("batch_size"):
             return "its batch size is unknown"
-        return "" if observed.get("num_workers") is not None else "its batches come from no DataLoader"
+        return "" if observed.get("num_workers") is not None else "its batches do not come from a DataLoader"
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Changes the loaders and optimizers that are made from now on."""

@@ -81,7 +81,7 @@ class _Finder:
             before = vars(model).get(SLOT)
             try:
                 if self._torch.jit.is_scripting() or isinstance(model, self._torch.jit.ScriptModule):
-                    raise RefusedError("it is a script of torch.jit")
+                    raise RefusedError("it is a torch.jit script module")
                 changed = self._make(model, before or model._call_impl)
             except RefusedError as error:
                 self._report(False, f"its {name} is not changed: {error}")

@@ -1,4 +1,4 @@
-"""Reads a loader's rows in child processes, as its workers would, without a trace in the script's process."""
+"""Reads a loader's rows in child processes, as its workers would; leaves the script's process as it is."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _ended(child: int, reading: int, deadline_s: float) -> Any:
         while True:
             left = deadline_s - time.perf_counter()
             if left <= 0 or not select.select([reading], [], [], left)[0]:
-                raise RefusedError("its rows are not read in time")
+                raise RefusedError("its rows were not read in time")
             piece = os.read(reading, 1 << 20)
             if not piece:
                 break

@@ -38,7 +38,7 @@ CHECK_ROWS, CHECK_SECONDS = 256, 0.25
 """Maximum rows, and seconds, to read again at each pass, since a data set may change with the epoch."""
 
 CHECK_WORKERS_ROWS, CHECK_WORKERS_S = 4096, 2.0
-"""Maximum rows, and seconds, to read both as a worker and as none."""
+"""Maximum rows, and seconds, to read both as a worker and as the training process."""
 
 MAX_CHILDREN = 8
 
@@ -46,7 +46,7 @@ MAX_KEY_SECONDS = 5.0
 """Maximum seconds for a digest of the data set."""
 
 ALIGNMENT = 64
-"""Bytes at whose multiples tensors begin."""
+"""Each tensor begins at a multiple of this number of bytes."""
 
 
 class Collated:
@@ -77,7 +77,7 @@ class Collated:
         return min(indices) >= 0 and max(indices) < self._num_rows
 
     def stale(self, loader: Any) -> str:
-        """Returns why the data set is no longer what it was; empty if some rows show no change."""
+        """Returns how the data set has changed; empty if a sample of its rows has not."""
         count = min(self._num_rows, CHECK_ROWS, max(2, int(CHECK_SECONDS / max(self._row_s, 1e-9))))
         # The rows differ in each process and each pass, whatever the script's seed.
         rows = random.SystemRandom().sample(range(self._num_rows), count)
@@ -100,7 +100,7 @@ def collated(torch: Any, loader: Any) -> Collated:
     """Returns the collated data set of a loader.
 
     Raises:
-        RefusedError: It cannot be collated once, or not in time, or does not fit into memory.
+        RefusedError: It cannot be collated once, would take too long, or does not fit into memory.
     """
     num_rows = num_rows_of(torch, loader)
     if not num_rows:
@@ -200,14 +200,14 @@ def _whole(torch: Any, about: Any, memory: Any) -> Collated:
 
 
 def check_rows(torch: Any, loader: Any) -> None:
-    """Reads some rows both as a worker and as none, and checks that the training is the same.
+    """Reads some rows both as a worker and as the training process, and checks that they are the same.
 
     Raises:
-        RefusedError: It may not be the same.
+        RefusedError: They may differ.
     """
     num_rows = num_rows_of(torch, loader)
     if loader.worker_init_fn is not None:
-        raise RefusedError("its workers are set up by a function of the script's")
+        raise RefusedError("its workers call a `worker_init_fn`")
     rows = random.Random(0).sample(range(num_rows), min(num_rows, CHECK_WORKERS_ROWS))
     size = loader.batch_size or len(rows)
     fetch = fetcher(torch, loader).fetch
@@ -222,7 +222,7 @@ def check_rows(torch: Any, loader: Any) -> None:
                 return "reading a row draws from a random generator"
             be_worker(torch, loader, 1, 2)
             if not are_equal(torch, own, fetch(batch)):
-                return "a batch differs by who reads it, or is not of tensors"
+                return "a batch depends on the process that reads it, or has parts that are not tensors"
             if time.perf_counter() > deadline_s:
                 break
         return ""
@@ -232,7 +232,7 @@ def check_rows(torch: Any, loader: Any) -> None:
 
 
 def _filling(torch: Any, loader: Any, whole: Collated, rows: range) -> Callable[[], str]:
-    """Returns a function for a child that collates rows in place, and returns why that is not allowed."""
+    """Returns a function that collates rows in place, in a child, and returns why this is not allowed."""
 
     def fill() -> str:
         fetch = fetcher(torch, loader).fetch
@@ -241,10 +241,10 @@ def _filling(torch: Any, loader: Any, whole: Collated, rows: range) -> Callable[
             block = list(range(begin, min(begin + BLOCK_ROWS, rows.stop)))
             found: list[Any] = []
             if parted(torch, fetch(block), found, len(block)) != whole._tree:
-                return "its batches differ in kind"
+                return "its batches differ in structure"
             for leaf, each in zip(whole._leaves, found):
                 if each.dtype != leaf.dtype or each.shape[1:] != leaf.shape[1:]:
-                    return "its rows differ in size"
+                    return "its rows differ in shape or type"
                 leaf[begin : begin + len(block)] = each
         if states(loader.dataset, loader.collate_fn) != before:
             return "reading a row draws from a random generator"
@@ -261,7 +261,7 @@ def _compared(torch: Any, whole: Collated, rows: Sequence[int], fetch: Any, batc
     for begin in range(0, len(rows), batch_size):
         batch = list(rows[begin : begin + batch_size])
         if not are_equal(torch, fetch(batch), whole.gather(batch)):
-            return "a batch is not the same when it is read again, or is more than its rows"
+            return "a batch differs when it is read again, or is not simply its rows stacked"
     return ""
 
 

@@ -17,7 +17,7 @@ class Ddp(Intervention):
     name = "ddp"
     choices = ("views",)
     kind = EXACT
-    why = "gradients are parts of the buckets that ranks exchange, instead of copies of them"
+    why = "gradients are views of the buckets that ranks exchange, not copies"
 
     def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""

@@ -24,13 +24,13 @@ class Tf32(_OnGpu):
 
     name = "tf32"
     choices = ("on",)
-    why = "tensor cores multiply matrices of float32"
+    why = "tensor cores multiply float32 matrices"
     rounding = HALF
 
     def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
         if observed.get("precision", "fp32") != "fp32":
-            return "the script computes in another precision than float32"
+            return "the script computes in a precision other than float32"
         return super().refusal(value, observed)
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
@@ -50,7 +50,7 @@ class Cudnn(_OnGpu):
     def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
         return super().refusal(value, observed) or (
-            "" if observed.get("convolves", True) else "it has no convolution of pictures"
+            "" if observed.get("convolves", True) else "it has no convolutions of images"
         )
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
@@ -65,14 +65,14 @@ class Pinned(_OnGpu):
     name = "pinned"
     choices = ("on",)
     kind = EXACT
-    why = "batches lie in page-locked memory, which a GPU copies faster"
+    why = "batches are in page-locked memory, which a GPU copies faster"
 
     def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
         if observed.get("num_workers") is None:
-            return "its batches come from no DataLoader"
+            return "its batches do not come from a DataLoader"
         if observed.get("pin_memory"):
-            return "its loader pins memory already"
+            return "its loader already pins memory"
         return super().refusal(value, observed)
 
     def apply(self, torch: Any, value: str, report: Report) -> None:

@@ -9,7 +9,7 @@ EXACT, CLOSE = "exact", "close"
 """Kinds of changes: equal in every bit, or except for rounding. Each change is proved before it is used."""
 
 DRAWS = "other draws"
-"""Kind of the same training with other random numbers, as with another seed; tried only on request."""
+"""Kind that changes only the random numbers, as another seed would; tried only on request."""
 
 CHANGES_TRAINING = "changes training"
 """Kind that no proof can show to be harmless; tried only on request, within a limit on the loss."""

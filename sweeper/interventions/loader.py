@@ -22,18 +22,18 @@ class Loader(Intervention):
     choices = (GATHERED, NO_WORKERS, CORES)
     are_ranked = True
     kind = EXACT
-    why = "batches are gathered from a data set that was collated once, or read by as few workers as help"
+    why = "batches are gathered from a data set that was collated once, or the number of workers changes"
 
     def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
         workers = observed.get("num_workers")
         if workers is None:
-            return "its batches come from no DataLoader"
+            return "its batches do not come from a DataLoader"
         if value == NO_WORKERS and not workers:
             return "it has no workers"
         cores = len(os.sched_getaffinity(0))
         if value == CORES and workers == cores:
-            return f"it has {cores} workers already"
+            return f"it already has {cores} workers"
         return ""
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
@@ -48,11 +48,11 @@ def check_sampler(loader: Any) -> None:
     """Checks that a loader's sampler is torch's own, which draws as a pass begins.
 
     Raises:
-        RefusedError: It is not, and workers would ask it for indices before other draws.
+        RefusedError: It is not, so reading its indices ahead for workers could change the order of draws.
     """
     samplers = (loader.batch_sampler, loader.sampler)
     if not all(type(each).__module__.startswith("torch.utils.data.") for each in samplers):
-        raise RefusedError("its sampler is the script's own, and may draw as it goes")
+        raise RefusedError("its sampler is the script's own, and may draw random numbers during a pass")
 
 
 def reported(check: Callable[[Any], None], report: Report) -> Callable[[Any], bool]:
@@ -74,14 +74,14 @@ def reported(check: Callable[[Any], None], report: Report) -> Callable[[Any], bo
 
 
 def _with_other_workers(torch: Any, value: str, report: Report) -> None:
-    """Reads rows in the training process, or has as many workers as there are cores."""
+    """Makes the training process read the rows, or as many workers as there are cores."""
     module = torch.utils.data.dataloader
     original = module.DataLoader._get_iterator
     reading = iterator_class(torch)
     wanted = 0 if value == NO_WORKERS else len(os.sched_getaffinity(0))
 
     def check(loader: Any) -> None:
-        """Checks that the rows of a loader are the same whoever reads them."""
+        """Checks that the rows of a loader are the same in any process."""
         if wanted:
             check_sampler(loader)
         collating.check_rows(torch, loader)

@@ -15,7 +15,7 @@ from .intervention import CLOSE, HALF, SINGLE, Intervention, RefusedError, Repor
 if TYPE_CHECKING:
     from .calls import Call
 
-_NOT_PLAIN = "the script already computes in another precision than float32"
+_NOT_PLAIN = "the script already computes in a precision other than float32"
 
 
 class Precision(Intervention):
@@ -24,7 +24,7 @@ class Precision(Intervention):
     name = "precision"
     choices = ("bf16",)
     kind = CLOSE
-    why = "layers multiply in bfloat16, and so read half the bytes"
+    why = "layers multiply in bfloat16, which halves the bytes that they read"
     rounding = HALF
 
     def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
@@ -42,7 +42,7 @@ class Precision(Intervention):
         def make(model: Any, call: Call) -> Call:
             kinds = {each.device.type for each in model.parameters()}
             if len(kinds) != 1 or any(each.dtype != torch.float32 for each in model.parameters()):
-                raise RefusedError("its parameters are of several devices or precisions")
+                raise RefusedError("its parameters are on several devices, or not all in float32")
             device = kinds.pop()
             is_on = torch.is_autocast_enabled
             is_possible = True
@@ -68,7 +68,7 @@ class Precision(Intervention):
 class _Exact:
     """A context in which the functions that turn numbers into probabilities compute in float32.
 
-    With 8 bits, a sigmoid is 1 from 6.3 on: the logarithm of 1 minus it, and its gradient, are lost.
+    With 8 bits, the sigmoid of 6.3 or more is 1, so log(1 - sigmoid) and its gradient are lost.
     """
 
     NAMES = ("sigmoid", "softmax", "log_softmax", "exp")
@@ -133,7 +133,7 @@ def _in_floats(torch: Any, part: Any) -> Any:
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
         own = {each.name: getattr(part, each.name) for each in dataclasses.fields(part) if each.init}
         return dataclasses.replace(part, **{key: _in_floats(torch, each) for key, each in own.items()})
-    raise TypeError(f"an output of type {kind.__name__} cannot be turned into float32")
+    raise TypeError(f"an output of type {kind.__name__} cannot be converted to float32")
 
 
 class Layout(Intervention):
@@ -146,7 +146,7 @@ class Layout(Intervention):
 
     def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        return "" if observed.get("convolves", True) else "it has no convolution of pictures"
+        return "" if observed.get("convolves", True) else "it has no convolutions of images"
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Changes the models with convolutions of images from the second step on."""
@@ -157,7 +157,7 @@ class Layout(Intervention):
         def make(model: Any, call: Call) -> Call:
             convolutions = (torch.nn.Conv2d, torch.nn.ConvTranspose2d)
             if not any(isinstance(each, convolutions) for each in model.modules()):
-                raise RefusedError("it has no convolution of pictures")
+                raise RefusedError("it has no convolutions of images")
             model.to(memory_format=last)
             late.update(id(each) for each in model.parameters() if each.requires_grad and each.dim() == 4)
 
@@ -175,7 +175,7 @@ class Layout(Intervention):
 
 
 def _lay_out_state(torch: Any, late: set[int]) -> None:
-    """Lays out the state of optimizers like its parameters, before the next step of those in `late`.
+    """Lays out an optimizer's state like its parameters, before the next step of the parameters in `late`.
 
     The first step created it in the old layout. A fused optimizer refuses that on a GPU, and mixes up
     elements on a CPU, because it walks both in memory order.
@@ -196,7 +196,7 @@ def _lay_out_state(torch: Any, late: set[int]) -> None:
 
 
 def _drop_as_laid_out_before(torch: Any) -> None:
-    """Gives dropout its images in the layout without the change, since it draws in the order of memory."""
+    """Gives dropout its images in their original layout, since it draws in memory order."""
     functional = torch.nn.functional
     for name in ("dropout", "alpha_dropout"):
         setattr(functional, name, _contiguous(getattr(functional, name)))
@@ -217,7 +217,7 @@ class Compiled(Intervention):
     name = "compile"
     choices = ("model",)
     kind = CLOSE
-    why = "operations are fused into few kernels"
+    why = "operations are fused into fewer kernels"
     rounding = SINGLE
 
     def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
@@ -257,14 +257,17 @@ class Compiled(Intervention):
 
 
 def _cannot_compile() -> str:
-    """Returns why nothing can be compiled here, since the backward pass, compiled late, would fail."""
-    builder = importlib.import_module("torch._inductor.cpp_builder")
+    """Returns why nothing can be compiled here; empty if it can.
+
+    Checked first, since the backward pass is compiled late, and its failure would be the script's.
+    """
     try:
-        builder.get_cpp_compiler()
-    except AttributeError:
+        importlib.import_module("torch._inductor.cpp_builder").get_cpp_compiler()
+    except (AttributeError, ImportError):
+        # This torch has no such function.
         return ""
     except Exception as error:
-        return str(error).splitlines()[0]
+        return next(iter(str(error).splitlines()), type(error).__name__)
     return ""
 
 

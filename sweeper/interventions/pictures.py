@@ -51,11 +51,11 @@ class Pictures(Intervention):
     name = "pictures"
     choices = ("decoded",)
     kind = EXACT
-    why = "pictures are decoded once, and read as pixels from then on; what is drawn for a row still is"
+    why = "images are decoded once, and read as pixels from then on; random crops and flips stay random"
 
     def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        return "its batches come from no DataLoader" if observed.get("num_workers") is None else ""
+        return "its batches do not come from a DataLoader" if observed.get("num_workers") is None else ""
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Makes the passes that begin from now on find their images decoded."""
@@ -100,7 +100,7 @@ class _Decoding:
         """
         module = sys.modules.get("PIL.ImageFile")
         if module is None:
-            raise RefusedError("its rows open no pictures with Pillow")
+            raise RefusedError("reading its rows opens no images with Pillow")
         if self._is_in_place:
             return
         self._is_in_place = True
@@ -168,7 +168,7 @@ def _decode_all(torch: Any, loader: Any, decoding: _Decoding) -> None:
     """Decodes all images of a loader's data set in child processes.
 
     Raises:
-        RefusedError: There are none, or decoding takes too long, too much memory, or too little of the time.
+        RefusedError: There are none, or decoding takes too long, too much memory, or too little time to save.
     """
     num_rows, dataset = num_rows_of(torch, loader), loader.dataset
     decoding.begin()
@@ -194,19 +194,19 @@ def _decode_all(torch: Any, loader: Any, decoding: _Decoding) -> None:
     first = min(num_rows, FIRST_ROWS)
     num_bytes, decode_s, seconds = result_of_child(torch, loader, look, MAX_SECONDS)
     if not num_bytes:
-        raise RefusedError("its rows open no pictures with Pillow")
+        raise RefusedError("reading its rows opens no images with Pillow")
     if decode_s < MIN_SHARE * seconds:
-        raise RefusedError(f"decoding takes {decode_s / seconds:.0%} of the time of its rows")
+        raise RefusedError(f"decoding takes only {decode_s / seconds:.0%} of the time to read its rows")
     children = min(len(os.sched_getaffinity(0)), MAX_CHILDREN) if loader.num_workers else 1
     if (seconds := seconds / first * num_rows / children) > MAX_SECONDS:
         raise RefusedError(
-            f"decoding the pictures of its {num_rows:,} rows would take {seconds:.0f} s,"
+            f"decoding the images of its {num_rows:,} rows would take {seconds:.0f} s,"
             f" more than {MAX_SECONDS:.0f}"
         )
     size, room = int(SPARE * num_bytes / first * num_rows), MAX_MEMORY_SHARE * available_bytes()
     if size > room:
         raise RefusedError(
-            f"the pictures of its {num_rows:,} rows take {size / 2**30:.2f} GiB decoded, more than"
+            f"the decoded images of its {num_rows:,} rows take {size / 2**30:.2f} GiB, more than"
             f" {room / 2**30:.2f} GiB, a quarter of the free memory"
         )
     memory = kept.room(size)

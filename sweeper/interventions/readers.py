@@ -25,8 +25,8 @@ CHECK_ROWS, CHECK_SECONDS = 512, 2.0
 class Readers(Intervention):
     """Uses one worker per core to read rows that draw at random.
 
-    Each worker draws from its own generators, which torch seeds in each pass. So rows are as they could be
-    with another seed, if they depend only on their number and those generators, which is checked.
+    Each worker draws from its own generators, which torch seeds in each pass. If rows depend only on their
+    number and those generators, which is checked, they could also result from another seed.
     """
 
     name = "readers"
@@ -39,8 +39,8 @@ class Readers(Intervention):
         """Returns why a value is not tried for a training."""
         workers, cores = observed.get("num_workers"), len(os.sched_getaffinity(0))
         if workers is None:
-            return "its batches come from no DataLoader"
-        return f"it has {workers} workers already" if workers >= cores else ""
+            return "its batches do not come from a DataLoader"
+        return f"it already has {workers} workers" if workers >= cores else ""
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Changes the passes that begin from now on."""
@@ -67,7 +67,7 @@ def _check(torch: Any, loader: Any) -> None:
     num_rows = num_rows_of(torch, loader)
     check_sampler(loader)
     if loader.worker_init_fn is not None and not loader.num_workers:
-        raise RefusedError("its workers would be set up by a function that it does not call without them")
+        raise RefusedError("with workers, its loader would call a `worker_init_fn` that it does not call now")
     if "numpy" in sys.modules and not hasattr(torch.utils.data._utils.worker, "_generate_state"):
         raise RefusedError("this version of torch does not seed numpy in workers")
     rows = random.Random(0).sample(range(num_rows), min(num_rows, CHECK_ROWS))
@@ -87,7 +87,7 @@ def _check(torch: Any, loader: Any) -> None:
                 return "its data set has its own random generator, and every worker would get the same copy"
             _seed(torch, begin)
             if not are_equal(torch, first, fetch(batch)):
-                return "a batch differs with the same random numbers: its data set draws from elsewhere"
+                return "a batch differs with the same random numbers: its data set has another source of them"
             if time.perf_counter() > deadline_s:
                 break
         return "" if draws else "its rows draw no random numbers"

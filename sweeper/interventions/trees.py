@@ -18,7 +18,7 @@ def parted(torch: Any, batch: Any, leaves: list[Any], num_rows: int) -> Any:
     kind = type(batch)
     if kind is torch.Tensor:
         if batch.device.type != "cpu" or batch.layout != torch.strided or batch.requires_grad:
-            raise RefusedError("its batches have tensors that are not plain")
+            raise RefusedError("its batches have tensors that are on a GPU, are sparse, or require gradients")
         if batch.dim() == 0 or batch.shape[0] != num_rows:
             raise RefusedError("its batches have tensors without a row for each sample")
         leaves.append(batch)

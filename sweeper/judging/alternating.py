@@ -26,7 +26,7 @@ Measure = Callable[["Turns"], Measurement]
 MORE_ROOM = 1.25
 """Free memory that the other version needs, as a multiple of the memory of the running one."""
 CONTEXT_GIB = 0.1
-"""Less memory than any process takes that uses a GPU."""
+"""A process that uses a GPU takes more memory than this."""
 
 
 class Turns:
@@ -81,7 +81,7 @@ class Turns:
         """Kills its script and ends its turns."""
         self.ended()
         if self._pid:
-            # A launcher's workers are in sessions of their own, and stopped ones would stay for ever.
+            # A launcher's workers are in separate sessions, and stopped ones would stay forever.
             for each in list(tree(self._pid)):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(each, signal.SIGKILL)
@@ -96,7 +96,7 @@ class Turns:
 def alternated(
     measures: Mapping[int, Measure], order: list[int], slices: int, draw: random.Random
 ) -> dict[int, Measurement]:
-    """Measures versions in alternating slices, or one after the other if they have no room or use a GPU.
+    """Measures versions in alternating slices, or one after the other if memory is short or a GPU is used.
 
     Args:
         measures: The function that measures each version, by its number.
@@ -162,7 +162,7 @@ def _take(turns: Turns, slices: int) -> None:
 def _has_room(turns: Turns, on_gpus: Mapping[str, float]) -> bool:
     """Returns whether the host has memory for a second version of the same size, and no GPU is used.
 
-    A stopped process's queue goes on filling the GPU, and a rank may wait in it for another that is stopped.
+    The GPU still runs what a stopped process has queued, where a rank may wait for another stopped rank.
     """
     if psutil.virtual_memory().available < MORE_ROOM * turns.memory_bytes():
         return False

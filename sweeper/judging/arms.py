@@ -39,7 +39,7 @@ class Arm:
 
     @property
     def env(self) -> Mapping[str, str]:
-        """The environment variable of its mirror; set to nothing without one, not left to the other arm's."""
+        """The environment variable of its mirror; empty without one, so that no other value is inherited."""
         return {INSTEAD_OF: "\n".join(map(str, self.mirrors or ()))}
 
 
@@ -77,11 +77,13 @@ def since(revision: str, command: Sequence[str], folder: Path) -> Iterator[tuple
     for modes, path in changed:
         if SUBMODULE in modes:
             raise UserError(
-                f"`--ref` compares files, but the submodule {path!r} is at another commit than in "
+                f"`--ref` compares files, but the submodule {path!r} is not at the commit it has in "
                 f"{revision!r}. Check that commit out first."
             )
     with _mirror_of(root) as mirror:
-        for (mode, _), path in changed:
+        # Files that the revision lacks go first: one may be where the revision has a folder, or inside a
+        # folder where it has a file.
+        for (mode, _), path in sorted(changed, key=lambda each: each[0][0] != ABSENT):
             target = mirror / path
             _detach(target, mirror)
             if mode != ABSENT:
@@ -151,7 +153,7 @@ def _mirrored(name: str, command: Sequence[str], folder: Path, root: Path, mirro
         if not path.is_absolute() or not path.is_file():
             return word
         path = path.resolve()
-        # An environment of Python in the repository is not mirrored.
+        # A virtual environment in the repository is not mirrored.
         if not path.is_relative_to(root) or not (mirror / path.relative_to(root)).exists():
             return word
         return f"{option}{equals}{os.path.relpath(path, folder.resolve())}"
@@ -220,11 +222,13 @@ def _detach(path: Path, mirror: Path, *, keep: bool = False) -> None:
     """
     if not path.parent.resolve().is_relative_to(mirror):
         raise UserError(
-            f"a change must not be to a folder of data, but {str(path.relative_to(mirror))!r} is in one."
+            f"a changed file must not be in a folder of data, but {str(path.relative_to(mirror))!r} is."
         )
     if keep and path.is_symlink():
         source = path.resolve()
         path.unlink()
         shutil.copy2(source, path)
+    elif not keep and path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
     elif not keep:
         path.unlink(missing_ok=True)

@@ -90,7 +90,7 @@ class Compared:
 
     @property
     def is_not_slower(self) -> bool:
-        """Whether it is excluded that the second version is more than 3% slower; and it is not `SLOWER`."""
+        """Whether the interval excludes that the second version is over 3% slower, and it is not `SLOWER`."""
         return self.answer is not Speed.SLOWER and self.low >= math.exp(-SAME)
 
 
@@ -141,7 +141,7 @@ def _watched(arm: Arm, plan: MeasurePlan, turns: Turns | None = None) -> Measure
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    # The script's output is of no use here.
+    # The script's output is not needed here.
     with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
         yield
 
@@ -182,7 +182,7 @@ def compare(
 def slices_of_next(rounds: Sequence[Round]) -> int:
     """Returns how many slices make the best use of the next round: few if processes differ more than slices.
 
-    Processes differ by where their memory happens to lie: those of some networks by a tenth and more.
+    The speed of a process depends on where its memory happens to be: by a tenth or more for some networks.
     """
     if rounds and any(_is_long(each) for each in rounds[-1]):
         return 1

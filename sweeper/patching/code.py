@@ -51,7 +51,7 @@ def in_half(layer, x):
 
 
 def in_bfloat16(model):
-    """Has the layers of a model multiply in bfloat16 as it trains. All between them stays float32."""
+    """Makes a model's layers multiply in bfloat16 as it trains. Everything between them stays float32."""
     for each in model.modules():
         if isinstance(each, (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)):
             each.forward = in_half.__get__(each)

@@ -98,14 +98,14 @@ class Sources:
     batch: str = ""
 
     def exact_text(self, path: str) -> str:
-        """Returns the text of a file, with its own line ends.
+        """Returns the text of a file, with its original line ends.
 
         Raises:
             CannotEditError: There is none, it cannot be read, or its lines end in several ways.
         """
         if not path:
             raise CannotEditError(
-                "it belongs in the Python script, which was not found here; `sweeper exec` makes it"
+                "it must be written into the Python script, which was not found here; use `sweeper exec`"
             )
         try:
             # `read_text` would replace the line ends.
@@ -128,17 +128,17 @@ class Sources:
         """Returns the call that makes the loader or the optimizer.
 
         Raises:
-            CannotEditError: It is not known, or no such call is there.
+            CannotEditError: Its place is not known, or has no such call.
         """
         path, _, line = self.places.get(of, "").rpartition(":")
         if not path:
-            raise CannotEditError(f"where its {of} is made is not known")
+            raise CannotEditError(f"it is not known where its {of} is made")
         path = one_name(self.folder, path)
         return path, start_of_call(self.text(path), int(line), CALLS[of], or_any=of in BY_ANY_NAME)
 
 
 def one_name(folder: Path, path: str) -> str:
-    """Returns the one name of a file from a folder, however it is spelled. Links are followed."""
+    """Returns a file's canonical path relative to a folder. Links are followed."""
     return os.path.relpath((folder / path).resolve(), folder.resolve())
 
 
@@ -174,13 +174,13 @@ def written(sources: Sources, made: Sequence[Made]) -> dict[str, str]:
     """Returns the new texts of the files that some changes edit.
 
     Raises:
-        CannotEditError: One of them cannot be written down.
+        CannotEditError: One of them cannot be written into the source.
     """
     edits = Edits()
     for each in made:
         edit = EDITS.get(each.name)
         if edit is None:
-            raise CannotEditError("it takes more than a few lines; `sweeper exec` makes it")
+            raise CannotEditError("it takes more than a few lines of code; use `sweeper exec`")
         edit(edits, sources, each)
     found: dict[str, str] = {}
 
@@ -227,7 +227,7 @@ def _loader(edits: Edits, sources: Sources, made: Made) -> None:
         # If `**` unpacks another `collate_fn`, the call fails, and the proof shows it.
         collate = argument(call, "collate_fn", COLLATE, may_be_unpacked=True)
         if rows is None:
-            raise CannotEditError("its loader names no data set")
+            raise CannotEditError("the call of its loader has no `dataset`")
         given = _code(rows) if collate is None else f"{_code(rows)}, {_code(collate)}"
         call = with_argument(call, "dataset", f"InMemoryDataset({given})", 0)
         # The indexed rows are a batch already.
@@ -260,7 +260,7 @@ def _pinned(edits: Edits, sources: Sources, made: Made) -> None:
 
 def _define(edits: Edits, sources: Sources, path: str, name: str, text: str) -> None:
     if re.search(rf"\b(class|def) {name}\b", sources.text(path)):
-        raise CannotEditError(f"{path} has a {name} already")
+        raise CannotEditError(f"{path} already has a {name}")
     edits.definitions[path][name] = text
     edits.imported[path].add("torch")
 
@@ -323,14 +323,14 @@ def _batch_size(edits: Edits, sources: Sources, made: Made) -> None:
     def larger(call: cst.Call) -> cst.Call:
         size = argument(call, "batch_size", 1)
         if size is None:
-            raise CannotEditError("its loader names no batch size")
+            raise CannotEditError("the call of its loader has no `batch_size`")
         text = made.value if _code(size) == made.own else _times(f"{factor:g}", size)
         return with_argument(call, "batch_size", text, 1)
 
     def faster(call: cst.Call) -> cst.Call:
         rate = argument(call, "lr", 1)
         if rate is None:
-            raise CannotEditError("its optimizer names no learning rate")
+            raise CannotEditError("the call of its optimizer has no `lr`")
         times = factor if _code(call.func).rpartition(".")[2] in LINEAR else math.sqrt(factor)
         return with_argument(call, "lr", _times(f"{times:.6g}", rate), 1)
 

@@ -26,7 +26,7 @@ from sweeper.sweep.store.fingerprint import files_named
 Say = Callable[[str], None]
 
 CONTEXT_LINES = 2
-"""Maximum lines of context. Changes near each other have a hunk each, so that a person may take one alone."""
+"""Maximum lines of context. Nearby changes have separate hunks, so that a person can apply one alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +54,13 @@ class Patch:
 
 
 def make(command: Sequence[str], folder: Path, made: Sequence[Made], minutes: float, say: Say) -> Patch:
-    """Returns the patch with those changes that can be written down and then train the same.
+    """Returns the patch with those changes that can be written into the source and then train the same.
 
     Changes whose kind is `CHANGES_TRAINING` are not compared with the baseline's training.
 
     Args:
         folder: Folder that the command runs in.
-        minutes: Limit for the comparison of speeds alone; the proofs before it take as long as they take.
+        minutes: Limit for the comparison of speeds alone; the proofs before it have none.
         say: Called with a line for each finding.
 
     Raises:
@@ -151,7 +151,7 @@ def _that_train_the_same(
             return rest, together
         for each in rest:
             if _kind(each) == DRAWS:
-                leave_out(each, f"written down, it does not train the same ({together.why})")
+                leave_out(each, f"written into the source, it does not train the same ({together.why})")
         return kept, found
     together = trained(made)
     if together.is_same:
@@ -159,13 +159,13 @@ def _that_train_the_same(
     alone = {each: trained([each]) for each in made}
     for each, found in alone.items():
         if not found.is_same:
-            leave_out(each, f"written down, it does not train the same ({found.why})")
+            leave_out(each, f"written into the source, it does not train the same ({found.why})")
     rest = [each for each in made if alone[each].is_same]
     together = trained(rest) if rest else together
     if together.is_same:
         return rest, together
     for each in rest:
-        leave_out(each, f"together they do not train the same ({together.why})")
+        leave_out(each, f"together, the changes do not train the same ({together.why})")
     return (), None
 
 
@@ -173,7 +173,7 @@ def diff(sources: Sources, made: Sequence[Made]) -> str:
     """Returns the unified diff for some changes, relative to the repository; empty for none.
 
     Raises:
-        CannotEditError: One of them cannot be written down.
+        CannotEditError: One of them cannot be written into the source.
     """
     root = root_of(sources.folder)
     parts: list[str] = []

@@ -1,4 +1,4 @@
-"""Edits Python source and leaves all else as it was: libcst preserves formatting and comments."""
+"""Edits Python source and leaves everything else as it was: libcst preserves formatting and comments."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class _CallEditor(cst.CSTTransformer):
 
 
 def name_of(call: cst.Call) -> str:
-    """Returns the last name of what is called: `DataLoader` for `torch.utils.data.DataLoader(...)`."""
+    """Returns the last name of the called function: `DataLoader` for `torch.utils.data.DataLoader(...)`."""
     function = call.func
     if isinstance(function, cst.Attribute):
         return function.attr.value
@@ -150,7 +150,7 @@ def with_argument(call: cst.Call, name: str, value: str, position: int | None = 
         ),
     )
     if args and isinstance(args[-1].comma, cst.Comma):
-        # A comma after the last argument stays after the last argument.
+        # A trailing comma stays a trailing comma.
         between = args[-2].comma if len(args) > 1 else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
         added = added.with_changes(comma=args[-1].comma)
         args[-1] = args[-1].with_changes(comma=between)
@@ -190,13 +190,13 @@ def statement_start(source: str, line: int) -> int:
     """Returns the first line of the innermost simple statement that a line is part of.
 
     Raises:
-        CannotEditError: It is part of none.
+        CannotEditError: It is not part of one.
     """
     wrapper = MetadataWrapper(cst.parse_module(source))
     finder = _StatementFinder(line)
     wrapper.visit(finder)
     if not finder.found:
-        raise CannotEditError(f"line {line} is part of no statement")
+        raise CannotEditError(f"line {line} is not part of a simple statement")
     return finder.found
 
 

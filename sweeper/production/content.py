@@ -73,9 +73,9 @@ def _points(folder: RunFolder) -> Iterator[Point]:
 
 
 def _thinned(lines: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yields the first line in each of ever longer stretches of time.
+    """Yields the first line in each of ever longer spans of time.
 
-    The choice does not depend on later lines, so points that were shown stay.
+    The choice does not depend on later lines, so published points stay.
     """
     last = -math.inf
     for line in lines:

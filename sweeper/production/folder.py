@@ -94,7 +94,7 @@ class RunFolder:
         yield from _lines(self.path / SYSTEM)
 
     def forget_uncommitted(self) -> None:
-        """Cuts the history to its committed part, from which training resumes, and drops half lines."""
+        """Cuts the history to its committed part, from which training resumes, and drops partial lines."""
         for name, most in ((HISTORY, self.committed_bytes()), (SYSTEM, None)):
             path = self.path / name
             if path.exists():

@@ -115,7 +115,7 @@ def remember(home: Path, wanted: Wanted, judgement: Judgement, name: str) -> Non
     except SweeperError:
         return
     if not is_same:
-        # Code that has changed is no drift of the machine.
+        # A speed that changed with the code is not drift of the machine.
         return
     key = speed_key(sweep["fingerprint"], wanted.config)
     # One process, not the mean of several.
@@ -227,7 +227,7 @@ def _picked(devices: list[DeviceInfo], device: str, wanted: Wanted) -> list[Devi
     """Returns the devices to train on: `device.count` of them, starting at `device`."""
     if devices[0].kind != "cuda":
         if device.startswith("cuda"):
-            raise UserError(f"`--device` must name a GPU of this machine, but got {device!r}; it has none.")
+            raise UserError(f"`--device` must be `cpu` on a machine without a GPU, but got {device!r}.")
         return devices[:1]
     first, count = int(device.partition(":")[2] or 0), wanted.config.device.count
     if first + count > len(devices):

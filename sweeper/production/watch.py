@@ -65,7 +65,7 @@ class Watch:
         self.watcher = watcher
         self._folder, self._wanted = folder, wanted
         path = folder.path / HISTORY
-        # Existing lines are of an earlier attempt; each attempt starts a new file.
+        # Existing lines belong to an earlier attempt; each attempt starts a new file.
         self._inode, self._read = (path.stat().st_ino, path.stat().st_size) if path.exists() else (0, 0)
         self._sampler: Sampler | None = None
         self._sampled_at = 0.0
@@ -174,7 +174,7 @@ class Watch:
 
 
 def _last_begin(text: bytes) -> int:
-    """Returns the offset at which the latest attempt begins; earlier lines are of earlier attempts."""
+    """Returns the offset at which the latest attempt begins; earlier lines belong to earlier attempts."""
     return text.rfind(b"\n", 0, text.rfind(b'"pid"')) + 1
 
 

@@ -73,14 +73,14 @@ _POWER = ("gpu_energy_j", "gpu_power_w")
 
 
 def uses_of(folder: Path) -> Iterator[Use]:
-    """Yields what the process in `folder` drew, for each of its GPUs."""
+    """Yields the energy that the process in `folder` used, for each of its GPUs."""
     try:
         job = read_json(folder / CONFIG)
         device, count = str(job["device"]), int(job["config"]["device"]["count"])
     except (OSError, ValueError, KeyError, TypeError):
         device, count = "", 1
     place = read_place(folder)
-    # On a cluster, the worker chooses the devices, and often calls each job's first one 0.
+    # On a cluster, the worker chooses the devices, and often numbers those of each job from 0.
     devices = (place.gpu if device == ANYWHERE else device).split(",")
     worker = f"{place.host} {place.job or place.worker}"
     names = [of_rank(name, rank) for rank in range(count) for name in _POWER]
@@ -96,8 +96,8 @@ def uses_of(folder: Path) -> Iterator[Use]:
 def total_joules(uses: Iterable[Use]) -> float | None:
     """Returns the energy of all GPUs; None if none was measured.
 
-    Processes that take turns on a GPU all see its whole energy, so a time that several of them cover counts
-    once.
+    Processes that take turns on a GPU each measure all of its energy, so time that several of them cover
+    counts once.
     """
     total: float | None = None
     until: dict[tuple[str, str], float] = defaultdict(lambda: -math.inf)

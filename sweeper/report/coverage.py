@@ -1,4 +1,4 @@
-"""Describes the coverage of a sweep: what left the space, was never tried, or is left of the budget."""
+"""Describes the coverage of a sweep: what was left out or never tried, and what is left of the budget."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def coverage_lines(m: ReportData) -> Iterator[str]:
     flats = [r.config.canonical().flatten() for r in m.summary.records]
     for name, parameter in m.spec.space.items():
         if asked and any(record.params for record in asked) and name not in names:
-            yield f"`{name}` was not searched: this machine decides it."
+            yield f"`{name}` was not searched: this machine determines its value."
             continue
         seen = [flat[name] for flat in flats if name in flat and acts(name, m.spec.space, flat)]
         if asked and (missing := _missing(name, parameter, seen)):

@@ -31,7 +31,7 @@ from sweeper.report.table import Cell, Table, cells, columns
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A headline figure such as `50 ms`, with a remark such as what it was before."""
+    """A headline figure such as `50 ms`, with a remark such as its earlier value."""
 
     title: str
     value: str
@@ -74,7 +74,7 @@ def headline(m: ReportData) -> str:
         aim = f"{TITLES.get(goal, goal)} from {' to '.join(values)}"
         return f"Trial {name}: {aim}; {speed} as fast as your baseline, {known}."
     if (sooner := m.summary.to_loss) is not None:
-        aim = f"your baseline's loss {times(sooner.ratio)} as soon"
+        aim = f"{times(sooner.ratio)} as fast to your baseline's loss"
         return f"Trial {name}: {aim}; {speed} as fast as your baseline, {known}."
     missed = "" if m.summary.missed_loss is None else ", but misses its loss"
     return f"Trial {name} is {speed} as fast as your baseline{missed}, {known}."
@@ -132,7 +132,7 @@ def _count(number: int, what: str) -> str:
 
 
 def costs(m: ReportData) -> Iterator[Fact]:
-    """Yields what the sweep cost, and when it pays for itself."""
+    """Yields the cost of the sweep, and when it pays for itself."""
     cost = m.cost
     if not cost.processes:
         return
@@ -175,7 +175,7 @@ def warnings(m: ReportData) -> Iterator[str]:
         yield tie_line(found.tied)
     for title, side in (("baseline", found.baseline), (m.best_word, found.best)):
         if side is not None and side.disturbance:
-            yield f"Timings of the {title} stayed disturbed: {side.disturbance}."
+            yield f"Timings stayed disturbed ({title}): {side.disturbance}."
     if found.best is not None and found.best.record.quality is None:
         yield "The loss was not compared: the winner may train worse than your baseline."
     if summary.yardstick is not None and not summary.yardstick.loss_is_informative:

@@ -12,7 +12,7 @@ from sweeper.report.text import Html, as_html, element, join
 
 
 def table_block(table: Table | None, *, key: str = "", sortable: bool = False) -> Html:
-    """Returns a table that scrolls on its own, also by keyboard; empty for None."""
+    """Returns a table that scrolls independently of the page, also by keyboard; empty for None."""
     if table is None:
         return Html("")
     head = element("tr", *(_head(column, sortable) for column in table.columns))
@@ -104,7 +104,7 @@ def facts_block(facts: Iterable[Fact], kind: str = "facts") -> Html:
 
 
 def commands_block(commands: Iterable[tuple[str, str]]) -> Html:
-    """Returns commands to copy, each below what it does."""
+    """Returns commands to copy, each below a comment on what it does."""
     lines = (part for what, command in commands for part in (_comment(what), as_html(command)))
     # The line ends are ours; those in a name have become spaces.
     return element("pre", element("code", Html("\n".join(lines))), class_="commands", tabindex=0)

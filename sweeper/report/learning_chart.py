@@ -35,7 +35,7 @@ def learning(m: ReportData) -> Chart | None:
         y=Axis("validation loss"),
         marks=tuple(marks),
         wide=True,
-        note=f"Means over {len(found.samples)} seeds. The winner's trainings end at the baseline's loss.",
+        note=f"Means over {len(found.samples)} seeds. The winner's runs end at the baseline's loss.",
     )
 
 

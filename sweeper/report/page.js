@@ -4,7 +4,7 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const boxes = [...document.querySelectorAll("[data-chart]")];
 
-  // Colours come by name, so that one figure serves both schemes and paper.
+  // Colours are given by name, so that one figure serves both schemes and paper.
   const painted = (value, palette, key) => {
     if (Array.isArray(value)) return value.map((each) => painted(each, palette, key));
     if (value && typeof value === "object") {

@@ -123,7 +123,7 @@ def _body(m: ReportData) -> tuple[Html, list[Chart]]:
         "trials": join(_filter(len(every.rows)), table_block(every, key="all-trials", sortable=True)),
         "provenance": join(
             table_block(trial_tables.provenance(m)),
-            element("p", "The full specification. Saved as a file, it repeats this sweep."),
+            element("p", "The full specification. Save it as a file to run the same sweep again."),
             element(
                 "details",
                 element("summary", "Specification"),

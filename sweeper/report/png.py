@@ -36,7 +36,7 @@ def pngs(m: ReportData, folder: Path) -> list[Path]:
         path = folder / f"{name}.png"
         temporary = folder / f".{name}.tmp.png"
         with warnings.catch_warnings():
-            # matplotlib warns of letters that its font lacks; it draws them as boxes.
+            # matplotlib warns about letters that its font lacks, and draws them as boxes.
             warnings.simplefilter("ignore", UserWarning)
             _drawn(Figure, shown_charts).savefig(temporary, dpi=DPI, facecolor="white")
         temporary.replace(path)

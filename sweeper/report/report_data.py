@@ -57,7 +57,7 @@ class ReportData:
 
 
 def gather(sweep: LoadedSweep) -> ReportData:
-    """Returns the material for a report on `sweep`."""
+    """Returns the data for a report on `sweep`."""
     return ReportData(
         sweep=sweep,
         summary=sweep.summary,

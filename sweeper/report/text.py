@@ -1,4 +1,4 @@
-"""Makes foreign text safe to show: escapes markup and spells out what is not printable."""
+"""Makes foreign text safe to show: escapes markup and spells out unprintable characters."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def _front(m: ReportData) -> Table:
     ]
     titles = (f"#{name}, {metric_row(name).unit}".removesuffix(", ") for name in m.summary.objectives)
     return Table(
-        caption="Pareto front: beaten by no other trial",
+        caption="Pareto front: not beaten by any other trial",
         columns=columns("trial", *titles),
         rows=tuple(rows),
         note=f"Marked: {RULES[m.summary.rule]}.",

@@ -193,9 +193,9 @@ def _checked_for_gpu(built: Built, baseline: TrialConfig, steps: _Steps) -> Buil
 
 
 def _kinds(spec: SweepSpec, baseline: TrialConfig) -> list[TrialConfig]:
-    """Returns the baseline, and variants of it that differ in one word or switch of the pipeline's own.
+    """Returns the baseline, and variants of it that differ in one string or switch of the pipeline.
 
-    Numbers are sizes, which rarely lead to other code.
+    Numbers are sizes, which rarely lead to different code.
     """
     configs = {baseline.key(): baseline}
     for name, parameter in spec.space.items():
@@ -227,7 +227,7 @@ def _with_largest(built: Built, baseline: Stepped, steps: _Steps) -> Built:
 
 
 def largest(spec: SweepSpec, samples: int) -> TrialConfig:
-    """Returns the configuration of the space that takes the most memory, judging by its numbers.
+    """Returns the configuration of the space that is expected to take the most memory.
 
     It has the largest batch (at most `samples`), the largest numbers of the pipeline (`model.*`,
     `data.*`), full precision and the kind of loader that usually wins; all other values are the
@@ -254,9 +254,9 @@ def _largest(name: str, parameter: Parameter, baseline: Mapping[str, Scalar]) ->
 
 
 def _sizes(usual: int, most: int) -> list[int]:
-    """Returns the batch sizes to run: from the usual one, each four times the last, and finally `most`.
+    """Returns the batch sizes to run: the usual one, then each four times the last, and finally `most`.
 
-    At least two are smaller than `most`, if possible: the estimate needs them.
+    At least two are smaller than `most`, if possible, since the estimate needs them.
     """
     sizes = [max(1, min(usual, most // 4))]
     while 4 * sizes[-1] <= most // 2:

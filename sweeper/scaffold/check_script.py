@@ -21,7 +21,7 @@ from sweeper.system.files import read_json
 PLAN = MeasurePlan(window_seconds=0.5, repeats=2, warmup_cap_seconds=10.0, cap_seconds=10.0, diagnose=False)
 LIMIT_SECONDS = 120.0
 PATIENCE_SECONDS = 20.0
-"""Time after which a script is given up that prints, but nothing that is understood."""
+"""Time after which a script is stopped if it prints, but nothing that is understood."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,7 +84,7 @@ class Proposal:
         fix: Values that are not searched.
         env: The script's own environment.
         gpus: The GPUs that the command line names; None if it names none.
-        look: The findings of a few seconds of it; None if it was not run.
+        look: The findings from running it for a few seconds; None if it was not run.
     """
 
     source: str
@@ -115,9 +115,9 @@ class Proposal:
 def help_of(line: CommandLine) -> str:
     """Returns what the script prints for `--help`; empty if it prints nothing in time or is not run.
 
-    A script that never reads its arguments is not run: it would start to train. Neither is a command that
-    starts work on other machines: it would submit a job. It runs in a mirror of the folder, since some
-    scripts make folders before they read their arguments.
+    A script that never reads its arguments is not run: it would start to train. Nor is a command that
+    starts work on other machines: it would submit a job. The script runs in a mirror of the folder, since
+    some scripts make folders before they read their arguments.
     """
     if leads_elsewhere(line.start):
         return ""
@@ -139,7 +139,7 @@ def help_of(line: CommandLine) -> str:
 def _help_in(folder: Path, line: CommandLine) -> str:
     program, *words = line.start
     if "/" in program and not (folder / program).exists():
-        # For example the python of a virtual environment, which a mirror leaves out.
+        # For example, the python of a virtual environment, which a mirror leaves out.
         program = os.path.abspath(program)
     process = subprocess.Popen(
         [program, *words, "--help"],
@@ -173,7 +173,7 @@ def propose(line: CommandLine, help_text: str = "", look: FirstLook | None = Non
 
     Args:
         help_text: What its script prints for `--help`: more options, and details of those given.
-        look: The findings of a few seconds of it: the values of options that were not given.
+        look: The findings from running it for a few seconds: values of options that were not given.
 
     Raises:
         UserError: A word looks like a template.
@@ -223,7 +223,7 @@ def _literal(words: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _Draft:
-    """A proposal being built: each option is read once, and the first of a name wins."""
+    """A proposal being built: each option is read once, and the first one for a parameter wins."""
 
     helped: list[Option]
     facts: Mapping[str, Any]

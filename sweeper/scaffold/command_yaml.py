@@ -17,7 +17,7 @@ _PLAIN = re.compile(r"(?:--?|\.{0,2}/)?[A-Za-z_][A-Za-z0-9_./=+@%-]*")
 _NOT_TEXT = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 
 _HEADER = """\
-# torch reports the speed and the loss from inside the script, with nothing edited (docs/watch.md).
+# torch reports the speed and the loss from inside the script, without edits (docs/watch.md).
 # Where it cannot, they come from sweeper.meter() in the script, from what it logs to MLflow, or from
 # what it prints (docs/scripts.md): script.mlflow and script.patterns, below."""
 
@@ -57,7 +57,7 @@ def _lines(proposal: Proposal) -> Iterator[str]:
     elif all(each.name != BATCH for each in proposal.searched):
         yield "# Its batch size is unknown. For a speed from its output, set `script.samples_per_step` below."
     if proposal.undecided:
-        yield "# To use a name that is in comments below, uncomment all of its lines."
+        yield "# To use a name that is commented out below, uncomment all of its lines."
     yield f"name: {_text(proposal.name)}"
     yield "command: ["
     for argument in proposal.arguments:

@@ -129,7 +129,7 @@ def recognised(option: Option) -> Found | None:
 
 
 def observed(found: Dimension, facts: Mapping[str, Any]) -> Dimension:
-    """Returns a dimension without a value with the one that torch reports, if the dimension can take it."""
+    """Returns a dimension, with the value that torch reports if it has none and can take that one."""
     value = facts.get(OBSERVED.get(found.name, ""))
     if found.value is not None or value is None:
         return found
@@ -152,7 +152,7 @@ def of_environment(facts: Mapping[str, Any]) -> dict[str, tuple[Dimension, dict[
     """Returns dimensions that need no option of the script, each with its environment variables.
 
     Args:
-        facts: Torch's report of the script's training.
+        facts: What torch reports about the script's training.
     """
     found = {
         "device.malloc": (

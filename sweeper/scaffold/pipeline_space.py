@@ -80,13 +80,13 @@ def _lines(offer: PipelineOptions, machine: Machine, path: str) -> Iterator[str]
     yield f"name: {name_of(offer)}"
     yield f"pipeline: {offer.module}"
     yield from _data(offer)
-    yield "# What is searched, without what this device does not support."
+    yield "# The parameters to search; values that this device does not support are left out."
     yield "space:"
     yield from _aligned(_space(offer, machine))
     fixed = {name: text for name, text in _FIXED.items() if name not in offer.space}
     yield "# The learning rate scales with the batch: `sqrt` for Adam, `linear` for SGD."
     yield f"fix: {{{', '.join(f'{name}: {text}' for name, text in fixed.items())}}}"
-    yield "# The reference for all trials, measured first: write down how you train today."
+    yield "# The reference for all trials, measured first: enter how you train today."
     yield "baseline:"
     yield from _aligned(_baseline(offer))
     yield "# More configurations to measure as they are, such as one tuned by hand."

@@ -1,4 +1,4 @@
-"""Suggests a pattern (`script.patterns`) for output that none of the usual ones fits."""
+"""Suggests a pattern (`script.patterns`) for output that none of the usual ones matches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 MIN_LINES = 3
-"""Fewest lines that make a form."""
+"""Minimum number of lines that make a form."""
 _NUMBER = re.compile(r"[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _STAMP = re.compile(r"(?:\d{2,4}[-/.]\d{1,2}[-/.]\d{1,4})?[T ]*\d{1,2}:\d{2}:\d{2}(?:[.,]\d+)?")
 """Matches a date or a time of day, which also grows from line to line but counts nothing."""

@@ -29,7 +29,7 @@ def explain(process: ScriptProcess, listener: Listener, source: str, oom_kills: 
 
     Raises:
         TrialFailedError: It failed, or reported no speed.
-        UserError: A setting is missing that is needed to use its reports.
+        UserError: A setting that is needed to use its reports is missing.
     """
     status = process.status
     assert status is not None
@@ -45,8 +45,8 @@ def explain(process: ScriptProcess, listener: Listener, source: str, oom_kills: 
     text = f"{message}: {struck(last, secrets(os.environ))[:300]}"
     if any(map(_OFFLINE.search, lines)):
         text += (
-            ". A trial does not reach the Hugging Face hub: run the script once before, so that its files"
-            " are in the cache, or set `script: {env: {HF_HUB_OFFLINE: '0'}}`"
+            ". A trial cannot reach the Hugging Face hub: run the script once outside of sweeper, so that"
+            " its files are in the cache, or set `script: {env: {HF_HUB_OFFLINE: '0'}}`"
         )
     raise TrialFailedError(kind, text)
 
@@ -56,10 +56,7 @@ def _explain_silence(process: ScriptProcess, listener: Listener, source: str) ->
     if missing := listener.missing_setting():
         raise UserError(missing)
     if other := listener.other_source():
-        why = (
-            f"its speed is reported by {other}, and not by {source} as the baseline's is: the two do not"
-            " compare"
-        )
+        why = f"its speed is reported by {other}, but the baseline's by {source}: the two cannot be compared"
     elif steps := listener.watched.steps:
         why = f"the script ended after {steps:,} steps, too few to time. Let it train for longer"
     else:

@@ -85,7 +85,9 @@ def _look(job: Job) -> FirstLook:
         stretches = listener.timeline.stretches
         if not stretches:
             code = os.waitstatus_to_exitcode(process.status or 0)
-            return FirstLook(failure=_no_speed(listener, f"it exited with status {code}, without a step"))
+            return FirstLook(
+                failure=_no_speed(listener, f"it exited with status {code} before its first step")
+            )
         late = stretches[len(stretches) // 2 :]
         has_loss = False
         with contextlib.suppress(TrialFailedError):

@@ -197,7 +197,7 @@ class Listener:
                 self._printed.take(found, moment, is_evaluation=is_val)
 
     def missing_setting(self) -> str:
-        """Returns a message on the setting that is missing to use the output; empty if none is."""
+        """Returns a message about a missing setting that is needed to use the output; empty if none is."""
         names, script = {*self._printed.names, *self._logged.names}, self._script
         if not self._per_step and names & {"step", "s_per_step", "ms_per_step", "steps_per_s"}:
             return (
@@ -205,7 +205,7 @@ class Listener:
                 " `batch_size`. Name the parameters that make it up, such as `{bs}*{accumulate}`."
             )
         if "epoch_seconds" in names and not script.samples_per_epoch:
-            return "`script.samples_per_epoch` is required: the output reports times of epochs."
+            return "`script.samples_per_epoch` is required: the output reports epoch times."
         if "tokens_per_s" in names and not script.tokens_per_sample:
             return "`script.tokens_per_sample` is required: the output reports tokens."
         return ""
@@ -228,8 +228,8 @@ class Listener:
         if self.timeline is rated and odd is not None:
             raise TrialFailedError(
                 FailureKind.IMPLAUSIBLE,
-                f"the output reports {odd:.3g} samples/s instead of the usual {usual:.3g}: probably another"
-                " unit. Name it with `script.patterns`.",
+                f"the output reports {odd:.3g} samples/s instead of the usual {usual:.3g}, probably in"
+                " another unit. Name the unit with `script.patterns`.",
             )
         counted = _speeds(self._printed.counted, since_s)
         if self.timeline is self._printed.counted and counted:
@@ -255,7 +255,7 @@ class Listener:
             own = [e for e in timeline.stretches if late[0].start_s < e.end_s <= late[-1].end_s]
             mine, theirs = _rate(own), _rate(late)
             if mine and theirs and abs(theirs / mine - 1) > TOLERANCE:
-                return f"{name} says {theirs:,.0f} samples/s, {trusted} {mine:,.0f}: the latter is believed"
+                return f"{name} reports {theirs:,.0f} samples/s, but {trusted} {mine:,.0f}, which is used"
         return ""
 
     def report(self) -> dict[str, Any]:
@@ -301,7 +301,7 @@ def _kind(source: str) -> str:
     return name if is_count else f"{name}, speeds"
 
 
-_FACTOR = re.compile(r"[\d.eE+-]+")
+_FACTOR = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def samples_per_step(script: Script, config: TrialConfig) -> float:

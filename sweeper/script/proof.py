@@ -113,7 +113,7 @@ def record(
         last = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
         return Recorded(failure=f"it failed: {last[:200]}", changes=changes, seconds=seconds)
     if failed or not events:
-        why = failed[0] if failed else "nothing was seen of its training"
+        why = failed[0] if failed else "its training was not observed"
         return Recorded(failure=why, changes=changes, seconds=seconds)
     return Recorded(events=events, changes=changes, seconds=seconds)
 

@@ -69,9 +69,9 @@ def effective(script: Script, listener: Listener, workspace: Workspace) -> dict[
     watched = listener.watched
     found.update({name: why for name, why in watched.changes.items() if why})
     if watched.failures:
-        found[WATCH] = f"watching it ended ({watched.failures[0]})"
+        found[WATCH] = f"torch was no longer watched ({watched.failures[0]})"
     elif script.watch and not watched.programs:
-        found[WATCH] = "no torch was seen in its processes: the speed is as it reports itself"
+        found[WATCH] = "no torch was seen in its processes: the speed is the one that it reports"
     return found
 
 

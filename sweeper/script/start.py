@@ -42,7 +42,7 @@ OFFLINE = {
     "COMET_START_ONLINE": "0",
     "NEPTUNE_MODE": "offline",
 }
-"""Variables that keep a trial from sending anything to a tracker or a hub, whatever the user's runs do."""
+"""Variables that keep a trial from sending anything to a tracker or a hub, even if the user's runs do."""
 WANDB_FOLDER = "WANDB_DIR"
 QUIET = ("disabled", "dryrun")
 """Other modes of W&B that send nothing."""
@@ -84,15 +84,15 @@ def started(job: Job, progress: Progress, mode: str = inject.WATCH) -> Iterator[
     if script.workdir != "here" and (path := leads_out(command, Path(script.folder))):
         raise UserError(
             "`command` must not contain a relative path that leads farther up than the folder around its"
-            f" repository, or into what a mirror leaves out, but has {path!r}. Write the absolute path, or"
-            " set `script.workdir: here`."
+            f" repository, or into a folder that a mirror leaves out, but has {path!r}. Write the absolute"
+            " path, or set `script.workdir: here`."
         )
     if is_trial:
         progress.stage("build")
     workspace = make(script, values, place / ("work" if is_trial else "diagnosis"))
     program = Path(script.folder).resolve() / command[0]
     if "/" in command[0] and not (workspace.folder / command[0]).exists() and program.exists():
-        # For example the python of a virtual environment, which a mirror leaves out.
+        # This may be the python of a virtual environment, which a mirror leaves out.
         command[0] = str(program)
     listener = Listener(script, job.config, place, job.source)
     own = script.own_environment(values)
@@ -148,7 +148,7 @@ def _environment(
 ) -> dict[str, str]:
     left_out = {*OURS, *MLFLOW_SERVER} - {*job.env}
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
-    # Otherwise Python's output would arrive in blocks of some kB.
+    # Otherwise Python's output would arrive in blocks of several kB.
     environment["PYTHONUNBUFFERED"] = "1"
     environment.setdefault(stacks.VARIABLE, "1")
     if port is not None:

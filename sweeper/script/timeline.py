@@ -65,7 +65,7 @@ class Timeline:
                 moment, moment - last_moment - paused, paused, samples - last_samples, steps - last_steps
             )
         elif samples > last_samples and self.stretches:
-            # These lines arrived together: all their samples were trained by then.
+            # These lines arrived together, so all their samples had been trained on by then.
             last = self.stretches[-1]
             more, steps_more = samples - last_samples, steps - last_steps
             self.stretches[-1] = replace(last, samples=last.samples + more, steps=last.steps + steps_more)

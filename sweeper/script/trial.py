@@ -60,7 +60,7 @@ def run(
         trial = _Trial(job, progress, script, turn)
         found = trial.measured()
         is_watched, evaluation_share = trial.is_watched, trial.evaluation_share
-    # In the user's own folder, it would leave a model trained on one batch again and again.
+    # In the user's own folder, a diagnosis would leave a model that was trained on a single batch.
     if job.plan.diagnose and is_watched and job.script is not None and job.script.workdir != "here":
         progress.stage("diagnose")
         with started(job, progress, inject.DIAGNOSE) as script:
@@ -191,8 +191,8 @@ class _Trial:
         """Listens for a moment; returns whether the script is still running.
 
         Raises:
-            TrialFailedError: It has been silent for far longer than usual, or nothing of it is understood.
-            UserError: Its output is understood, but a setting is missing to use it.
+            TrialFailedError: It has been silent for far longer than usual, or its output is not understood.
+            UserError: Its output is understood, but cannot be used without a setting that is missing.
         """
         runs = self._process.listen(LISTEN_SECONDS)
         timeline, now = self._timeline, time.perf_counter()
@@ -220,8 +220,8 @@ class _Trial:
         elif self._is_not_understood(now):
             raise TrialFailedError(
                 FailureKind.NO_RESULT,
-                f"nothing was understood in {self._listener.num_lines} lines of output, and no torch was seen"
-                f" in its processes after {now - self._process.started_s:.0f} s",
+                f"no speed was found in {self._listener.num_lines} lines of output, and no torch was seen in"
+                f" its processes after {now - self._process.started_s:.0f} s",
             )
         return runs
 
@@ -271,7 +271,7 @@ class _Trial:
         finally:
             self._process.resume()
         self._resumed_s = time.perf_counter()
-        # The others' turns are not this one's neighbours.
+        # What ran during other versions' turns is no neighbour of this window.
         self._progress.stage("window")
         if not is_wanted:
             return False

@@ -24,7 +24,7 @@ from sweeper.telemetry.sampler import Sampler, summarise
 from sweeper.trainer.on_demand import Turn
 
 STALL_SECONDS = 60.0
-"""Seconds without a step, and 20 usual steps, after which a script is given up."""
+"""A script is given up after this many seconds without a step, if that is also 20 times its usual step."""
 NO_PARAMETERS = TrialConfig(args={})
 PLAN = MeasurePlan(window_seconds=1.0, repeats=5, warmup_cap_seconds=15.0, cap_seconds=30.0)
 

@@ -175,7 +175,7 @@ def _changed_ns(path: Path) -> int:
 
 
 def leads_out(arguments: list[str], folder: Path) -> str:
-    """Returns an argument with a relative path to something not around the mirror; empty if none has one."""
+    """Returns an argument whose relative path leads to something not around the mirror; empty if none."""
     depth = len(folder.resolve().relative_to(_around(folder.resolve())).parts)
     for argument in arguments:
         path = argument.partition("=")[2] or argument

@@ -23,7 +23,7 @@ Params = dict[str, Scalar]
 MAX_BASES = 1000
 """Configurations whose neighbours are tried, best first; skipping that many takes 5 ms."""
 MAX_NEAR, NEAR = 8, 0.15
-"""Limits for trials that may be the best but for noise: their number, and the log of the lead over them."""
+"""Limits for trials that only noise may separate from the best: number, and the log of the best's lead."""
 MAX_KNOWN = 60
 """Best trials that the model of effects is fitted to; more take longer and add little."""
 MIN_KNOWN = 4
@@ -48,7 +48,7 @@ class _Neighbour(NamedTuple):
 class Climb:
     """Ranks the feasible configurations and proposes the most promising neighbour of the best.
 
-    The time of an ask does not grow, even after ten thousand trials.
+    An ask takes no longer after ten thousand trials than after a few.
     """
 
     def __init__(self, spec: SweepSpec, prior: Prior | None = None) -> None:
@@ -86,8 +86,8 @@ class Climb:
     def ask(self, taken: Container[str], seed: int) -> Asked | None:
         """Returns an untried neighbour of the best configuration so far, and why, or None.
 
-        The neighbours of all configurations that may be the best but for noise come first, the most
-        promising one first; then those of each next best configuration.
+        The neighbours of all configurations that only noise may separate from the best come first, the
+        most promising one first; then those of each next best configuration.
 
         Args:
             taken: Keys of the configurations asked for already.
@@ -119,7 +119,7 @@ class Climb:
         return max(self._least if to.key in batches else 0.0, model.improvement(to.flat))
 
     def _batches(self, taken: Container[str]) -> set[str]:
-        """Returns the keys of the untried configurations that are the best with the next batch size.
+        """Returns the keys of the untried neighbours of the best that differ from it in batch size.
 
         The effect of a batch size depends on all other values, so trials elsewhere do not show it.
         """
@@ -127,7 +127,7 @@ class Climb:
         return {each.key for each in self._left(best, taken) if each.name == "batch_size"}
 
     def _bases(self) -> Iterator[int]:
-        """Yields the trials that may be the best but for noise, the best first."""
+        """Yields the trials that only noise may separate from the best, the best first."""
         other_work, _, best = self._order[0]
         for is_other, _, number in self._order[:MAX_NEAR]:
             if is_other == other_work and self._known[number][1] >= self._known[best][1] - NEAR:
@@ -141,7 +141,7 @@ class Climb:
         """
         if not self._order or len(self._known) < MIN_KNOWN:
             return None
-        # An earlier sweep is a guess, and so no reason to end the search.
+        # An earlier sweep is only a guess, which must not end the search.
         model = LocalModel(self._best_known(), self._spec)
         left = (each for number in self._bases() for each in self._left(number, taken))
         most = max((model.improvement(each.flat) for each in left if not self._fails(each)), default=0.0)
@@ -195,7 +195,7 @@ class Climb:
                 params[changed[0]] = self._params[number][changed[0]]
         if usual is None or len(alone) < 2 or self._spec.config(params).key() in taken:
             return None
-        return Asked(params, f"what gained alone, together: {', '.join(sorted(alone))}")
+        return Asked(params, f"all changes that gained alone, combined: {', '.join(sorted(alone))}")
 
     def _neighbours(self, number: int) -> list[_Neighbour]:
         if number not in self._nearby:

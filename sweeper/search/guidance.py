@@ -20,7 +20,7 @@ ACCUMULATION = "half the batch, accumulated over two steps"
 """A remedy for running out of memory that does not change what is learnt."""
 
 RECOMPUTATION = "activations recomputed instead of stored"
-"""Another one, which is slower by about a third per sample."""
+"""Another remedy, about a third slower per sample."""
 
 MAX_WORKERS = 8
 ROWS_PER_WORKER = 32
@@ -100,5 +100,5 @@ def size_of(samples: int) -> DataSize:
 
 
 def workers_for(cores: int, batch_size: int, most: int = MAX_WORKERS) -> int:
-    """Returns the guides' number of workers: the least of half the cores, one per 32 rows and `most`."""
+    """Returns the guides' number of workers: the smallest of half the cores, one per 32 rows and `most`."""
     return max(1, min(cores // 2, most, batch_size // ROWS_PER_WORKER))

@@ -1,4 +1,4 @@
-"""Finds which of several changes pay off: each trial makes about half of them, so it informs about all.
+"""Finds which of several changes pay off: each trial makes about half of them, so all trials count for each.
 
 If changes are measured one at a time, each effect has the noise of two trials. If each change is made in half
 of the trials, its effect has the noise of two means. The rows of a stage are those of Plackett and Burman
@@ -22,10 +22,10 @@ from sweeper.search.climb import Asked
 from sweeper.spec import CategoricalParameter, SweepSpec
 
 MIN_GAIN = math.log(1.02)
-"""Log of the least expected gain of a change that is kept."""
+"""Log of the smallest expected gain for which a change is kept."""
 
 ENOUGH = 0.75
-"""Least share of a stage's trials with which the changes can be told apart."""
+"""Smallest share of a stage's trials that is enough to tell the changes apart."""
 
 STAGES = 3
 FIRST_ROWS: Mapping[int, str] = {
@@ -40,7 +40,7 @@ FIRST_ROWS: Mapping[int, str] = {
 
 NOISE, NOISE_FREEDOM = 0.08, 3
 """Standard deviation of the log of one trial's speed, as recorded on shared hosts, and the degrees of freedom
-with which it counts against a search's own."""
+that this prior counts for."""
 
 USUAL_EFFECT = 0.5
 """Prior standard deviation of a change's effect on the log of the speed."""
@@ -91,7 +91,7 @@ class Known:
     missing: list[Made] = field(default_factory=list)
 
     def learn(self, found: Mapping[str, Effect], *, is_whole: bool) -> None:
-        """Takes over a stage's effects; while it is incomplete, only new ones and those with less width."""
+        """Adopts a stage's effects; while the stage is incomplete, only new ones and narrower ones."""
         for name, each in found.items():
             before = self.effects.get(name)
             if before is None or is_whole or each.width < before.width:
@@ -194,8 +194,8 @@ def effects(
 class Halves:
     """Asks for the trials of a search in which each parameter is a change from the script's own value.
 
-    Of several other values of a parameter, the first takes part. Once the best changes are known, they are
-    asked for with each of the other values instead.
+    If a parameter has several other values, the first one takes part. Once the best changes are known, they
+    are asked for with each of the remaining values instead.
     """
 
     def __init__(self, spec: SweepSpec) -> None:
@@ -245,12 +245,12 @@ class Halves:
             return None
         best = self.params(found.best())
         if self._spec.config(best).key() not in taken:
-            return Asked(best, "what seems to pay, together")
+            return Asked(best, "the changes that seem to pay off, combined")
         for name in found.best():
             for value in self._others[name][1:]:
                 params = {**best, name: value}
                 if self._spec.config(params).key() not in taken:
-                    return Asked(params, f"what seems to pay, with {name} {value}")
+                    return Asked(params, f"the changes that seem to pay off, with {name} {value}")
         return None
 
     @property
@@ -279,5 +279,5 @@ def _why(made: Made, found: Known, names: Sequence[str]) -> str:
     if made == Made(names):
         return "all changes together"
     if found.fixed:
-        return f"{', '.join(found.fixed)}, and half of what is still open"
+        return f"{', '.join(found.fixed)}, and half of the changes still open"
     return "half of the changes"

@@ -14,7 +14,7 @@ BEST, LATEST = 50, 100
 """Trials that a sampler sees. TPE uses the 25 best and gives older ones less weight; the time of an
 ask grows with their number, to more than half a second for ten thousand."""
 RUNNING = 50
-"""Latest running trials that a sampler sees; it takes them for bad ones (constant liar)."""
+"""Latest running trials that a sampler sees; it treats them as bad ones (constant liar)."""
 
 
 class History:

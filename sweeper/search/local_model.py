@@ -1,7 +1,7 @@
 """Estimates the effect of each value near the best configuration, with its uncertainty.
 
 The estimate is a Bayesian linear model of the logarithm of the speed. Trials near the best count most,
-because a value has another effect where another bottleneck hides it.
+because a different bottleneck elsewhere may hide the effect of a value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NEAR = math.log(2)
 
 NOISE, NOISE_FREEDOM = 0.08, 3
 """Standard deviation of the log of one trial's speed, as recorded on shared hosts, and the degrees of freedom
-with which it counts against a search's own."""
+that this prior counts for."""
 
 ALONE = 0.06
 """Standard deviation of the part of a configuration's log speed that no sum of effects explains."""

@@ -163,7 +163,7 @@ class MemoryModel:
             middle, slope = self._linearised(theta, x, batch)
             residual, weight = y - middle, 1 / spread
             scale = np.sqrt(noise * spread[beyond])
-            # Newton's step for "beyond the limit", as an observation with a place and a weight.
+            # Newton's step for "beyond the limit", written as an observation with a position and a weight.
             pull, curvature = _beyond(-residual[beyond] / scale)
             residual[beyond] = scale * pull / curvature
             weight[beyond] *= curvature
@@ -218,7 +218,7 @@ class MemoryModel:
                 continue
             variance += 2 * _effect(name, FIXED) ** 2
             if len(set(seen)) == 1:
-                # Of a name that has not varied, only the usual is known.
+                # For a name that has not varied, only the usual factor is known.
                 usual = (self._usual(name, each, SAMPLE) for each in (value, seen[0]))
                 found += share * (next(usual) - next(usual))
         return found, math.sqrt(variance)

@@ -30,21 +30,21 @@ _USUAL: Mapping[str, Sequence[Scalar]] = {
 """Usual values by name, best first, from the guides and their measurements on GPUs and CPUs."""
 
 _VARIANTS: Sequence[tuple[str, float, Mapping[str, Sequence[Scalar]]]] = (
-    ("what is usually fast, with a batch from the middle of its range", 0.5, {}),
-    ("what is usually fast, with the largest batch", 1.0, {}),
+    ("usually fast values, with a batch from the middle of its range", 0.5, {}),
+    ("usually fast values, with the largest batch", 1.0, {}),
     (
-        "what is usually fast, with steps launched as a graph or compiled",
+        "usually fast values, with steps launched as a graph or compiled",
         0.75,
         {"compile.mode": ("graph", "reduce-overhead", "default")},
     ),
     (
-        "loader workers in place of data on the device",
+        "loader workers instead of data on the device",
         0.75,
         {"loader.kind": (WORKERS, STREAM, RESIDENT), "loader.num_workers": ()},
     ),
     ("full precision with a small batch", 0.25, {"precision.amp": ("fp32",)}),
 )
-"""Starts: in words, the place in the batch size's range (0: smallest, 1: largest), unusual values."""
+"""Starts: a description, the place in the batch size's range (0: smallest, 1: largest), unusual values."""
 
 THREADS = "device.cpu_threads"
 
@@ -115,7 +115,7 @@ def presets(spec: SweepSpec, hints: Hints | None = None) -> list[Start]:
 
 
 def _larger_batches(spec: SweepSpec) -> Iterator[tuple[dict[str, Scalar], str]]:
-    """Yields a tune's baseline with larger batches and a gathered loader; its own would seldom keep up."""
+    """Yields a tune's baseline with larger batches and a gathered loader; its own loader rarely keeps up."""
     if "batch_size" not in spec.space:
         return
     own = spec.baseline_config()
@@ -124,7 +124,7 @@ def _larger_batches(spec: SweepSpec) -> Iterator[tuple[dict[str, Scalar], str]]:
     base = {name: sooner.get(name, value) for name, value in base.items()}
     for factor in (1, *BATCH_FACTORS):
         size = nearest(spec.space["batch_size"], factor * own.batch_size)
-        yield {**base, "batch_size": size}, f"your baseline with batches of {size}, gathered if they can be"
+        yield {**base, "batch_size": size}, f"your baseline with batches of {size}, gathered if possible"
 
 
 def _single_changes(spec: SweepSpec) -> list[tuple[dict[str, Scalar], str]]:

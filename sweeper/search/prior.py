@@ -27,10 +27,10 @@ MAX_OFF, MAX_SHARE = 0.7, 0.6
 two. A larger model brings all speeds closer together, but keeps their order."""
 
 DIFFERS, MIN_ORDERED = 0.15, 0.7
-"""Least difference of two log speeds that is not noise, and the share of such pairs that must be in order."""
+"""Smallest difference of two log speeds that is not noise; share of such pairs that must be in order."""
 
 MAX_COMPARED = 50
-"""Latest trials whose order is compared with the expected one, since all of their pairs are."""
+"""Number of latest trials whose order is compared with the expected one, pair by pair."""
 
 
 class Prior:
@@ -99,7 +99,7 @@ class Prior:
 
     @property
     def holds(self) -> bool:
-        """Whether the trials of this sweep agree with the earlier one, but for noise."""
+        """Whether the trials of this sweep agree with the earlier one, apart from noise."""
         return self._holds
 
     @property
@@ -137,8 +137,8 @@ class Prior:
         yield params, f"the best of `{self._sweep.name}`: its trial {best.number}"
         beyond = f"the best of `{self._sweep.name}` was at an end of its range"
         if end := self._grown(best.config, params):
-            yield self._between(params, end), f"{beyond}; half of the way to the end of this one"
-            yield end, f"{beyond}; the end of this one"
+            yield self._between(params, end), f"{beyond}; halfway to the end of the new range"
+            yield end, f"{beyond}; the end of the new range"
 
     def fails(self, config: TrialConfig) -> bool:
         """Returns whether a configuration has a choice that always failed in the past and never ran here."""

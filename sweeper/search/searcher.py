@@ -118,14 +118,14 @@ class Searcher:
             UserError: A third-party sampler fails, or suggests values outside the space.
         """
         if self._halves is not None and self._halves.is_done:
-            raise SpaceExhaustedError("what each change brings is known")
+            raise SpaceExhaustedError("the effect of every change is known")
         asked = (
             self._next_of_halves(taken)
             or self._next_start(taken)
             or self._next_stack(taken)
             or self._next_climb(number, taken)
             or self._next_suggested(number, taken)
-            or _Next(self._untried(number, taken), "drawn from what was not tried yet")
+            or _Next(self._untried(number, taken), "drawn from the untried configurations")
         )
         # As Optuna spells them: a start's 1 may stand for 1.0.
         params = {
@@ -237,7 +237,7 @@ class Searcher:
         name = self._sampler()
         if not SAMPLERS.get(name).needs_torch:
             return self._ask_here(name, number, taken)
-        # One that needs torch is slow, so it is asked once.
+        # A sampler that needs torch is slow, so it is asked only once.
         return self._ask_helper(name, number, taken) or self._ask_here(CLIMB, number, taken)
 
     def _sampler(self) -> str:
@@ -267,7 +267,7 @@ class Searcher:
                     params = self._inside(name, dict(study.ask(self._distributions).params))
             if self._spec.config(params).key() not in taken:
                 attributes = study.get_trials(deepcopy=False)[-1].system_attrs
-                return _Next(params, traits.why or f"asked of {name}", attributes)
+                return _Next(params, traits.why or f"suggested by {name}", attributes)
         return None
 
     def _ask_helper(self, name: str, number: int, taken: Container[str]) -> _Next | None:
@@ -279,7 +279,7 @@ class Searcher:
         params = self._inside(name, self._helper.ask(sampler, past))
         if self._spec.config(params).key() in taken:
             return None
-        return _Next(params, traits.why or f"asked of {name}")
+        return _Next(params, traits.why or f"suggested by {name}")
 
     def _latest_running(self, count: int) -> list[FrozenTrial]:
         return list(self._running.values())[-count:]

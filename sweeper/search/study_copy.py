@@ -141,7 +141,7 @@ class StudyMirror:
         found = [direction.name.lower() for direction in study.directions]
         if found != self._directions:
             raise ValueError(
-                f"the study {self._name} on the server has to {' and '.join(found)} instead; rename it"
+                f"the study {self._name} on the server is set to {' and '.join(found)} instead; rename it"
             )
         return study
 
@@ -227,7 +227,7 @@ def _connected(url: str) -> Iterator[RDBStorage]:
     storage = RDBStorage(
         url,
         engine_kwargs={
-            # Optuna reads with one connection and writes with another; the default, 15, is many.
+            # Optuna reads with one connection and writes with another; the default, 15, is too many.
             "pool_size": 2,
             "max_overflow": 1,
             "connect_args": dict(_PATIENCE[url.partition("+")[0]]),

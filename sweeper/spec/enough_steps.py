@@ -6,7 +6,7 @@ from sweeper.spec.space import CategoricalParameter, Parameter
 from sweeper.spec.sweep_spec import SweepSpec
 
 MIN_STEPS_OF_LARGEST = 50
-"""Fewest steps of a quality pass: with fewer, the loss says little about the largest batch."""
+"""Minimum number of steps of a quality pass: with fewer, the loss says little about the largest batch."""
 
 
 def with_enough_steps(spec: SweepSpec, samples: int) -> tuple[SweepSpec, list[str]]:
@@ -15,7 +15,7 @@ def with_enough_steps(spec: SweepSpec, samples: int) -> tuple[SweepSpec, list[st
     Args:
         samples: Training samples of the quality pass.
     """
-    # A script decides itself how long it trains.
+    # A script decides for itself how long it trains.
     if "batch_size" not in spec.space or spec.command:
         return spec, []
     high = max(samples // MIN_STEPS_OF_LARGEST, whole_range(spec.space["batch_size"])[0])
@@ -24,7 +24,7 @@ def with_enough_steps(spec: SweepSpec, samples: int) -> tuple[SweepSpec, list[st
         return spec, []
     line = (
         f"batch_size: at most {high} here, so that {samples:,} samples (measure.quality_samples) "
-        f"make {MIN_STEPS_OF_LARGEST} steps."
+        f"make {min(MIN_STEPS_OF_LARGEST, samples // high)} steps."
     )
     return clipped, [line]
 

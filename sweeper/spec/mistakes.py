@@ -94,7 +94,7 @@ def from_pydantic(
             if item["type"] in ("dict_type", "model_type", "model_attributes_type"):
                 rule = "must be a mapping of keys to values"
             if isinstance(value, Mapping) and len(repr(value)) > _SHOWN:
-                # Of a long section, only the keys that the rule names are shown.
+                # A long section is cut down to the keys that the rule names.
                 value = {key: each for key, each in value.items() if f"`{key}" in rule} or value
             remedy = (
                 did_you_mean(str(value), _quoted(item.get("ctx", {}).get("expected")))

@@ -174,7 +174,7 @@ def _position(text: str, offset: int) -> tuple[int, int]:
 def _check_text(text: str) -> None:
     if text.startswith("\ufeff"):
         raise _UnreadableError(
-            1, 1, "must be UTF-8 without a byte-order mark, but got one. Save it without BOM."
+            1, 1, "must be UTF-8 without a byte-order mark, but got one. Save the file without it."
         )
     if found := _NOT_TEXT.search(text):
         line, column = _position(text, found.start())
@@ -273,7 +273,7 @@ def _value(document: Document, event: yaml.NodeEvent, path: Path, place: Place) 
     if isinstance(event, yaml.AliasEvent) or event.anchor:
         rule = f"Anchors and aliases are not supported, but got one at {name}. Write the value out."
     elif isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag:
-        rule = f"Tags are not supported, but got {show(event.tag)} at {name}. Write the value alone."
+        rule = f"Tags are not supported, but got {show(event.tag)} at {name}. Remove the tag."
     elif isinstance(event, yaml.ScalarEvent):
         try:
             value = _scalar(event)

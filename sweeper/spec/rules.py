@@ -70,7 +70,7 @@ def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     if _mapping(tree.get("confirm")).get("to_loss") is True:
         text = ""
         if "command" in tree:
-            text = "is for pipelines, but got a `command`, which decides itself when it ends. Remove it."
+            text = "is for pipelines, but got a `command`, which decides for itself when to stop. Remove it."
         elif _mapping(tree.get("measure")).get("quality_samples") == 0:
             text = (
                 "needs a quality pass, but `measure.quality_samples: 0` turns it off."
@@ -194,7 +194,7 @@ def _script(tree: Mapping[str, Any]) -> Iterator[Mistake]:
 
 def leads_elsewhere(words: Sequence[str]) -> str:
     """Returns how a command starts work on other machines or submits it; empty if it does neither."""
-    # Of a shell's command line (`bash -c`), each word may be a program.
+    # In a shell's command line (`bash -c`), each word may be a program.
     programs = [*words[:1]] + [
         w for i, word in enumerate(words) if words[i - 1] == "-c" for w in word.split()
     ]
@@ -207,7 +207,8 @@ def leads_elsewhere(words: Sequence[str]) -> str:
         before = itertools.takewhile(lambda word: not word.endswith(".py"), words)
         for option, value in itertools.pairwise([part for word in before for part in word.split("=", 1)]):
             # A host of mpirun may have a number of slots after it.
-            is_alone = value in alone or ("localhost" in alone and value.partition(":")[0] == "localhost")
+            hosts = {host.partition(":")[0] for host in value.split(",")}
+            is_alone = value in alone or ("localhost" in alone and hosts == {"localhost"})
             if option.replace("_", "-") in options and not is_alone:
                 return f"`{option} {value}` is for several machines"
     return ""
@@ -357,7 +358,7 @@ def _lacking(metric: str, tree: Mapping[str, Any]) -> str:
     if metric == "cost_per_run" and not _mapping(tree.get("production")).get("price_per_hour"):
         return (
             "`cost_per_run` needs the price of an hour, but got no `production.price_per_hour`."
-            " Add it, or give `--price 1.2`; `production.samples` says how long the run is."
+            " Add it, or pass `--price 1.2`; `production.samples` says how long the run is."
         )
     if metric == "time_to_loss_s" and _mapping(tree.get("measure")).get("quality_samples") == 0:
         return (

@@ -41,8 +41,8 @@ def _storage(value: str) -> str:
     known = r"(postgresql(\+psycopg2?)?|mysql(\+pymysql)?)://[^\s/?]*/[^\s/?]+(\?\S*)?"
     if value and not re.fullmatch(known, value):
         raise ValueError(
-            "must be a database on a server, such as `postgresql://USER@HOST/DATABASE`, without a password:"
-            " that is read from PGPASSWORD or ~/.pgpass (for MySQL: `?read_default_file=~/.my.cnf`)"
+            "must be a database on a server, such as `postgresql://USER@HOST/DATABASE`, without the password,"
+            " which is read from PGPASSWORD or ~/.pgpass (for MySQL: `?read_default_file=~/.my.cnf`)"
         )
     return value
 
@@ -207,12 +207,12 @@ class Production(Section):
 
 
 class Measure(Section):
-    """Options of measuring a trial.
+    """Options for measuring a trial.
 
     Attributes:
         quality_samples: Training samples of the quality pass; 0 skips it, `auto` derives them
             from the baseline.
-        reference_cap_seconds: Measuring time after which a reference trial begins no further
+        reference_cap_seconds: Measuring time after which a reference trial starts no further
             window.
         trace: Whether the baseline and the winner get a profiler trace of some steps at the end.
         cold_cache: Whether each trial reads its data from the disk, as the first epoch of a training does,
@@ -236,7 +236,7 @@ class Search(Section):
         minutes: Limit for the whole sweep, including confirmation; null for none.
         patience: The search ends after this many trials in a row without a better one.
         regret: The search ends once no change of the best trial is expected to gain more than this share;
-            null turns this off. Only the samplers `auto` and `climb` can say.
+            null turns this off. Only the samplers `auto` and `climb` estimate it.
         memory_headroom: Share of the memory limit that a prediction must leave free for a
             configuration to run.
         warm_start: The earlier sweep of the same training that the search starts from: the latest
@@ -258,15 +258,15 @@ class Confirm(Section):
 
     Attributes:
         top: Number of candidates that take part.
-        rounds: Fresh processes of each; more are added while an interval is wider than `precision`
-            and time is left.
+        rounds: Fresh processes for each candidate; more are added while an interval is wider than
+            `precision` and time is left.
         precision: Intended half-width of the interval, as a share of the ratio.
         pick: The winner among the configurations of a Pareto front: the `knee`, or the fastest within
             2% of the `lowest_loss`.
         ladder: Whether the best also takes part without each of its changes, and each change alone: the
-            winner has no change that is not shown to bring a gain.
-        to_loss: Whether baseline and winner train to the baseline's loss, with several seeds; null if
-            there is time for it.
+            winner has only changes that are shown to bring a gain.
+        to_loss: Whether baseline and winner train to the baseline's loss, with several seeds; null does
+            so only if there is time.
     """
 
     top: Count = 3
@@ -357,7 +357,7 @@ class Execution(Section):
             raise ValueError(f"needs a host and a port in `address`, such as `{row.example_address}`")
         if self.address.startswith("tls://") and self.tls is None and row.takes_tls:
             raise ValueError(
-                "needs `tls: {ca_file: ..., cert_file: ..., key_file: ...}` with an `address` of tls://"
+                "needs `tls: {ca_file: ..., cert_file: ..., key_file: ...}` with a `tls://` address"
             )
         if self.tls is not None and not row.takes_tls:
             raise ValueError(f"takes `tls` only with {_launchers_with('takes_tls')}")

@@ -1,4 +1,4 @@
-"""Defines the parameters of a search space, their values, and the conditions of their effect."""
+"""Defines the parameters of a search space, their values, and the conditions under which they act."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holds the whole specification of a sweep, and makes the trial configurations that it asks for."""
+"""Holds the whole specification of a sweep and makes the trial configurations that it describes."""
 
 from __future__ import annotations
 
@@ -184,8 +184,8 @@ class SweepSpec(Section):
         """Returns the canonical configuration for a value of every parameter.
 
         A parameter whose `when` does not hold, or names a parameter without effect, takes its field's
-        default. `model.*`, `data.*` and `optimizer.*` names that only the baseline has come from there, so
-        that a trial trains as the user does. For a script, whose defaults are unknown here, all names do.
+        default. `model.*`, `data.*` and `optimizer.*` names that are set only in the baseline are taken from
+        it, so that a trial trains as the user does. For a script, whose defaults are unknown, all names are.
         """
         graph = {name: tuple(parameter.when) for name, parameter in self.space.items()}
         active: dict[str, Scalar] = {}
@@ -200,7 +200,7 @@ class SweepSpec(Section):
         return self._complete({**self._carried(), **self.fix, **self._written(self.baseline)})
 
     def trained_as(self, config: TrialConfig) -> TrialConfig:
-        """Returns a configuration that trains alike: for a tune, the one without proved changes."""
+        """Returns a configuration that learns the same: for a tune, the one without proved changes."""
         if not self.confirm.ladder:
             return config
         learning = {"batch_size", *(name for text in self.command for name in names_in(text))}
@@ -208,7 +208,7 @@ class SweepSpec(Section):
         return config.replace({name: usual[name] for name in self.space if name not in learning})
 
     def trained_sooner(self, config: TrialConfig) -> TrialConfig:
-        """Returns a configuration that trains alike but faster: for a tune, with a gathered loader."""
+        """Returns a configuration that learns the same, but faster: for a tune, with a gathered loader."""
         parameter = self.space.get(Loader.name)
         if not self.confirm.ladder or parameter is None or not parameter.contains(GATHERED):
             return config

@@ -67,7 +67,7 @@ def supervised(
 
     Args:
         launch: Replaces the launcher that `execution` names.
-        most: Concurrent jobs, if fewer than `execution` allows.
+        most: Limit on concurrent jobs, in addition to that of `execution`.
 
     Raises:
         UserError: The data or the code cannot be used.
@@ -189,7 +189,7 @@ def surveyed(
         elsewhere = spec.execution.is_remote
         log = prepared.with_name(prepared.name + ".log")
         if isinstance(outcomes[1], Failure):
-            # The folder of a sweep that has not begun is removed.
+            # The folder of a sweep that has not begun is removed, so the log is copied out of it.
             with contextlib.suppress(OSError):
                 prepared.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(folder / "prepare" / LOG, log)
@@ -206,7 +206,7 @@ def probed(launcher: Launcher, folder: Path, spec: SweepSpec) -> setup.Machine:
 
 
 def end_earlier_run(folder: Path) -> None:
-    """Ends what an earlier supervisor of `folder` left running; the lock shows that it is gone.
+    """Ends what an earlier supervisor of `folder` left running; our lock shows that the supervisor is gone.
 
     Raises:
         EnvironmentStopError: Some processes cannot be ended.

@@ -32,7 +32,7 @@ def info_of(
 ) -> SweepInfo:
     """Returns a tracker's description of a sweep."""
     tags = {"sweeper.version": about.get("sweeper", ""), "sweeper.driver": about.get("driver", "")}
-    # A script may use another PyTorch than sweeper's.
+    # A script may use a different PyTorch from sweeper's.
     tags["sweeper.torch"] = "" if spec.command else str(marks["torch"])
     return SweepInfo(
         name=journal.name,

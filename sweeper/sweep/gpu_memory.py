@@ -17,7 +17,7 @@ Used = Callable[[str], float | None]
 
 
 class MemoryWaiter:
-    """Waits until each device is back at the least memory it has held; usually one check is enough.
+    """Waits until each device is back at its lowest memory use so far; usually one check is enough.
 
     Memory that is not freed belongs to other processes: it delays one trial, and is then part of the device's
     minimum. A device that NVML does not know is not asked again.

@@ -33,7 +33,7 @@ def launcher_for(
     """Returns the launcher that `execution.launcher` names, for the sweep in `folder`.
 
     Args:
-        most: Concurrent jobs, if fewer than `execution` allows.
+        most: Limit on concurrent jobs, in addition to that of `execution`.
         model: The only device model to use; by default the first worker's.
         say: Function that receives lines for the user.
 

@@ -15,11 +15,11 @@ from sweeper.sweep.setup import Machine
 
 MAX_HALVINGS = 3
 MAX_SEEN = 200
-"""Most trials in the memory model: the costs of fitting and of asking it grow with their number."""
+"""Largest number of trials in the memory model: it takes longer to fit and to query with more."""
 MAX_PAST = 50
-"""Most trials of an earlier sweep in the memory model."""
+"""Largest number of trials of an earlier sweep in the memory model."""
 FITS = 32
-"""Up to twice this many trials, each trial refits the model; later, every 1/32 more trials refit it."""
+"""Up to twice this many trials, each one refits the model; after that, each 1/32 more does."""
 
 
 class Capacity:

@@ -14,7 +14,7 @@ from sweeper.sweep.context import SweepContext
 from sweeper.sweep.observer import Status
 
 STATUS_SECONDS = 0.1
-"""Seconds between two statuses, at least: with a thousand workers, trials start more often."""
+"""Minimum number of seconds between two statuses: with a thousand workers, trials start more often."""
 MAX_NAMED = 8
 """Largest number of running trials that a status names."""
 

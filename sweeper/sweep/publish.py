@@ -24,7 +24,7 @@ from sweeper.tracking import Confirmation, RunView, Sender, SweepInfo, Tracker
 
 MARKER = "tracked"
 OPEN_SECONDS = 5.0
-"""Longest wait in seconds for a new database, which would disturb the first trial, or for a server."""
+"""Longest wait in seconds for a server, or for a new database, whose creation would disturb a trial."""
 FLUSH_SECONDS = 30.0
 CLOSE_SECONDS = 3.0
 _SWEEP = ""

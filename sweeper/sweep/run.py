@@ -133,7 +133,7 @@ def _extended(journal: Journal, spec: SweepSpec) -> SweepSpec:
 
 
 def _searched(journal: Journal) -> int:
-    """Returns the number of trials that the search ran; what was not expected to fit did not run."""
+    """Returns the number of trials that the search ran, without those passed over as too large."""
     return sum(
         not (isinstance(entry.outcome, Failure) and entry.outcome.kind is FailureKind.OOM_EXPECTED)
         for entry in journal.trials()

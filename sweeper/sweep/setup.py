@@ -25,7 +25,7 @@ from sweeper.sweep.job_runner import Slot
 from sweeper.sweep.store.fingerprint import module_of
 from sweeper.system.cpu import cpu_name
 from sweeper.system.cpu_shares import shares
-from sweeper.telemetry.nvml.probe import awake, cores_near, full_uuid, gpu_names
+from sweeper.telemetry.nvml.probe import awake, cores_near, full_uuid, gpu_names, gpu_uuids
 
 NO_WINDOWS = MeasurePlan(repeats=0)
 NO_DATA: Mapping[str, Any] = {"notes": (), "synthetic": False}
@@ -78,7 +78,9 @@ def device_model(execution: Execution) -> str:
         return execution.launcher
     gpus = execution.gpus
     names = gpu_names() if gpus != 0 else []
-    first = gpus[0] if isinstance(gpus, list | tuple) and isinstance(gpus[0], int) else 0
+    first = gpus[0] if isinstance(gpus, list | tuple) else 0
+    if isinstance(first, str):
+        first = next((i for i, uuid in enumerate(gpu_uuids()) if first in uuid), 0)
     return names[min(first, len(names) - 1)] if names else cpu_name()
 
 
@@ -210,7 +212,7 @@ def _machine_elsewhere(devices: list[DeviceInfo], values: Mapping[str, Any], spe
 
 
 def unseen(spec: SweepSpec) -> Machine:
-    """Returns a cluster of which only the job request is known."""
+    """Returns a cluster about which only the job request is known."""
     chosen = spec.execution
     kind = "cpu" if chosen.gpus == 0 else "cuda"
     return Machine(
@@ -241,6 +243,8 @@ def _picked(devices: list[DeviceInfo], wanted: Any) -> list[DeviceInfo]:
             raise UserError(
                 f"`execution.gpus` must name GPUs of this machine, but got {each!r}; it has {len(devices)}."
             )
+        if match[0] in found:
+            raise UserError(f"`execution.gpus` must name each GPU once, but {each!r} is named before.")
         found += match[:1]
     return found or devices[:1]
 

@@ -83,7 +83,7 @@ def _load(context: SweepContext, trials: TrialRunner) -> Unfinished:
     entries = list(journal.trials())
     unfinished = enter_trials(trials.table, journal, entries)
     rounds = [entry for place in (EARLY, CONFIRM) for entry in journal.rounds(place)]
-    # Every process looks up the machine and the data for itself, within its own time.
+    # Every supervisor probes the machine and looks up the data anew, within its own time.
     setup = [each for each in journal.setup() if each.job.runner not in (PROBE_RUNNER, PREPARE_RUNNER)]
     ended = [each for each in (*entries, *rounds, *setup) if each.outcome]
     spans = ((each.job.asked_at, seconds_of(each.job, each.outcome)) for each in ended if each.outcome)
@@ -131,7 +131,7 @@ def _baseline(context: SweepContext, trials: TrialRunner, unfinished: Unfinished
     found = record.measurement.diagnosis if record.measurement else None
     if found is not None and found.outside:
         context.observer.line(
-            f"Outside of its folder, the script {', '.join(found.outside)}. So does every trial."
+            f"Outside its folder, the script {', '.join(found.outside)}. Every trial does the same."
         )
 
 

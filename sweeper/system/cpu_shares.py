@@ -18,8 +18,8 @@ Unit = tuple[int, ...]
 def shares(near: Sequence[Collection[int]]) -> list[tuple[int, ...]]:
     """Returns the logical cores of each slot, the same number for every slot.
 
-    A trial then measures the same on every slot. Slots share no physical core while there are enough of
-    them. A quota is divided evenly, and a slot gets separate physical cores first.
+    A trial then measures the same on every slot. Slots share a physical core only if there are too few.
+    A CPU quota is divided evenly and spent on separate physical cores before sibling threads.
 
     Args:
         near: For each slot, the cores near its GPU as the driver reports them; empty if unknown. Used

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from urllib.parse import unquote
 
 MIN_SECRET_LENGTH = 8
-"""Minimum length of a value that is struck; shorter values may be common words."""
+"""Minimum length of a value that is masked; shorter values may be common words."""
 MAX_SHOWN = 8
 
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")

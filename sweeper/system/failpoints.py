@@ -1,4 +1,4 @@
-"""Marks points where a test can make a process die immediately; outside such a test, it does nothing."""
+"""Defines points at which a test can kill the process; outside such a test, they do nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEEPER_POINTS = ("ended", "committed")
 
 
 def failpoint(point: str) -> None:
-    """Ends this process by SIGKILL if the file says so; passes are counted over all processes of a sweep."""
+    """Kills this process if the file says so; passes are counted across all processes of a sweep."""
     path = os.environ.get(CRASH_AT)
     if path is None:
         return

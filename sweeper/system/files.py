@@ -1,4 +1,4 @@
-"""Writes files atomically and durably: readers see all or nothing, power cuts lose nothing."""
+"""Writes files atomically and durably: readers see all or nothing, and a power cut loses nothing."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def remove_temporaries(folder: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes an encoded value atomically; NaN never reaches the file."""
+    """Writes an encoded value atomically; raises ValueError for NaN and infinity."""
     write_atomic(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
@@ -98,7 +98,7 @@ def read_json(path: Path) -> Any:
 
 @contextlib.contextmanager
 def ours(path: Path, remedy: str) -> Iterator[None]:
-    """Turns an error from reading a damaged file of ours into a one-line message.
+    """Turns an error from reading one of sweeper's files into a one-line message.
 
     Args:
         remedy: What the user should do, in the imperative, without a full stop.

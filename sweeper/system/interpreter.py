@@ -10,10 +10,10 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def python_module(name: str, *arguments: str) -> list[str]:
-    """Returns the command that runs a module of sweeper, and of the sweeper that runs now.
+    """Returns the command that runs a module of this very installation of sweeper.
 
-    Files in the current folder do not stand in for modules: a project may have a `queue.py`, or a clone
-    named `sweeper`. Only a checkout that runs from its own folder is found there, installed or not.
+    The current folder is not searched for modules: a project may contain a `queue.py`, or a clone named
+    `sweeper`. The exception is a checkout of sweeper that runs from its own folder, installed or not.
     """
     options = ["-m"] if Path.cwd() == _CHECKOUT else ["-P", "-m"]
     return [sys.executable, *options, name, *arguments]

@@ -59,7 +59,7 @@ def bind(node: int, among: Mapping[int, frozenset[int]]) -> None:
     if number is None:
         return
     mask = ctypes.c_ulong(1 << node)
-    # Containers may forbid this. By default, too, memory is of the node whose core asks for it first.
+    # Containers may forbid this. Without it, memory still comes from the node of the core that first uses it.
     ctypes.CDLL(None).syscall(number, _PREFERRED, ctypes.byref(mask), ctypes.c_ulong(8 * ctypes.sizeof(mask)))
 
 

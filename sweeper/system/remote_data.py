@@ -33,7 +33,7 @@ MARKS = (
 """Fields by which file systems identify a file's content or change, the most specific first."""
 
 SAME_START_SECONDS = 60.0
-"""Time for which a list of files holds: a start asks several times, and the answers must be one."""
+"""How long a list of files stays valid: a start asks several times and must get the same answer."""
 
 Say = Callable[[str], None]
 
@@ -59,7 +59,7 @@ class _Listing:
     """The files at an address, with the file system that opens them.
 
     Attributes:
-        note: A line for the user about where the list is from; empty if it is the address itself.
+        note: A line for the user if the list is from a local copy; empty if it is from the address.
     """
 
     system: Any
@@ -79,7 +79,7 @@ class _UnreachableError(UserError):
         self.why = _shown(str(error).strip().partition("\n")[0]) or type(error).__name__
         super().__init__(
             f"`data.path` {_shown(address)!r} cannot be reached: {self.why}. Check the address, the network "
-            "and your credentials, or copy the data yourself and give its folder."
+            "and your credentials, or copy the data yourself and name its folder."
         )
 
 
@@ -101,7 +101,7 @@ def local_copy(address: str, say: Say) -> Path:
     """Returns the local copy of the data at an address, made on the first call.
 
     An interrupted copy resumes with the files that are missing. If a file changes at the address, the
-    data is copied again, to another folder. If the address cannot be reached, the latest copy serves.
+    data is copied again, to another folder. If the address cannot be reached, the latest copy is used.
 
     Args:
         say: Takes a line for the user.
@@ -134,7 +134,7 @@ def check_room(folder: Path, needed: int, what: str) -> None:
     """Checks that the disk of a folder in the data cache has room for `needed` more bytes.
 
     Args:
-        what: What needs them, to begin the message.
+        what: The subject of the message: what needs these bytes.
 
     Raises:
         UserError: It has too little room.
@@ -144,7 +144,7 @@ def check_room(folder: Path, needed: int, what: str) -> None:
     if needed > free:
         raise UserError(
             f"{what} needs {_gib(needed)}, but {folder} has room for {_gib(free)}. "
-            f"Name another folder in ${CACHE}."
+            f"Set ${CACHE} to a folder on another disk."
         )
 
 
@@ -175,13 +175,13 @@ def _latest_copy(address: str) -> tuple[_Listing, float] | None:
     """Returns the files of the latest complete copy of an address, and when it was made."""
     found: list[tuple[float, _Listing]] = []
     for path in data_cache().glob(f"*/{ABOUT}"):
-        # Another copy's file may be damaged, or be removed now.
+        # Another copy's file may be damaged, or may be removed at this moment.
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             about = read_json(path)
             files = [
                 Remote(each["path"], each["name"], each["size"], each["mark"]) for each in about["files"]
             ]
-            # The folder's name is compared: the address in the file lacks what may be secret.
+            # The folder's name is compared, because the address in the file lacks any secret parts.
             if path.parent.name == _digest(address, files):
                 found.append((path.stat().st_mtime, _Listing(None, about["is_file"], files)))
     at, listing = max(found, key=lambda each: each[0], default=(0.0, None))
@@ -212,22 +212,24 @@ def _listed(address: str) -> _Listing:
         ) from error
     except ValueError as error:
         raise UserError(
-            f"`data.path` must be a path or an address that fsspec knows, but {kind}:// is none ({error})."
+            f"`data.path` must be a path or an address that fsspec supports, but got {kind}:// ({error})."
         ) from error
     except Exception as error:
         # The type of the error depends on the file system.
         raise _UnreachableError(address, error) from error
+    if outside := [path for path in found if ".." in _name(path, root).split("/")]:
+        raise UserError(f"`data.path` must not have files with `..` in their names, but got {outside[0]!r}.")
     files = [
         Remote(path, _name(path, root), int(info.get("size") or 0), _mark(info))
         for path, info in sorted(found.items())
         if info.get("type", "file") == "file"
     ]
     if not files:
-        raise UserError(f"`data.path` must have data, but there is nothing at {_shown(address)!r}.")
+        raise UserError(f"`data.path` must name data, but there is nothing at {_shown(address)!r}.")
     if is_file and found[root].get("mimetype") == "text/html":
         raise UserError(
             f"`data.path` must name data, but {_shown(address)!r} is an HTML page. Name a file, use a "
-            "protocol that lists folders (s3://, hf://), or copy the data yourself and give its folder."
+            "protocol that lists folders (s3://, hf://), or copy the data yourself and name its folder."
         )
     return _Listing(system, is_file, files)
 
@@ -262,7 +264,7 @@ def _copy(found: _Listing, place: Path, address: str, say: Say) -> None:
 
     files = found.files
     total = sum(file.size for file in files)
-    # A copy that was cut off has left files, and parts of files that are written again in their place.
+    # An interrupted copy leaves whole files, and parts of files that are written again from the start.
     there = sum(each.stat().st_size for each in place.rglob("*") if each.is_file())
     check_room(place.parent, total - there, address)
     say(f"Copying {_gib(total)} in {len(files):,} file{'s'[: len(files) > 1]} from {address}, once.")
@@ -289,7 +291,7 @@ def _copy(found: _Listing, place: Path, address: str, say: Say) -> None:
             if isinstance(error, UserError) or not isinstance(error, Exception):
                 raise
             raise UserError(
-                f"copying {address} failed: {error}. The same command goes on from there."
+                f"copying {address} failed: {error}. Run the same command again to resume."
             ) from error
     seconds = time.monotonic() - began
     about = [{**asdict(file), "sha256": each} for file, each in zip(files, digests, strict=True)]
@@ -300,7 +302,8 @@ def _copy(found: _Listing, place: Path, address: str, say: Say) -> None:
 def _copy_file(system: Any, file: Remote, to: Path, advance: Callable[[int], object]) -> str:
     """Copies a file, unless a copy exists, and returns its SHA-256 digest."""
     found = hashlib.sha256()
-    if to.exists():
+    # After a power cut, a file may be shorter than it was.
+    if to.exists() and to.stat().st_size == (file.size or to.stat().st_size):
         with to.open("rb") as known:
             while chunk := known.read(CHUNK):
                 found.update(chunk)
@@ -313,8 +316,10 @@ def _copy_file(system: Any, file: Remote, to: Path, advance: Callable[[int], obj
             found.update(chunk)
             here.write(chunk)
             advance(len(chunk))
+        here.flush()
+        os.fsync(here.fileno())
     if file.size and part.stat().st_size != file.size:
-        raise OSError(f"{file.path} has {file.size:,} bytes, but {part.stat().st_size:,} came")
+        raise OSError(f"{file.path} has {file.size:,} bytes, but {part.stat().st_size:,} were received")
     os.replace(part, to)
     return found.hexdigest()
 

@@ -29,7 +29,7 @@ def kind_of(text: str) -> str:
 
 
 def struck(text: str, secrets: Collection[str] = ()) -> str:
-    """Returns `text` with secrets, and anything shaped like one, as `***`; a URL keeps its user."""
+    """Returns `text` with secrets, and anything shaped like one, masked; a URL keeps its user."""
     for value in sorted(secrets, key=len, reverse=True):
         text = text.replace(value, STRUCK)
     for shape in _SHAPES.values():
@@ -38,7 +38,7 @@ def struck(text: str, secrets: Collection[str] = ()) -> str:
 
 
 def struck_tree(tree: Any, secrets: Collection[str] = ()) -> Any:
-    """Returns a JSON value with secrets struck from every string; keys stay as they are."""
+    """Returns a JSON value with secrets masked in every string; keys stay as they are."""
     if isinstance(tree, str):
         return struck(tree, secrets)
     if isinstance(tree, Mapping):
@@ -49,7 +49,7 @@ def struck_tree(tree: Any, secrets: Collection[str] = ()) -> Any:
 
 
 class Striker:
-    """Strikes values and passwords in URLs from a stream of bytes, wherever its chunks are cut."""
+    """Masks values and passwords in URLs in a stream of bytes, wherever its chunks are cut."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         # Longest first: one may be the beginning of another.

@@ -1,7 +1,7 @@
 """The table of probes that sample every trial.
 
-A new probe is one file and one row. A third party's probe is a class that derives from `Probe` and
-is an entry point in `sweeper.probes`. It is used wherever it is installed, on a cluster's workers too.
+A new probe is one file and one row. A third-party probe is a class derived from `Probe`, registered as
+an entry point in `sweeper.probes`. It is used wherever it is installed, including a cluster's workers.
 The server looks for entry points once, before it forks keepers; keepers use the cached answer.
 """
 
@@ -52,7 +52,7 @@ def added_names() -> tuple[str, ...]:
 
 
 class AddedProbe(Probe):
-    """A third-party probe: the thread that reads it loads it, and stops after its first error.
+    """A third-party probe: loaded in the thread that reads it, given up after its first error.
 
     Its series start with its name, so that they cannot be confused with another probe's.
     """
@@ -93,7 +93,7 @@ class AddedProbe(Probe):
             self._try(lambda: self._probe.close())
 
     def _try(self, call: Callable[[], Any]) -> Any:
-        """Returns the result of `call`; None if it raises, and from then on."""
+        """Returns the result of `call`; None if it raises, or if an earlier call did."""
         if self._is_given_up:
             return None
         try:

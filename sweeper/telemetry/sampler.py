@@ -60,9 +60,9 @@ class Sampler:
     def means(self, window: Window) -> Mapping[str, float]:
         """Returns the means over a window that has just ended.
 
-        Values that are only read between windows are read now: they are of the time since the last such
-        reading, so one inside the window is of the time before it. A hanging probe is waited for only once,
-        and briefly.
+        Values that are only read between windows are read now. Each covers the time since the previous such
+        reading, so one that was read inside the window covers the time before it. A hanging probe is waited
+        for only once, and briefly.
         """
         self.look_around()
         for watch in self._watches:

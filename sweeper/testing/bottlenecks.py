@@ -4,7 +4,7 @@ input     each row is decoded for a while before it is handed over (processor wo
 compute   a wide network on data in memory
 sync      each step waits for an answer from another process
 
-`model.slower` makes each step longer by that share of itself.
+`model.slower` makes each step longer by that share.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ class LoaderConformance:
     def test_a_source_gives_the_batches_that_its_tensors_would(
         self, start: Any, config: LoaderConfig, subset: Tensor | None
     ) -> None:
-        """A loader whose samples lie on the device refuses a source instead."""
+        """A loader that keeps its samples on the device refuses a source instead."""
         many = torch.arange(LENGTH if subset is None else 300)
         samples = Samples.of(Table({"i": many, "x": many * 0.5}), subset)
         if traits(config.kind).is_resident:

@@ -4,8 +4,8 @@ model.hidden        0: a linear model; more: one hidden layer of that width
 model.kind          `dense`, or `lstm`: a recurrent layer alone
 model.dropout       share of hidden units left out in training
 model.fault         a name of `sweeper.testing.faults`, `nan` (the loss) or `inf` (every gradient)
-model.fault_at      the training step at which it happens, counted from 0; `nan` and `inf` last from there on
-model.first_seconds how long the first training step takes beyond its own time
+model.fault_at      the training step at which it happens, counted from 0; `nan` and `inf` then persist
+model.first_seconds how much longer the first training step takes
 data.rows           training samples (2000)
 """
 

@@ -1,7 +1,7 @@
 """Reads and writes surfaces: fully measured search spaces, which any strategy can replay in milliseconds.
 
 A surface is a file with one JSON object per line. The first says what was measured, and on which device
-(`Head`); each other one is a process (`Process`). `docs/surfaces.md` describes them.
+(`Head`); every further line is a process (`Process`). `docs/surfaces.md` describes them.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def head_of(path: Path) -> Head:
             head = decode(Head, json.loads(file.readline()))
     except (OSError, ValueError, DecodeError) as error:
         raise UserError(
-            f"A surface must be a file as docs/surfaces.md has it, but {path}: {error}"
+            f"A surface must be a file as described in docs/surfaces.md, but {path} is not: {error}"
         ) from error
     if head.schema != SCHEMA:
         raise UserError(f"The `schema` of a surface must be {SCHEMA!r}, but {path} has {head.schema!r}.")
@@ -208,12 +208,22 @@ def head_of(path: Path) -> Head:
 
 
 def processes_of(path: Path) -> Iterator[Process]:
-    """Yields the processes of a surface; an incomplete last line is left out."""
+    """Yields the processes of a surface; an incomplete last line is left out.
+
+    Raises:
+        UserError: A line is not a process.
+    """
     with path.open(encoding="utf-8") as file:
         next(file)
-        for line in file:
+        for number, line in enumerate(file, start=2):
             if line.endswith("\n"):
-                yield decode(Process, json.loads(line))
+                try:
+                    yield decode(Process, json.loads(line))
+                except (ValueError, DecodeError) as error:
+                    raise UserError(
+                        f"Each line of a surface must be a process, but line {number} of {path} is not:"
+                        f" {error}"
+                    ) from error
 
 
 def begin(path: Path, head: Head) -> None:
@@ -244,7 +254,7 @@ class RecordedSurface:
     """Answers trials from recorded cells, with recorded noise; for `ReplayLauncher`.
 
     A trial's noise depends on the seed, the configuration and the number of requests for it, so that a
-    sweep that is interrupted and continued finds the same.
+    sweep that is interrupted and continued gets the same noise.
     """
 
     def __init__(
@@ -260,7 +270,7 @@ class RecordedSurface:
 
     @property
     def device(self) -> DeviceInfo:
-        """The device it stands for: one with as much memory as the limit says."""
+        """The device that it simulates, with as much memory as the limit."""
         memory = 0.0 if math.isinf(self.limit_gib) else self.limit_gib
         return DeviceInfo(kind="cuda", name="recorded", uuid="GPU-recorded", memory_gib=memory)
 

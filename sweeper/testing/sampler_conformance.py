@@ -25,7 +25,7 @@ from sweeper.search import Searcher
 from sweeper.spec import SweepSpec
 
 NUM_KNOWN, NUM_ASKS = 10, 5
-"""Numbers of trials before the first ask, because most samplers begin at random, and of asks."""
+"""Number of trials before the first ask, since most samplers begin at random, and number of asks."""
 SPACE: Mapping[str, Any] = {
     "batch_size": {"type": "int", "low": 64, "high": 1024, "log": True},
     "optimizer.lr": {"type": "float", "low": 1e-4, "high": 1e-2, "log": True},

@@ -105,7 +105,7 @@ Strategy = Callable[[Problem, int], Iterator[Step]]
 
 
 class Sampler(Protocol):
-    """The interface of another library's search: a class of some twenty lines."""
+    """The interface of another library's search: a class of about twenty lines."""
 
     def __init__(self, space: Mapping[str, BaseDistribution], seed: int) -> None:
         """Begins a search.
@@ -245,7 +245,7 @@ def _asked(sampler: Sampler) -> Mapping[str, Scalar] | None:
     try:
         return sampler.ask()
     except StopIteration:
-        # A library may give up so; in a generator, it would end in an error.
+        # A library may give up this way; inside a generator, this exception would become an error.
         return None
 
 

@@ -170,12 +170,12 @@ def written_into(page: str, text: str) -> str:
     """
     marks = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
     if not marks.search(page):
-        raise UserError(f"The page must have {BEGIN} and {END} around its table, but it has not.")
+        raise UserError(f"The page must have {BEGIN} and {END} around its table, but it does not.")
     return marks.sub(lambda _: f"{BEGIN}\n{text}\n{END}", page)
 
 
 def labelled(files: Sequence[Path]) -> dict[str, Problem]:
-    """Returns the surfaces by name; those of one name have their device's folder before it."""
+    """Returns the surfaces by name; a repeated name is prefixed with its device's folder."""
     problems = [Problem(read(path)) for path in files]
     names = [each.name for each in problems]
     labels = [
@@ -188,7 +188,7 @@ def labelled(files: Sequence[Path]) -> dict[str, Problem]:
 def main(
     files: Annotated[list[Path], typer.Argument(help="Recorded surfaces.")],
     strategies: Annotated[
-        list[str], typer.Option("--with", help="Strategies; each costs some minutes a surface.")
+        list[str], typer.Option("--with", help="Strategies; each takes a few minutes per surface.")
     ] = list(STRATEGIES),  # noqa: B006
     seeds: Annotated[int, typer.Option(min=1, help="Searches of each strategy on each surface.")] = 20,
     into: Annotated[Path | None, typer.Option(help="A page whose table is replaced.")] = None,

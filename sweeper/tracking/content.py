@@ -32,7 +32,7 @@ UID_TAG = "sweeper.uid"
 _DIGITS = 5
 _OTHER = {"result": "infeasible", "infeasible": "result"}
 _TWICE = ("gpu_mem_peak_fraction", "cpu_util_pct_p50", "cpu_util_pct_p95")
-"""Metrics that are not shown: thirty figures per trial are enough, and others say the same."""
+"""Metrics that are not shown: thirty figures per trial are enough, and others show the same."""
 
 
 class Point(NamedTuple):

@@ -11,7 +11,7 @@ from sweeper.tracking.tracker import RefusedError, RejectedError
 from sweeper.tracking.uri import Place
 
 _LATER = (404, 408, 409, 425, 429)
-"""HTTP statuses 4xx after which a retry may succeed; 404 occurs if the store was replaced."""
+"""4xx HTTP statuses after which a retry may succeed; 404 occurs if the store was replaced."""
 
 
 @contextlib.contextmanager

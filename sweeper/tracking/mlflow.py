@@ -125,7 +125,7 @@ class MlflowTracker:
         assert self._sweep is not None, "`open` comes before `send`"
         client = self._client or self._connect(self._sweep)
         try:
-            with reported(f"MLflow did not take `{text(label)}`", self._place):
+            with reported(f"MLflow did not accept `{text(label)}`", self._place):
                 run = self._find(client, uid)
                 if run is None:
                     run = self._create(client, uid, label, content, {})
@@ -188,7 +188,7 @@ class MlflowTracker:
 
     def _connect(self, sweep: SweepInfo) -> MlflowClient:
         connect = client_class()
-        with reported(f"MLflow did not take the sweep `{sweep.name}`", self._place):
+        with reported(f"MLflow did not accept the sweep `{sweep.name}`", self._place):
             if not self._place.uri:
                 # MLflow tries for two minutes to open a read-only file; this fails immediately.
                 self._home.mkdir(parents=True, exist_ok=True)

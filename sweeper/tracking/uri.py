@@ -51,7 +51,7 @@ class Place:
     @property
     def shown(self) -> str:
         """The URI without user and password."""
-        return re.sub(r"[^/\s]*@", "", self.uri)
+        return re.sub(r"(^|://)[^/?#\s]*@", r"\1", self.uri)
 
     @property
     def netloc(self) -> str:

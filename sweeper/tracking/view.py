@@ -18,7 +18,7 @@ VIEW_KEY = "sweeper"
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
 
 _NAME = ("attributes.`Run Name`", 220)
-_CREATED = ("runDateAndNestInfo", 45)  # The mark of a failed run, and an age that nobody needs.
+_CREATED = ("runDateAndNestInfo", 45)  # Marks failed runs; also shows an age that nobody needs.
 _SPEED = "result/throughput"
 _LOSS = "result/val_loss"
 # From each group, the first metric that the sweep has. At these widths no header is truncated.

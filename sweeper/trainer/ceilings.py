@@ -28,7 +28,7 @@ from sweeper.trainer.pipeline import Samples
 from sweeper.trainer.probe import lacks, lacks_compiler
 
 SECONDS = 0.2
-"""Seconds for each figure; the best repeat counts, because disturbance only ever slows down."""
+"""Seconds for each figure; the best repeat counts, because a disturbance only ever adds time."""
 
 STRETCH_SECONDS = 0.02
 COMPILE_SECONDS = 30.0

@@ -110,6 +110,13 @@ def save_best(folder: Path, model: nn.Module, facts: Mapping[str, Any]) -> None:
     _appear(making, folder / BEST)
 
 
+def recover_best(folder: Path) -> None:
+    """Restores the earlier best weights if `save_best` was cut off while it replaced them."""
+    old = _replaced(folder / BEST)
+    if old.exists() and not (folder / BEST).exists():
+        old.rename(folder / BEST)
+
+
 def restore(checkpoint: Path, stepper: Stepper) -> None:
     """Restores the stepper, except for random numbers (see `restore_random`)."""
     from safetensors.torch import load_model
@@ -147,7 +154,7 @@ def restore_random(checkpoint: Path, device: torch.device) -> None:
 def _state(checkpoint: Path) -> dict[str, Any]:
     if not (checkpoint / STATE).exists() and (checkpoint / _PICKLED).exists():
         raise UserError(
-            f"{checkpoint / _PICKLED} is a pickle of an older sweeper, and reading it could run any code."
+            f"{checkpoint / _PICKLED} is a pickle of an older sweeper; reading it could run arbitrary code."
             " Start a new run with `--new`, or finish this one with the version that started it."
         )
     state: dict[str, Any] = tensors.read(checkpoint / STATE)
@@ -196,13 +203,18 @@ def _appear(making: Path, final: Path) -> None:
     """Gives a folder, whose files are on disk, its final name; replaces a folder of that name."""
     _fsync(making)
     # A folder cannot be renamed over another; one of the two is always complete.
-    old = final.with_name(f"{_MAKING}-old-{final.name}")
+    old = _replaced(final)
     if final.exists():
         shutil.rmtree(old, ignore_errors=True)
         final.rename(old)
     making.rename(final)
     shutil.rmtree(old, ignore_errors=True)
     _fsync(final.parent)
+
+
+def _replaced(final: Path) -> Path:
+    """Returns the name of a folder while another takes its place."""
+    return final.with_name(f"{_MAKING}-old-{final.name}")
 
 
 def _fsync(path: Path) -> None:

@@ -140,7 +140,7 @@ def canary_ms() -> float:
 def undisturbed_canary_ms() -> float:
     """Returns `canary_ms`, or 0 if this process's own loader ran at the same time.
 
-    After a window, refilling the queues slows the canary, which is no outside disturbance.
+    After a window, refilling the queues slows the canary, which is not an outside disturbance.
     """
     before = _helper_seconds()
     found = canary_ms()

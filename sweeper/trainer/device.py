@@ -41,8 +41,8 @@ def open_device(name: str, rank: int = 0) -> torch.device:
 def num_visible() -> int:
     """Returns how many CUDA devices this process can use.
 
-    Until CUDA has started, torch counts as NVML does, which also lists GPUs that CUDA leaves out: split
-    into instances, or not shared by MPS.
+    Until CUDA has started, torch asks NVML, which also counts GPUs that CUDA leaves out: those split into
+    instances, or not shared by MPS.
     """
     if torch.cuda.device_count():
         torch.cuda.init()
@@ -65,7 +65,7 @@ def apply(config: TrialConfig, device: torch.device) -> None:
     threads = usable_cpus() // config.device.count
     if config.device.numa == "near":
         _attempt("device.numa", lambda: _stay_near(device))
-        # Bound to their nodes, ranks share the cores only with those on the same node.
+        # Ranks are bound to their nodes, so each shares cores only with the ranks on its node.
         threads = min(threads, usable_cpus() // _num_near(device, config.device.count))
     torch.set_num_threads(config.device.cpu_threads or max(1, threads))
     if config.device.malloc == "retain":
@@ -109,10 +109,10 @@ def _node_of(gpu: torch.device) -> int | None:
 
 
 def _num_near(device: torch.device, count: int) -> int:
-    """Returns how many of a trial's `count` ranks belong to the same memory node as that of `device`."""
+    """Returns how many of a trial's `count` ranks are on the memory node of `device`."""
     if device.type != "cuda":
         return count
-    # A check of a configuration may have fewer GPUs than it asks for.
+    # A check may run on fewer GPUs than the configuration asks for.
     nodes = [_node_of(torch.device("cuda", rank)) for rank in range(min(count, num_visible()))]
     return nodes.count(nodes[device.index])
 
@@ -135,7 +135,7 @@ _SEGMENTS = re.compile(r"expandable_segments\s*:\s*(True|False)")
 
 
 def _expand_segments(asked: bool) -> None:
-    """Has the allocator's blocks grow if `asked`, unless the user's own variable decides that."""
+    """Lets the allocator's segments grow if `asked`, unless the user's own variable decides that."""
     variable = next((name for name in ALLOCATOR if name in os.environ), "")
     given = os.environ.get(variable, "")
     if decided := _SEGMENTS.findall(given):
@@ -156,7 +156,7 @@ _retaining = False
 def retain_memory() -> None:
     """Makes the C library keep freed memory for the next allocation, for the rest of this process.
 
-    By default it returns blocks of some MiB to the kernel, and each step faults them in again,
+    By default it returns blocks of a few MiB to the kernel, and each step faults them in again,
     cleared: an LSTM (hidden 128, sequence 30, batch 256) on one core took 8,800 page faults per
     step, a third of its time. Only glibc supports this.
     """

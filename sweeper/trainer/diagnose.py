@@ -1,6 +1,6 @@
 """Measures the parts of a step separately (loader, device, host), for the verdict.
 
-None of this is inside a window. Each part runs for a tenth of a second, and for at least one step.
+None of this runs inside a window. Each part runs for a tenth of a second, and for at least one step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DISTURBED = 0.1
 def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
     """Returns separate measurements of the parts of a step of `step_s` seconds.
 
-    With several devices, these are only the measurements that need no step on a single device.
+    With several devices, measurements that need a step on a single device are left out.
     """
     stepper, loader = timing.stepper, timing.loader
     device = stepper.device
@@ -107,7 +107,7 @@ def _blocked(timing: Timing) -> float:
 
 
 def _fits(samples: Samples, device: torch.device, memory_fraction: float) -> bool:
-    """Returns whether the training data would fit on the device in addition to present data."""
+    """Returns whether the training data would fit on the device in addition to what is there."""
     if samples.on_host:
         return False
     if device.type == "cuda":

@@ -81,7 +81,9 @@ def _step(stepper: Stepper, loader: Loader) -> tuple[float, float]:
     devices.synchronize(stepper.device)
     seconds = time.perf_counter() - began
     if not math.isfinite(loss):
-        raise TrialFailedError(FailureKind.NON_FINITE, f"the training loss is {loss} within {STEPS} steps")
+        raise TrialFailedError(
+            FailureKind.NON_FINITE, f"the training loss became {loss} within {STEPS} steps"
+        )
     return loss, seconds
 
 

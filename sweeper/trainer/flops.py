@@ -24,8 +24,8 @@ def measured(stepper: Stepper, loader: Loader) -> dict[str, Any]:
     """Returns the operations per sample of a step, and those per second of a matrix product.
 
     The operations of a step are torch's count for matrix products, convolutions and attention; None if
-    torch counts none. Activations that are computed again count as well. The matrix product is in the step's
-    precision, and in bf16 for float8.
+    torch counts none. Recomputed activations count as well. The matrix product is in the step's precision,
+    and in bf16 for float8.
     """
     handed = loader.next()
     batch = loader.materialise(loader.to_device(handed.batch), handed.length)

@@ -14,15 +14,15 @@ MULTIPLE = 16
 
 
 def lacks_fp8(capability: str) -> str:
-    """Returns what float8 needs but cannot find here; empty if it has everything.
+    """Returns why float8 cannot be used here; empty if it can.
 
     Args:
-        capability: The GPU's compute capability, as `8.9`; empty without a GPU.
+        capability: The GPU's compute capability, such as `8.9`; empty without a GPU.
     """
     if not capability:
         return "float8 needs an NVIDIA GPU"
     if tuple(map(int, capability.split("."))) < MIN_CAPABILITY:
-        return f"no float8 at compute capability {capability}: it came with 8.9"
+        return f"float8 needs compute capability 8.9, but this GPU has {capability}"
     if importlib.util.find_spec("torchao") is None:
         return "torchao is not installed (`pip install 'sweeper[fp8]'`)"
     return ""
@@ -38,7 +38,7 @@ def use_fp8(model: nn.Module, *, emulated: bool = False) -> int:
     """
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
-    # torchao would not change a model that is a layer itself, but return another.
+    # If the model itself is a linear layer, torchao returns a new one instead of changing it.
     taken = {
         name
         for name, layer in model.named_modules()
@@ -49,7 +49,7 @@ def use_fp8(model: nn.Module, *, emulated: bool = False) -> int:
     }
     convert_to_float8_training(
         model,
-        # The gradient's product is over the rows of a batch, whose number may be any.
+        # The gradient's product is over the rows of a batch, which may be any number.
         config=Float8LinearConfig(emulate=emulated, pad_inner_dim=True),
         module_filter_fn=lambda _, name: name in taken,
     )

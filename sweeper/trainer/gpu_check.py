@@ -274,7 +274,7 @@ def _stack() -> Iterator[tuple[str, int]]:
 
 
 class _Functions(TorchFunctionMode):
-    """Sees calls that become no operator on `meta`: tensors read as text or numpy, indexing by lists."""
+    """Intercepts calls that reach no operator on `meta`: tensors read as text or numpy, indexing by lists."""
 
     def __init__(self, watch: _Watch) -> None:
         super().__init__()
@@ -295,7 +295,8 @@ class _Functions(TorchFunctionMode):
                 self._watch.waits(
                     "indexing by a list copies it to the GPU in each step; use a slice or a buffer"
                 )
-        if func in _RECURRENT and isinstance(args[2], list | tuple) and args[0].is_meta:
+        # The data of a packed sequence has two axes, and its batch sizes must match.
+        if func in _RECURRENT and args[0].is_meta and args[0].dim() == 3:
             return _shortened(func, *args)
         result = func(*args, **kwargs)
         made = func in (torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor)
@@ -324,7 +325,7 @@ def _has_list(index: Any) -> bool:
 
 
 class _Operators(TorchDispatchMode):
-    """Sees each operator, forward and backward, with the devices of its tensors."""
+    """Intercepts each operator, forward and backward, with the devices of its tensors."""
 
     def __init__(self, watch: _Watch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -411,7 +412,7 @@ class _Operators(TorchDispatchMode):
         shapes = ", ".join(str(list(tensor.shape)) for tensor in host)
         self._watch.fails(
             f"`{name}` gets a tensor on the GPU and one on the CPU ({shapes}); "
-            "create it with `device=`, or register it as a buffer of the model"
+            "create the latter with `device=`, or register it as a buffer of the model"
         )
 
         def moved(leaf: Any) -> Any:

@@ -41,7 +41,7 @@ def queued(
 
     The device is blocked while the host launches; it then works through the steps without a gap.
     Launches after the end of the block do not count: a host that waits (for the device, or because
-    a thousand launches fill the queue) only continues once it ends. (None, None) if none are left.
+    a thousand launches fill the queue) only continues after the block. (None, None) if none are left.
 
     Args:
         turn: Steps from one optimiser step to the next.

@@ -110,7 +110,7 @@ class CapturedStep:
             while isinstance(chain[-1].__context__, RuntimeError):
                 chain.append(chain[-1].__context__)
             for each in chain:
-                # A graph takes memory from the driver, too, whose errors are of other classes.
+                # A graph also takes memory from the driver, whose errors are of other classes.
                 if isinstance(each, torch.OutOfMemoryError) or _NO_MEMORY.search(str(each)):
                     raise torch.OutOfMemoryError(str(each)) from error
             cause = chain[-1]

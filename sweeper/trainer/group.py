@@ -92,7 +92,7 @@ class Group:
         for descriptor in descriptors:
             poller.register(descriptor, select.POLLIN)
         poller.poll()
-        # An error of all ranks is rank 0's to report.
+        # If all ranks fail, rank 0 reports the error.
         if not self._closing.wait(GRACE_SECONDS):
             self.share_fate()
 
@@ -113,7 +113,7 @@ class Group:
             return
         # A killed rank comes first: others may have ended because of it.
         rank, number = max(ended.items(), key=lambda item: item[1])
-        how = f" by {signal.Signals(number).name}" if number else ", by an error"
+        how = f" by {signal.Signals(number).name}" if number else " with an error"
         print(f"rank {rank} of {self.size} ended early{how}", flush=True)
         self._forget_store()
         if number:

@@ -73,7 +73,7 @@ def in_group(job: Job, following: Callable[[Group, int], None], leading: Callabl
     if job.device != "cpu" and count > room:
         raise TrialFailedError(
             FailureKind.UNSUPPORTED,
-            f"`device.count` must not exceed the {room} GPUs of a trial here, but got {count}",
+            f"`device.count` must not exceed the GPUs of a trial here ({room}), but got {count}",
         )
     with contextlib.closing(Group.start(count, following)) as group:
         try:

@@ -112,7 +112,7 @@ class Samples:
         row: `(i) -> one sample` for the `rows` loader, as from a hand-written `__getitem__`.
             The default indexes every tensor at `i`.
         lengths: Length of each sample (int64), if they differ. `gather` and `row` are then called
-            with `length=`, to which they pad: one of a few, never less than the sample's own.
+            with the `length=` to pad to: one of a few values, never less than the sample's own.
         on_host: Whether `gather` reads from elsewhere than `tensors` and returns host tensors.
     """
 

@@ -73,7 +73,7 @@ def _store(folder: Path, prepared: Prepared, *, from_source: bool) -> None:
         for name, array in prepared.arrays.items():
             with open(temporary / f"{name}.npy", "wb") as file:
                 np.save(file, np.asarray(array, order="C"), allow_pickle=False)
-                # The folder is never made again, so its files must survive a power cut.
+                # The folder is never written again, so its files must survive a power cut.
                 file.flush()
                 os.fsync(file.fileno())
         write_json(

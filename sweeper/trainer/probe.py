@@ -61,7 +61,7 @@ def lacks(info: DeviceInfo) -> dict[str, str]:
 
 
 def lacks_compiler() -> str:
-    """Returns what torch.compile needs but cannot find here; empty if it has everything."""
+    """Returns why torch.compile cannot be used here; empty if it can."""
     if not any(map(shutil.which, ("gcc", "clang", "cc"))):
         return "no C compiler was found"
     if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
@@ -87,10 +87,10 @@ def _lacks_cpu() -> dict[str, str]:
         "precision.tf32=True": "TF32 is an NVIDIA format",
         "loader.pin_memory=True": "pinned memory is for copies to a GPU",
         "compile.cudnn_benchmark=True": "cuDNN is for NVIDIA GPUs",
-        "compile.mode=reduce-overhead": "CUDA graphs need a GPU; without one it is the same as `default`",
+        "compile.mode=reduce-overhead": "CUDA graphs need a GPU; without one, this is the same as `default`",
         "compile.mode=graph": "CUDA graphs need a GPU",
         "precision.amp=fp8": lacks_fp8(""),
-        "device.expandable_segments=True": "it is about a GPU's memory",
+        "device.expandable_segments=True": "expandable segments are for GPU memory",
     }
     if not flags & {"avx512_bf16", "amx_bf16"}:
         lacks["precision.amp=bf16"] = "this CPU has no bf16 arithmetic"

@@ -7,7 +7,7 @@ A resumed run continues from a checkpoint exactly like an uninterrupted one, unl
 false: batches by their number, random numbers from the checkpoint, and the history cut to its length at the
 checkpoint. With several devices, a checkpoint has the first one's random numbers and accumulated gradients.
 The others continue with new random numbers, as does the dropout inside cuDNN's recurrent layers, whose state
-torch does not give out.
+torch does not expose.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def run(job: Job, progress: Progress) -> Report:
         TrialFailedError: The loss is not finite, or the configuration cannot run here.
     """
     assert job.training is not None
+    checkpoints.recover_best(Path(job.training.folder))
     found = checkpoints.newest(Path(job.training.folder))
     begin = checkpoints.position_of(found)
 
@@ -102,7 +103,7 @@ class _Run:
         self.folder = Path(self.plan.folder)
         self.at = begin
         self.began = time.perf_counter()
-        # Before its configuration may limit them.
+        # Counted before the configuration may limit them.
         self.usable_cpus = usable_cpus()
         self.before = begin.seconds
         self.blocks: list[float] = []

@@ -40,7 +40,7 @@ def run(job: Job, progress: Progress) -> Report:
 def measure(pipeline: Pipeline, stepper: Stepper, plan: MeasurePlan) -> Quality:
     """Trains from the seed on exactly `quality_samples` samples in the seed's order, then validates.
 
-    With `plan.until_loss`, training ends after the first part whose loss is no higher.
+    With `plan.until_loss`, training ends after the first part whose validation loss is no higher.
 
     Batches are gathered on the device (or read from the host, if the data does not fit), whatever
     the trial's loader: the loss depends on the numerics only. The last batch may be smaller; it
@@ -145,7 +145,7 @@ def evaluated(pipeline: Pipeline, stepper: Stepper) -> Mapping[str, float]:
     """
     if pipeline.evaluate is None:
         return {}
-    # What else it does, and for how long, is up to the user.
+    # The user's function may take any time without a step.
     with _evaluating(stepper.model, stepper), stepper.progress.steps.paused():
         reported = pipeline.evaluate(stepper.model, (batch for batch, _ in _batches(pipeline.val, stepper)))
     try:

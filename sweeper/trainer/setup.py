@@ -28,8 +28,8 @@ def set_up(
     """
     device = devices.open_device(job.device, rank)
     devices.apply(job.config, device)
-    # Each slot has its own cache, so that compilation never waits for another slot's lock. Its first GPU
-    # names it: all eight UUIDs are too long for a folder's name.
+    # Each slot has its own cache, so that compilation never waits for another slot's lock. It is named
+    # after the slot's first GPU: all eight UUIDs are too long for a folder's name.
     own = job.device.partition(",")[0]
     watch = CompileWatch(job.config, Path(job.cache) / own if job.cache else None)
     prepared = prepare.load(job)

@@ -61,7 +61,7 @@ class ParquetSource:
         }
 
     def __getstate__(self) -> tuple[Path, tuple[str, ...]]:
-        """Returns what a loader worker maps the rows from; torch would copy them to shared memory."""
+        """Returns the files that a loader worker maps; torch would copy the rows to shared memory."""
         return self._folder, tuple(self._arrays)
 
     def __setstate__(self, state: tuple[Path, tuple[str, ...]]) -> None:
@@ -160,10 +160,10 @@ def _write_rows(
         opened = [ParquetFile(path) for path in files]
         for path, file in zip(files, opened, strict=True):
             if lacking := [name for name in wanted if name not in file.schema_arrow.names]:
-                raise UserError(f"{path} must have the column {lacking[0]!r}, but it has none of this name.")
+                raise UserError(f"{path} must have the column {lacking[0]!r}, but it has none of that name.")
         count = sum(file.metadata.num_rows for file in opened)
         size = count * sum(map(len, columns.values())) * np.dtype(dtype).itemsize
-        # A mapped file that the disk has no room for would end the trial by SIGBUS.
+        # Writing to a mapped file on a full disk would kill the trial with SIGBUS.
         check_room(folder.parent, size, "an uncompressed copy of `data.path`")
         arrays = {
             name: np.lib.format.open_memmap(
@@ -189,7 +189,7 @@ def _write_rows(
         os.rename(temporary, folder)
     except UserError:
         raise
-    except (ArrowException, ValueError) as error:
+    except (ArrowException, TypeError, ValueError) as error:
         raise UserError(f"`data.path` must have parquet files of numbers, but {error}.") from error
     except OSError:
         # Another process was first, with the same content.

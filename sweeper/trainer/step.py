@@ -65,7 +65,7 @@ def make_optimizer(
 
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:
-    """Returns the longest list in a model of layers that are all of one class and contain layers."""
+    """Returns a model's longest list of blocks: layers of one class that contain other layers."""
     found: list[nn.Module] = []
     for each in model.modules():
         if isinstance(each, nn.ModuleList | nn.Sequential) and len(each) > max(1, len(found)):
@@ -232,7 +232,8 @@ class Stepper:
         recomputes = config.activation_checkpointing and "activation_checkpointing" not in self.refused
         if recomputes and (why := self._cannot_recompute()):
             raise TrialFailedError(
-                FailureKind.UNSUPPORTED, f"`compile.mode: graph` with `activation_checkpointing`: {why}"
+                FailureKind.UNSUPPORTED,
+                f"`compile.mode: graph` cannot be combined with `activation_checkpointing` here: {why}",
             )
         if not config.optimizer.fused and (config.optimizer.name == "sgd" or self.scaler):
             raise TrialFailedError(
@@ -246,9 +247,9 @@ class Stepper:
         self.captured = self.capturing(loader.materialise, capture)
 
     def _cannot_recompute(self) -> str:
-        """Returns why activations cannot be computed again in a graph; empty if they can."""
+        """Returns why activations cannot be recomputed in a graph; empty if they can."""
         if torch.__version__ < "2.10":
-            return "needs torch 2.10 or newer, to read the generator's state during a capture"
+            return "it needs torch 2.10 or newer, to read the generator's state during a capture"
         if any(isinstance(each, nn.RNNBase) and each.dropout for each in self.model.modules()):
             # Setting the generator's state frees it while graphs still use it.
             return "cuDNN keeps a separate state for the dropout of recurrent layers"
@@ -294,7 +295,7 @@ class Stepper:
 
     def train_on(self, batch: Batch, clock: Clock, size: int) -> None:
         """Trains on a batch of `size` samples (on the device); a ragged one runs eagerly."""
-        # It is not worth a separate compilation or capture.
+        # A ragged batch is not worth a separate compilation or capture.
         if size == self.config.batch_size or not self.compiles:
             self.train(batch, clock, self.compiled)
             return
@@ -368,7 +369,7 @@ class Stepper:
         # A compiled module wraps the one that exchanges.
         inner = getattr(model, "_orig_mod", model)
         if not isinstance(inner, DistributedDataParallel) or self.config.ddp.static_graph:
-            # With a static graph, torch fails if the first backward pass is apart (pytorch#143580).
+            # With a static graph, torch fails if the first backward pass skips the exchange (pytorch#143580).
             return _NOTHING
         apart: contextlib.AbstractContextManager[None] = inner.no_sync()
         return apart

@@ -54,7 +54,7 @@ def read(path: Path) -> Any:
     from safetensors import SafetensorError, safe_open
 
     try:
-        # Read rather than mapped: a mapping would change with the file, and fail with its network.
+        # Read rather than mapped: a mapping would change with the file, and crash if its network fails.
         with safe_open(path, framework="pt", backend="pread") as file:
             described = json.loads((file.metadata() or {})[_TREE])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

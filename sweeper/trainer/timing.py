@@ -133,7 +133,7 @@ class Timing:
                     is_wanted = turns.wait(num_kept)
                 if not is_wanted:
                     return None
-                # The others' turns are not this one's neighbours.
+                # Starts the readings anew: the other trials' turns must not count as a disturbance.
                 progress.stage("window")
             # Queues that filled up during a pause are drained again, untimed: completely after the
             # long pause between turns; otherwise a partial drain is enough.

@@ -14,7 +14,7 @@ from sweeper.interventions.intervention import CHANGES_TRAINING, CLOSE, DRAWS, E
 from sweeper.scaffold.known_options import of_environment
 
 MIN_GAIN = 1.02
-"""Smallest speedup, at best, of a change that is tried."""
+"""A change is tried only if its largest possible speedup is at least this."""
 
 OF_ENVIRONMENT: Mapping[str, str] = {
     "device.malloc": EXACT,
@@ -25,11 +25,11 @@ OF_ENVIRONMENT: Mapping[str, str] = {
 }
 """Kinds of the changes that are made by environment variables alone."""
 _WHY = {
-    "device.malloc": "host memory is kept from step to step instead of given back",
-    "spinning": "idle threads stop to wait actively, and leave their core to others",
-    "pages": "host memory in huge pages, which are found faster, and lie as well in each process",
-    "allocator": "blocks of the GPU's memory grow, so that sizes that vary leave fewer gaps",
-    "threads": "fewer threads: small operations wait less for each other",
+    "device.malloc": "freed host memory is kept for the next step instead of being returned to the system",
+    "spinning": "idle threads stop spinning and free their core for others",
+    "pages": "host memory is in huge pages, which are faster to look up and vary less between processes",
+    "allocator": "blocks of GPU memory can grow, so that varying sizes leave fewer gaps",
+    "threads": "with fewer threads, small operations spend less time on synchronization",
 }
 
 
@@ -103,9 +103,9 @@ def possible(
         for rank, value in enumerate(each.choices):
             refused = each.refusal(value, found.observed) if hasattr(each, "refusal") else ""
             if not refused and most is not None and most < MIN_GAIN:
-                refused = f"{what}: {most:.3g}x at most"
+                refused = f"even {what}, it would be only {most:.3g}x as fast"
             if not refused and each.kind == DRAWS and not allow_other_draws:
-                refused = "rows that draw at random would draw other numbers; --allow-other-draws tries it"
+                refused = "its rows would draw other random numbers; to allow that, add --allow-other-draws"
             changes.append(
                 Change(
                     name=each.name,
@@ -147,9 +147,9 @@ def _batches(found: Measurement) -> Iterator[Change]:
 
 
 def _ceilings(found: Measurement) -> Iterator[tuple[str, tuple[float, str]]]:
-    """Yields the names of changes, each with its largest possible speedup and what it would save.
+    """Yields the names of changes, each with its largest possible speedup and the part it could save.
 
-    The speedup is that of a step without the part that the change could save.
+    The speedup is that of a step without this part.
     """
     diagnosis, parts = found.diagnosis, found.breakdown
     if not parts.step_s:

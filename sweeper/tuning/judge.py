@@ -123,7 +123,7 @@ def _ranks(one: Recorded, other: Recorded) -> Iterator[tuple[Sequence[Event], Se
 def _missing(one: Recorded, other: Recorded) -> str:
     if one.failure or other.failure:
         return one.failure or other.failure
-    return "" if _trainers(one) == _trainers(other) else "other processes train"
+    return "" if _trainers(one) == _trainers(other) else "different processes train"
 
 
 def _trainers(recorded: Recorded) -> set[str]:
@@ -139,7 +139,7 @@ def _too_short(first: Sequence[Event], second: Sequence[Event]) -> str:
     ended = [each[-1].get("end") if each else None for each in (first, second)]
     # A run that was cut off is compared as far as it got.
     if None not in ended and len(first) != len(second):
-        return "it ends after another number of steps"
+        return "it ends after a different number of steps"
     steps = min(sum("step" in event for event in each) for each in (first, second))
     return f"only {steps} steps were recorded" if steps < MIN_STEPS and None in ended else ""
 
@@ -163,7 +163,7 @@ def _kind(event: Event) -> str:
 def _what(left: Event, right: Event) -> str:
     kind = _kind(left)
     if kind != _kind(right):
-        return "it does other things"
+        return "it does something different"
     for name, words in (("random", "its draws of random numbers differ"), ("samples", "its samples differ")):
         if left.get(name) != right.get(name):
             return words
@@ -187,7 +187,7 @@ def _undrawn(event: Event) -> Event:
 
 
 def _noise(left: Event, right: Event, rounding: float) -> set[int]:
-    """Returns the indices of parameters whose gradients are only rounding: a bias before a batch norm."""
+    """Returns the indices of parameters whose gradients are mere rounding: a bias before a batch norm."""
     norms = [max(pair) for pair in zip(left.get("norms", ()), right.get("norms", ()), strict=False)]
     largest = max(norms, default=0.0)
     return {index for index, norm in enumerate(norms) if norm <= rounding**2 * largest}

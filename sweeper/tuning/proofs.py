@@ -17,7 +17,7 @@ from sweeper.tuning.changes import Change, environment
 from sweeper.tuning.judge import BEYOND, RACE, close, crossed, equal
 
 MIN_BATCHES, MAX_BATCHES, PASS_SECONDS = 8, 60, 1.0
-"""Fewest and most batches of a recorded pass, and the seconds of training that it takes in between."""
+"""Minimum and maximum batches of a recorded pass; between them, a pass takes about this many seconds."""
 
 OTHER_SEEDS, MORE_SEEDS = (1000, 2000), (3000, 4000, 5000)
 """Shifts of the script's seeds, for runs that show how far apart its curves may lie. Two runs are too few in
@@ -53,9 +53,9 @@ class Proofs:
             env: Its additional environment variables.
             steps_per_s: Its speed.
             on_gpu: Whether it trains on a GPU.
-            file: File with changes of the user's own.
+            file: File with the user's own changes.
             cache: Folder that the runs share.
-            start_seconds: Seconds until its first step, for which a run may take longer.
+            start_seconds: Seconds until its first step, which extend the time limit of a run.
         """
         self._command, self._folder, self._env, self._file = command, folder, dict(env), file
         self._cache = cache
@@ -90,7 +90,7 @@ class Proofs:
         if why := self._close(second, SINGLE):
             self._seeds.append(second)
             if len(first.events) > 1 and not self._close(self._runs([({}, 0)])[0], RACE):
-                self.races = "two runs of the unchanged script differ, as its processes race"
+                self.races = "two runs of the unchanged script differ, because its processes race"
             else:
                 self.unproved = f"two runs of the unchanged script with the same seeds differ: {why}"
         return first
@@ -108,7 +108,7 @@ class Proofs:
             where = folder or self._folder
             return record(command or self._command, where, own, terms, self._cache, self._limit)
 
-        # The script's output is of no use here.
+        # The script's output is not needed here.
         with (
             open(os.devnull, "w", encoding="utf-8") as nowhere,
             redirect_stdout(nowhere),
@@ -143,7 +143,7 @@ class Proofs:
                 before = [e for e in changes[: changes.index(each)] if e.name == each.name]
                 proved = [e for e in before if found[e.name, e.value].proof]
                 if each.is_fallback and proved:
-                    found[each.name, each.value] = _refused(each, f"{proved[0]} is possible")
+                    found[each.name, each.value] = _refused(each, f"{proved[0]} is tried instead")
                 elif not any(e.name == each.name for e in ready):
                     ready.append(each)
             groups = list(_alike(ready))
@@ -157,7 +157,7 @@ class Proofs:
         if not run.failure:
             # The built-in ones report when they act, such as when a loader begins a pass.
             silent = INTERVENTIONS.keys() - run.changes.keys()
-            missing.update(dict.fromkeys(silent, "nothing in the training asks for it"))
+            missing.update(dict.fromkeys(silent, "the training does not use what it changes"))
         here = [each for each in asked if each.name not in missing]
         apart = [_refused(each, missing[each.name]) for each in asked if each not in here]
         if not here:
@@ -250,9 +250,9 @@ class Proofs:
 
     def _proof(self, kind: str) -> str:
         if self.races:
-            return f"the same batches and draws, and as far off as its own repeats, over {self.covers}"
+            return f"the same batches and draws, with differences as between its repeats, over {self.covers}"
         if kind == DRAWS:
-            return f"the same but for its draws, and as far off as other seeds are, over {self.covers}"
+            return f"the same but for its draws, with differences as between seeds, over {self.covers}"
         if not self._repeats:
             return f"equal but for rounding, as two runs of the unchanged script are, over {self.covers}"
         how = "equal in every bit" if kind == EXACT else "equal but for rounding"

@@ -33,9 +33,9 @@ LIKELY = {
     Bottleneck.TRANSFER: LOADING,
     Bottleneck.LAUNCH: ("compile", *COMPUTING),
 }
-"""Changes that are likely to pay off, by what limits a script, the likeliest first. Others come last."""
+"""Changes that are likely to pay off, by a script's bottleneck, the likeliest first. Others come last."""
 QUALITY_SECONDS = 8.0
-"""Seconds of training after which losses are compared: a larger batch makes fewer steps of its samples."""
+"""Losses are compared after the samples of this many seconds; a larger batch takes fewer steps for them."""
 
 
 def space(
@@ -120,7 +120,7 @@ def worth_their_time(
     ranks = {each.name: _rank(each, likely) for each in changes if not each.refused}
     kept = sorted(ranks, key=lambda name: ranks[name])
     kept = kept[: int(most)] if most < len(kept) else kept
-    why = "the time is too short to tell what it brings; a higher --minutes tries it"
+    why = "there is too little time to measure its effect; to try it, raise --minutes"
     return tuple(
         each if each.refused or each.name in kept else dataclasses.replace(each, refused=why)
         for each in changes

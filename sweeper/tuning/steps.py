@@ -1,4 +1,4 @@
-"""Computes what each rung of the ladder brought: each change alone, and in the stack."""
+"""Computes the gain of each rung of the ladder: each change alone, and in the stack."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Rung:
 
 
 def rungs_of(sweep: LoadedSweep) -> list[Rung]:
-    """Returns what each change of a tune brought."""
+    """Returns the gain of each change of a tune."""
     configs = {each.number: each.config for each in sweep.summary.records}
     searched = {e.number: e.measurement.throughput for e in sweep.summary.records if e.measurement}
     effects: Mapping[str, Effect] = {}

@@ -1,4 +1,4 @@
-"""Finds out when a job is overdue: by its total time, by a stage's time, or without a step."""
+"""Decides when a job is overdue: as a whole, in a stage, or because it takes no more steps."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import STEPPING, TRAINING_STAGE
 
 STALL_RATIO = 20.0
-"""A job has not stalled before this many usual step times without a step."""
+"""A job counts as stalled only after this many median step times without a step."""
 LOOK_SECONDS = 1.0
 """Seconds between two checks of the step counter."""
 MAX_SECONDS = 3600.0
 """Maximum seconds between two checks, since poll() takes a bounded timeout."""
 LATE_SECONDS = 5.0
-"""A check that is more seconds late than this means that the machine or the keeper was suspended."""
+"""A check that is later than this means that the machine or the keeper was suspended."""
 _INTERVALS = 101
 
 
@@ -37,9 +37,9 @@ class Overdue:
     Args:
         timeout_seconds: Limit for the whole job.
         stage_seconds: Limits for stages, all parts of a stage added up.
-        stall_seconds: Limit without a step, once the stage has taken one; 0 for no limit. In the
-            window, a step of the warm-up is enough. In a production run, which has no total limit,
-            the limit applies from the beginning.
+        stall_seconds: Limit on the time without a step, once the stage has taken one; 0 for no
+            limit. In the window stage, a step of the warm-up is enough. In a production run, which
+            has no total limit, the limit applies from the beginning.
         now: Start of the job.
     """
 
@@ -57,7 +57,7 @@ class Overdue:
     def stage(self, name: str, now: float, count: int) -> None:
         """Records that the job reached a stage after `count` steps; forgets earlier step times.
 
-        The window continues the warm-up: the step times stay, and even the first step is awaited.
+        The window stage continues the warm-up: step times are kept, and the first step is due, too.
         """
         self._spent[self._stage] = self._spent.get(self._stage, 0.0) + now - self._stage_began
         self._stage, self._stage_began = name, now
@@ -91,7 +91,9 @@ class Overdue:
             )
         limit = self._limits.get(self._stage)
         if limit is not None and self._in_stage(now) >= limit:
-            return Finding(FailureKind.TIMEOUT, f"stage `{self._stage}` took longer than its {limit:g} s")
+            return Finding(
+                FailureKind.TIMEOUT, f"stage `{self._stage}` took longer than its limit of {limit:g} s"
+            )
         silent = now - self._stepped
         # The median comes last: this runs for every piece of output.
         if self._looks_for_steps and silent >= self._stall and silent >= STALL_RATIO * self._usual:

@@ -140,7 +140,7 @@ class _Keeper:
         )
 
     def run(self, isolation: str, held: Sequence[int]) -> Outcome | Report:
-        """Has the trial begin; returns its outcome once no process of it is left.
+        """Starts the trial; returns its outcome once none of its processes is left.
 
         Args:
             held: Descriptors of locks for the trial to hold.

@@ -21,7 +21,7 @@ from sweeper.core.job import ANYWHERE, Job
 from sweeper.telemetry.nvml.probe import full_uuid
 
 FOLDER = Path("/tmp/sweeper-locks")
-"""Shared by all users of a machine, whatever their TMPDIR. If it cannot be written, each user has a
+"""Shared by all users of a machine, whatever their TMPDIR. If it is not writable, each user has a
 separate folder."""
 
 _NOT_GPUS = {"", "cpu", ANYWHERE}
@@ -151,7 +151,7 @@ def _open(uuid: str) -> int:
     """Opens a GPU's lock file, creating it if needed.
 
     Raises:
-        OSError: Neither the shared folder nor this user's own can be written.
+        OSError: Neither the shared folder nor this user's own is writable.
     """
     # The older name of a MIG instance has slashes.
     name = f"{uuid.replace('/', '_')}.lock"

@@ -1,7 +1,8 @@
 """Dumps the stacks of a process tree before it is killed, into its log.
 
 Python's faulthandler writes them from a signal handler: neither a held GIL nor a blocked main
-thread can stop it. A process without it dies of the signal, just before it would be killed anyway.
+thread can stop it. A process without faulthandler dies from the signal, which is no loss: it would be
+killed anyway.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def enable() -> None:
 def save(root: int, listen: Callable[[float], None], write: Callable[[bytes], None]) -> None:
     """Makes `root` and its descendants write their stacks one after the other, which kills them.
 
-    All are stopped first, so that the death of one does not move the others on.
+    All are stopped first, so that the others do not run on when one dies.
 
     Args:
         listen: Reads their output for the given seconds.
@@ -45,7 +46,7 @@ def save(root: int, listen: Callable[[float], None], write: Callable[[bytes], No
     for pid in found:
         _send(pid, signal.SIGSTOP)
     deadline = time.monotonic() + WAIT_SECONDS
-    # Children first: one whose parent has died may get a signal to die as well.
+    # Children first: the death of a parent may kill its children before they have written anything.
     for pid in reversed(found):
         if states[pid] in "ZX":
             continue

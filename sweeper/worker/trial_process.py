@@ -1,10 +1,10 @@
-"""Forks the process of a trial ahead of its job, which it gets through a socket.
+"""Forks a trial's process before its job is known; the job arrives through a socket.
 
     keeper ──fork──► waits ──job and locks──► trial
                        └──socket──► stage, device, windows, result; and back: what disturbed a window
                        └──pipe──► output
 
-A fork takes as long as everything else that a keeper does, so it does not wait for a job.
+A fork takes as long as everything else that a keeper does, so it is done in advance.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TrialProcess:
 
     Attributes:
         steps: Its step counter.
-        output: What it prints; a descriptor.
+        output: Descriptor of its printed output.
     """
 
     def __init__(self, private: Sequence[int] = ()) -> None:
@@ -61,7 +61,7 @@ class TrialProcess:
 
     @property
     def reports(self) -> int:
-        """What it reports, line by line; a descriptor, which takes the answers."""
+        """Descriptor of its reports, line by line, and of the answers to them."""
         return self._socket.fileno()
 
     def begin(self, folder: Path, isolation: str, held: Sequence[int]) -> None:
@@ -69,7 +69,7 @@ class TrialProcess:
 
         Args:
             isolation: A key of `STARTS`.
-            held: Descriptors of locks, which it holds as well from now on.
+            held: Descriptors of locks, which it then holds as well.
         """
         message = json.dumps({"run": str(folder), "isolation": isolation}).encode()
         # It may have been killed.
@@ -81,7 +81,7 @@ class TrialProcess:
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def end(self) -> None:
-        """Ends it where there is no job for it."""
+        """Kills the process, if there is no job for it."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
@@ -150,7 +150,7 @@ STARTS: dict[str, Callable[[Path, Job, int, int], NoReturn]] = {
     "exec": _in_fresh_interpreter,
 }
 """For each isolation, what the process becomes: `(folder, job, report descriptor, counter's descriptor)`.
-With `fork`, it has its parent's imports; with `exec`, it is a new Python."""
+With `fork`, it has its parent's imports; with `exec`, it is a new interpreter."""
 
 
 def die_with_parent(number: int, parent: int) -> None:

@@ -39,11 +39,11 @@ def test_waiting_for_data(gpu: bool):
 
 @pytest.mark.parametrize(
     ("busy", "said"),
-    [(0.9, ""), (0.3, ", and for 70% of the time the loader waits, as for a disk or a network")],
+    [(0.9, ""), (0.3, ", and the loader waits 70% of the time, for example for a disk or a network")],
 )
 def test_what_a_sample_costs_is_told_from_what_it_waits_for(busy: float, said: str):
     found = judged(ROWS, data=0.45, sample_cpu_s=1.9e-3, loader_busy=busy)
-    cost = "; reading and decoding a sample takes 1.9 ms of a core"
+    cost = "; reading and decoding a sample takes 1.9 ms of CPU time"
     assert found.why == f"waiting for data takes 45% of the step{cost}{said}"
 
 
@@ -51,7 +51,8 @@ def test_a_loader_whose_processes_take_the_cores():
     """Nothing waits, and yet the arithmetic alone would be four times as fast."""
     found = judged(ROWS, data=0.05, helpers=0.8, device_samples_s=DEVICE)
     assert (found.kind, found.share) == (Bottleneck.INPUT, pytest.approx(0.75))
-    assert found.why == "the data path takes 75% of the step: 5% waiting, 70% taken from training's cores"
+    lost = "70% lost to loader processes on training's cores"
+    assert found.why == f"the data path takes 75% of the step: 5% waiting, {lost}"
 
 
 def test_a_loader_in_the_same_process_costs_what_its_phase_takes():
@@ -83,7 +84,7 @@ def test_copies_to_the_device():
 def test_a_step_that_waits_on_a_cpu():
     found = judged(blocked=0.6, fixed=0.7)
     assert (found.kind, found.share) == (Bottleneck.SYNC, pytest.approx(0.6))
-    assert found.why == "60% of the step is spent waiting, and not for data"
+    assert found.why == "60% of the step is spent waiting for something other than data"
     # A wait does not depend on the batch either, and is not counted twice.
     found = judged(blocked=0.3, fixed=0.7)
     assert (found.kind, found.share) == (Bottleneck.LAUNCH, pytest.approx(0.4))
@@ -138,7 +139,7 @@ def test_a_batch_that_is_prepared_in_the_loop():
         more={"reported_by": "torch"},
     )
     assert (found.kind, found.share) == (Bottleneck.INPUT, pytest.approx(0.4))
-    assert found.why == "what is done to a batch before the model sees it takes 30% of the step"
+    assert found.why == "preparing the batch before the model sees it takes 30% of the step"
     assert (
         found.next == "do it in the data set or in `collate_fn`, ahead of the step (most of it at train.py:7)"
     )
@@ -246,13 +247,13 @@ def test_nothing_that_stands_out_is_inconclusive_and_names_what_is_not_told():
     assert "processor time by phase, or the places that wait for the device" in bare
     gpu = judged(**NOTHING, gpu=True, memory=0.5, idle=0.1, issue=0.3, sync_places=()).why
     assert "performance counters (GPM)" in gpu
-    assert "the peak of memory" not in gpu
+    assert "peak memory" not in gpu
 
 
 def test_of_a_cpu_nothing_is_missed_that_only_a_gpu_has():
     why = judged(**NOTHING, fixed=0.1, blocked=0.1).why
     assert "GPM" not in why
-    assert "peak of memory" not in why
+    assert "peak memory" not in why
 
 
 def test_of_a_gpu_nothing_is_missed_that_only_a_cpu_has():

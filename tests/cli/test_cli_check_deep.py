@@ -86,12 +86,13 @@ def test_what_a_person_is_told(deep: Callable[..., int], capsys: pytest.CaptureF
     said = capsys.readouterr().out
     assert "Synthetic data" in said
     assert "300 rows of ones." in said
-    assert "300 samples to train on, 300 to validate; 3.52 KiB of training data, 12 B per sample." in said
+    counts = "300 training samples, 300 validation samples"
+    assert f"{counts}; 3.52 KiB of training data, 12 B per sample." in said
     assert "`loader.kind: resident` fits on the device." in said
     assert "a batch is x [20, 3] float32: 240 B" in said
     assert "4 parameters; loss " in said
     assert "Nothing in the baseline is expected to fail on a GPU or to make the host wait." in said
-    baseline, largest = said.split("The largest, bs200 width=5:")
+    baseline, largest = said.split("The largest configuration, bs200 width=5:")
     assert "batch 20: a step took" in baseline
     assert "20 parameters; loss " in largest
     assert ["batch 20:" in largest, "batch 80:" in largest, "batch 200: a step" in largest] == [True] * 3
@@ -134,7 +135,7 @@ def test_what_a_program_is_told(deep: Callable[..., int], capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("fault", "line"),
     [
-        ("nan", "The baseline did not run: non_finite: the training loss is nan within 2 steps"),
+        ("nan", "The baseline did not run: non_finite: the training loss became nan within 2 steps"),
         ("build", "The baseline did not run: user_error: RuntimeError: no such layer (ones.py:"),
     ],
 )

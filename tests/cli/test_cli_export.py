@@ -101,7 +101,7 @@ def test_a_job_script_does_not_write_over_another_file(cli, home, tmp_path):
     asked = ["export", "toy", "--home", home, "--format", "sbatch", "--out"]
     code, _, said = cli(*asked, tmp_path / "train.sh")
     assert (code, own.read_text()) == (2, "lr: 0.1\n")
-    assert "is no export" in said
+    assert "is not an export" in said
     assert not (tmp_path / "train.sh").exists()
     # An earlier export is replaced.
     assert [cli(*asked, tmp_path / "job.sh")[0] for _ in range(2)] == [0, 0]
@@ -158,7 +158,7 @@ def test_a_rule_picks_another_trial_of_the_front(cli, bench):
         (["--format", "sbatch", "--out", "best.yaml"], 2, "must not end in .yaml"),
         (["--map", "flags.yaml"], 2, "`--map` needs `--format args`, but got `--format yaml`"),
         (["--format", "args", "--map", "no.yaml"], 2, "no.yaml: cannot be read"),
-        (["--format", "patch"], 2, "`--format patch` needs a tune that has a winner, but 'toy' is none."),
+        (["--format", "patch"], 2, "`--format patch` needs a tune that has a winner, but 'toy' is not one."),
         (["--rule", "kne"], 2, "must be one of knee, lowest_loss, but got 'kne'. Did you mean `knee`?"),
         (["--rule", "knee"], 2, "needs a sweep with several objectives, but `toy` has one: throughput."),
     ],

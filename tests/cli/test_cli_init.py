@@ -103,11 +103,11 @@ def test_what_was_watched_fills_in_what_the_command_leaves_open(here, monkeypatc
     [
         (
             "print('no training here')",
-            "it exited with status 0, without a step; its last line: no training here",
+            "it exited with status 0 before its first step; its last line: no training here",
         ),
         (
             "raise OSError('no disk')",
-            "it exited with status 1, without a step; its last line: OSError: no disk",
+            "it exited with status 1 before its first step; its last line: OSError: no disk",
         ),
         ("import time; time.sleep(60)", "it has not trained after 1 s"),
     ],

@@ -170,7 +170,7 @@ def test_a_patch_is_judged_and_only_one_at_a_time(folder: Path) -> None:
     assert found["low"] > 1.2
     assert found["before"]["memory_gib"] > 0
     assert second[0]
-    assert "another measurement runs" in second[1]
+    assert "another measurement is running" in second[1]
     assert (folder / "helper.py").read_text() == (TRAINING / "helper.py").read_text()
 
 

@@ -51,10 +51,10 @@ def test_a_patch_that_is_not_faster_has_its_figures_and_a_remedy():
     path, command = Path("/home/x.patch"), ("python", "train.py")
     judge = "sweeper judge --minutes=15 --patch=/home/x.patch -- python train.py"
     figures = "1.01x (97% interval [0.981, 1.04], 5 rounds)"
-    why = f"it runs at {figures}, which does not show it to be faster. Judge it"
-    assert not_faster(undecided(1), path, command, Path("/src")) == f"{why} for longer, in /src: {judge}"
+    why = f"it runs at {figures}, which does not show it to be faster. To judge it"
+    assert not_faster(undecided(1), path, command, Path("/src")) == f"{why} for longer, run in /src: {judge}"
     assert not_faster(undecided(2), path, command, Path("/src")) == (
-        f"{why}, or some of its hunks alone, for longer, in /src: {judge}"
+        f"{why}, or some of its hunks alone, for longer, run in /src: {judge}"
     )
 
 
@@ -81,7 +81,7 @@ def sweep_of(ratio: Ratio | None) -> Any:
 
 @pytest.mark.parametrize(
     ("high", "gain"),
-    [(1.46, "1.3x as fast (95% interval of a later run [1.16, 1.46])"), (None, "1.3x as fast")],
+    [(1.46, "1.3x as fast (95% interval for a later run [1.16, 1.46])"), (None, "1.3x as fast")],
 )
 def test_the_gain_of_one_change_has_the_interval_of_later_runs(high: Any, gain: str):
     ratio = Ratio(number=1, ratio=1.3, low=1.16, high=high, throughput=9.0, rounds=(9.0,))
@@ -98,7 +98,7 @@ def test_gains_of_several_changes_have_no_interval(monkeypatch: pytest.MonkeyPat
     ]
     monkeypatch.setattr(patch_script, "rungs_of", lambda sweep: rungs)
     assert _gains(sweep_of(None), ["optimizer", "threads", "tf32"]) == {
-        "optimizer": "1.2x as fast beside the other changes",
+        "optimizer": "1.2x as fast on top of the other changes",
         "threads": "1.2x as fast alone",
     }
 

@@ -138,9 +138,9 @@ def test_a_traced_trial_has_its_share_of_the_devices_arithmetic(
 ):
     record = record_of(dataclasses.replace(a_trial(), effective=effective), **changes)
     traced = {"operations": {}, "flops_per_sample": 2e6, "matmul_flops": 1e11}
-    (line,) = (e for e in trial_lines(record, "007 rows", "search", traced) if "FLOP a sample" in e)
+    (line,) = (e for e in trial_lines(record, "007 rows", "search", traced) if "FLOP per sample" in e)
     assert line == (
-        f"  2 MFLOP a sample{how}: 12.8 GFLOP/s of the {most} GFLOP/s that matrix products reach here in "
+        f"  2 MFLOP per sample{how}: 12.8 GFLOP/s of the {most} GFLOP/s that matrix products reach here in "
         f"{precision} ({share})"
     )
 

@@ -59,7 +59,7 @@ def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     assert "Watching" not in again.stdout
     patched = sweeper("export", "tune-train", "--format", "patch", timeout=300)
     assert patched.returncode == 0, patched.stdout + patched.stderr
-    assert "Without sweeper, patched: " in patched.stdout
+    assert "The patched script, without sweeper: " in patched.stdout
     patch = (folder / "best.patch").read_text()
     assert "+class InMemoryDataset(torch.utils.data.Dataset):" in patch
     assert "sweeper" not in patch
@@ -75,7 +75,7 @@ def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     assert made.stdout.startswith("loss ")
     if proof["kind"] == "exact":
         assert made.stdout == plain.stdout
-    assert "proved and measured with other code in the script" in made.stderr
+    assert "the script has changed since it was proved and measured" in made.stderr
     as_tuned = (sys.executable, "-m", "sweeper", "exec", best, "--", *command[-2:])
     watched = sweeper("watch", "--json", "--", *as_tuned)
     assert watched.returncode == 0, watched.stderr
@@ -94,7 +94,7 @@ def test_a_file_of_changes_must_exist(sweeper, tmp_path):
     (tmp_path / "train.py").write_text("")
     done = sweeper("tune", "--changes", "no.py", "--", sys.executable, "train.py")
     assert done.returncode == 2
-    assert "`--changes` must be a Python file, but 'no.py' is none." in done.stderr
+    assert "`--changes` must be a Python file, but 'no.py' is not." in done.stderr
 
 
 @pytest.mark.slow
@@ -131,6 +131,6 @@ def test_exec_says_what_is_no_longer_as_it_was_proved(tmp_path, monkeypatch):
     assert list(otherwise(proved, command)) == []
     script.write_text("a = 2\n")
     assert [each.partition(";")[0] for each in otherwise(proved, command)] == [
-        "proved and measured with other code in the script"
+        "the script has changed since it was proved and measured"
     ]
     assert "measured with torch 0.1" in next(otherwise({"holds_for": {"torch": "0.1"}}, command))

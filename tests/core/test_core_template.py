@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sweeper.core.template import arguments, names_in, render
+from sweeper.core.template import arguments, literal, names_in, render
 from sweeper.errors import UserError
 
 VALUES = {"batch_size": 64, "lr": 3e-05, "precision.amp": "bf16", "flag": True, "none": None, "path": "a b"}
@@ -24,6 +24,7 @@ VALUES = {"batch_size": 64, "lr": 3e-05, "precision.amp": "bf16", "flag": True, 
         ("{precision.amp: fp16 -> --half}", ""),
         ("{flag: true -> yes; false -> no}", "yes"),
         ("{{batch_size}}", "{batch_size}"),
+        ("{{other: a -> b}}", "{other: a -> b}"),
         ('{"size": {batch_size}, "other": {}}', '{"size": 64, "other": {}}'),
         ("a {1} { batch_size } {}", "a {1} { batch_size } {}"),
     ],
@@ -44,6 +45,14 @@ def test_an_empty_value_is_still_an_argument():
 def test_a_name_without_a_value_is_refused():
     with pytest.raises(UserError, match="'other' has no value"):
         render("{other}", VALUES)
+
+
+@pytest.mark.parametrize(
+    "text", ["{a}", "{{a}}", "{{{a}}}", "{a: b -> c}", "{{a: b -> c; d -> e}}", "{} { a } %"]
+)
+def test_a_literal_text_comes_out_as_it_was(text: str):
+    assert list(names_in(literal(text))) == []
+    assert render(literal(text), {}) == text
 
 
 def test_names_are_those_that_are_replaced():

@@ -241,6 +241,13 @@ def test_torch_cannot_use_the_gpu_that_is_there(problem, remedy):
     assert remedy in check.remedy
 
 
+def test_a_driver_is_updated_once():
+    problem = "RuntimeError: The NVIDIA driver on your system is too old (found version 11040)"
+    old = dataclasses.replace(A10, cuda_driver_version="11.4")
+    remedy = gpus.torch_build({**TORCH, "problem": problem}, [old], 0, None).remedy
+    assert remedy.startswith("Update the NVIDIA driver to 525 or newer; ")
+
+
 @pytest.mark.parametrize("visible", ["", "-1"])
 @pytest.mark.parametrize("build", [TORCH, CPU_TORCH])
 def test_gpus_that_are_hidden_on_purpose(visible, build):

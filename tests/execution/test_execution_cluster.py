@@ -262,7 +262,7 @@ def test_jobs_that_are_always_too_short_are_not_replaced_for_ever(make: Make, wa
     assert sweep.said[0] == (
         f"The worker on host-a takes no trials: it ends in 60 s, but a trial needs {TIMEOUT + 30:.0f} s."
     )
-    with pytest.raises(EnvironmentStopError, match="3 workers came, but none can take a trial"):
+    with pytest.raises(EnvironmentStopError, match="3 workers joined, but none can take a trial"):
         soak.result(timeout=SOON)
 
 
@@ -271,7 +271,7 @@ def test_three_refusals_and_nobody_else_stop_the_sweep(make: Make, wait_for: Wai
     waiting = sweep.submit("1")
     for name in "abc":
         sweep.pool.come(name)
-    with pytest.raises(EnvironmentStopError, match=r"3 workers came, but none can take a trial"):
+    with pytest.raises(EnvironmentStopError, match=r"3 workers joined, but none can take a trial"):
         waiting.result(timeout=SOON)
     with pytest.raises(EnvironmentStopError):
         _ = sweep.launcher.capacity

@@ -188,8 +188,8 @@ def test_resident_data_larger_than_the_device_is_refused():
         export_of({"loader.kind": "resident"}, spec, device=A10)
     assert str(caught.value) == (
         "`loader.kind: resident` of trial 1 needs all of production's data on the device, but the production "
-        "data takes 40 GiB, the device has 22.5. Export a trial with `loader.kind: stream`, or sweep with "
-        "`fix: {loader.kind: stream}`."
+        "data takes 40 GiB and the device has 22.5 GiB. Export a trial with `loader.kind: stream`, or sweep "
+        "with `fix: {loader.kind: stream}`."
     )
     # A share of the device is the model's.
     with pytest.raises(UserError, match=r"18\.5 GiB"):
@@ -198,7 +198,7 @@ def test_resident_data_larger_than_the_device_is_refused():
     assert export_of({"loader.kind": "stream"}, spec, device=A10)
     host = dataclasses.replace(A10, kind="cpu", memory_gib=0.0)
     assert export_of({}, spec, device=host)
-    with pytest.raises(UserError, match="60 GiB, the device has 64"):
+    with pytest.raises(UserError, match="60 GiB and the device has 64 GiB"):
         export_of({}, spec_of(production={"samples": 1e9, "data_gib": 60}), device=host)
 
 

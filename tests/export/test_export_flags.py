@@ -157,7 +157,8 @@ def test_a_scripts_command_line_writes_its_files_and_runs(tmp_path):
     value = {**export_of({}), **SCRIPT, "command": command, "files": files}
     done = subprocess.run(["sh"], input=rendered(value, "args"), cwd=tmp_path, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("it's `id` ['$(id)'] x: $HOME `id`\nSWEEPER\n\n", "")
-    assert {str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*") if each.is_file()} == {*files}
+    made = {str(each.relative_to(tmp_path)): each for each in tmp_path.rglob("*") if each.is_file()}
+    assert {name: each.read_text() for name, each in made.items()} == files
 
 
 def test_a_file_of_the_users_is_kept_and_nothing_runs(tmp_path):

@@ -40,8 +40,9 @@ def test_an_export_is_not_run_where_the_distribution_is_gone(tmp_path):
 
 
 REFUSED = (
-    "`--format python` needs a loader that a plain PyTorch script can have, but `loader.kind: turbo` "
-    "(turbo-loader 1.0) has no lines for one. Use `--format yaml`, or another trial with --trial N."
+    "`--format python` needs a loader that a plain PyTorch script can imitate, but `loader.kind: turbo` "
+    "(turbo-loader 1.0) provides no lines for such a script. Use `--format yaml`, or another trial with "
+    "--trial N."
 )
 
 

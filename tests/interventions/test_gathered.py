@@ -16,7 +16,7 @@ GATHERED = (
     *("nested", "keyed"),
 )
 DRAWS = "draws from a random generator"
-DIFFERS = "not the same when it is read again"
+DIFFERS = "differs when it is read again"
 REFUSED = {
     **dict.fromkeys(("rows", "stream"), "come as a stream"),
     **dict.fromkeys(

@@ -84,7 +84,8 @@ def test_ranks_that_start_at_once_share_one_file(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_fifth_data_set_is_not_kept(folder: Path) -> None:
-    names = {f"{number:032x}.{end}" for number in range(4) for end in ("json", "rows")}
+    kinds = ("", "", "pictures-", "pictures-")
+    names = {f"{of}{number:032x}.{end}" for number, of in enumerate(kinds) for end in ("json", "rows")}
     for name in names:
         (folder / "kept" / name).write_text("{}")
     assert collate(folder)[0] == ROWS

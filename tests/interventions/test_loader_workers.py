@@ -14,9 +14,9 @@ import pytest
 WITH_WORKERS = ("workers", "persistent", "prefetch", "lazy workers")
 DRAWS = "draws from a random generator"
 REFUSED = {
-    "init": "set up by a function",
-    "by worker workers": "differs by who reads it",
-    "by seed workers": "differs by who reads it",
+    "init": "call a `worker_init_fn`",
+    "by worker workers": "depends on the process that reads it",
+    "by seed workers": "depends on the process that reads it",
     "noise workers": DRAWS,
 }
 

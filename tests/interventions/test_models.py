@@ -85,7 +85,7 @@ def test_an_optimizers_state_has_the_layout_of_its_parameters(changes):
 
 def test_a_model_without_pictures_keeps_its_layout():
     found = trained("rows", "layout=channels_last")
-    assert "no convolution of pictures" in why(found, "layout")[0]
+    assert "no convolutions of images" in why(found, "layout")[0]
 
 
 def test_both_together():
@@ -125,21 +125,21 @@ def test_a_model_that_cannot_be_compiled_runs_as_it_is(tmp_path):
         ("layout", "channels_last", {"convolves": False}, "no convolution"),
         ("layout", "channels_last", {"convolves": True}, ""),
         ("tf32", "on", {"device": "cpu"}, "not train on a GPU"),
-        ("tf32", "on", {"device": "cuda", "precision": "bf16"}, "another precision"),
+        ("tf32", "on", {"device": "cuda", "precision": "bf16"}, "other than float32"),
         ("tf32", "on", {"device": "cuda", "precision": "fp32"}, ""),
         ("ddp", "views", {}, "in one process"),
         ("ddp", "views", {"ranks": 2}, ""),
-        ("pinned", "on", {"device": "cuda"}, "from no DataLoader"),
-        ("pinned", "on", {"device": "cuda", "num_workers": 0, "pin_memory": True}, "pins memory already"),
+        ("pinned", "on", {"device": "cuda"}, "not come from a DataLoader"),
+        ("pinned", "on", {"device": "cuda", "num_workers": 0, "pin_memory": True}, "already pins memory"),
         ("pinned", "on", {"device": "cpu", "num_workers": 0, "pin_memory": False}, "not train on a GPU"),
         ("pinned", "on", {"device": "cuda", "num_workers": 0, "pin_memory": False}, ""),
         ("cudnn", "search", {"device": "cuda", "convolves": True}, ""),
         ("cudnn", "search", {"device": "cuda", "convolves": False}, "no convolution"),
-        ("loader", "gathered", {}, "from no DataLoader"),
+        ("loader", "gathered", {}, "not come from a DataLoader"),
         ("loader", "no_workers", {"num_workers": 0}, "has no workers"),
-        ("loader", "cores", {"num_workers": len(os.sched_getaffinity(0))}, "workers already"),
+        ("loader", "cores", {"num_workers": len(os.sched_getaffinity(0))}, "already has"),
         ("batch_size", "128", {"num_workers": 0}, "unknown"),
-        ("batch_size", "128", {"batch_size": 64}, "from no DataLoader"),
+        ("batch_size", "128", {"batch_size": 64}, "not come from a DataLoader"),
     ],
 )
 def test_what_cannot_help_a_training_is_not_tried(name, value, observed, said):

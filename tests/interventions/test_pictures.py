@@ -153,9 +153,9 @@ def test_a_picture_that_is_written_again_is_decoded_again(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("list", "open no pictures with Pillow"),
-        ("palette", "open no pictures with Pillow"),
-        pytest.param("slow", "of the time of its rows", marks=pytest.mark.slow),
+        ("list", "opens no images with Pillow"),
+        ("palette", "opens no images with Pillow"),
+        pytest.param("slow", "of the time to read its rows", marks=pytest.mark.slow),
     ],
 )
 def test_where_nothing_can_be_saved_it_says_so(folder: Path, kind: str, reason: str) -> None:

@@ -88,10 +88,10 @@ def test_all_rows_come_once_in_a_pass_and_no_two_draws_are_equal(tmp_path: Path,
     ("kind", "why"),
     [
         ("own", "has its own random generator"),
-        ("entropy", "its data set draws from elsewhere"),
+        ("entropy", "its data set has another source of them"),
         ("nothing", "its rows draw no random numbers"),
         ("sampler", "its sampler is the script's own"),
-        ("init", "set up by a function that it does not call"),
+        ("init", "would call a `worker_init_fn` that it does not call now"),
     ],
 )
 def test_what_other_workers_could_make_differ_stays_as_it_is(tmp_path: Path, kind: str, why: str) -> None:

@@ -230,6 +230,27 @@ def test_a_revision_keeps_what_kind_of_file_it_was(folder: Path):
         assert (before.folder / "linked.py").resolve() == (before.folder / "helper.py").resolve()
 
 
+def test_a_file_may_have_become_a_folder_and_a_folder_a_file(folder: Path):
+    def git(*words: str) -> None:
+        name = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        subprocess.run(["git", *name, *words], cwd=folder, check=True)
+
+    (folder / "model.py").write_text("one\n")
+    (folder / "parts").mkdir()
+    (folder / "parts" / "x.py").write_text("two\n")
+    git("add", "model.py", "parts")
+    git("commit", "-qm", "second")
+    (folder / "model.py").unlink()
+    (folder / "model.py").mkdir()
+    (folder / "model.py" / "x.py").write_text("three\n")
+    shutil.rmtree(folder / "parts")
+    (folder / "parts").write_text("four\n")
+    git("add", "-A")
+    with since("HEAD", TRAIN, folder) as (before, _):
+        assert (before.folder / "model.py").read_text() == "one\n"
+        assert (before.folder / "parts" / "x.py").read_text() == "two\n"
+
+
 def test_a_submodule_at_another_commit_is_refused(folder: Path):
     def git(*words: str, of: Path) -> None:
         name = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "protocol.file.allow=always")
@@ -319,10 +340,10 @@ def run(*words: str, folder: Path = HERE) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ((), "must have one way"),
+        ((), "needs exactly one way"),
         (("--before", "python train.py"), "must both be given"),
         (("--ref", "HEAD"), "a command must follow"),
-        (("--ref", "HEAD", "--patch", "x.diff", "--", "python"), "must have one way"),
+        (("--ref", "HEAD", "--patch", "x.diff", "--", "python"), "needs exactly one way"),
         (("--patch", "no.diff", "--", "python", "train.py"), "must be a file"),
         (("--before", "python 'train.py", "--after", "python train.py"), "No closing quotation"),
         (("--before", " ", "--after", "python train.py"), "`--before` must be a command line"),
@@ -342,7 +363,7 @@ def test_a_faster_command_that_trains_otherwise():
     assert done.returncode == 1, done.stderr
     assert "faster" in done.stdout
     assert "losses different: its learning rates differ" in done.stdout
-    assert "That is not met." in done.stdout
+    assert "The requirement (not-slower, and trains the same) is not met." in done.stdout
 
 
 @pytest.mark.slow

@@ -240,7 +240,7 @@ def test_all_together(tmp_path: Path):
         (Made(name="optimizer", value="fused"), {}, "not known"),
         (Made(name="optimizer", value="fused"), {"optimizer": "train.py:2"}, "no call"),
         (Made(name="optimizer", value="fused"), {"optimizer": "gone.py:2"}, "cannot be read"),
-        (Made(name="mine", value="on"), PLACES, "`sweeper exec` makes it"),
+        (Made(name="mine", value="on"), PLACES, "use `sweeper exec`"),
     ],
 )
 def test_what_cannot_be_written_down_says_why(tmp_path: Path, made: Made, places: dict[str, str], why: str):

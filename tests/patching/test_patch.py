@@ -91,4 +91,4 @@ def test_settings_are_made_in_the_file_that_the_command_starts(
 def test_settings_have_no_place_if_the_command_names_no_file_of_python(folder: Path):
     found = made(folder, "bash", "run.sh")
     assert found.text == ""
-    assert "was not found here; `sweeper exec` makes it" in found.left_out["threads"]
+    assert "was not found here; use `sweeper exec`" in found.left_out["threads"]

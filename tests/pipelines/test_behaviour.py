@@ -373,10 +373,10 @@ def train(pipeline: Pipeline, epochs: int, rate: float, batch: int = 32) -> dict
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_models_learn_the_synthetic_data(kind: str) -> None:
+def test_models_learn_the_made_up_data(kind: str) -> None:
     prepared = load(recordings=24, seconds=100, window=200)
     assert prepared.synthetic
-    assert "synthetic" in prepared.notes[0]
+    assert "made up" in prepared.notes[0]
     pipeline = built(prepared, kind=kind, hidden_size=48)
     told = train(pipeline, 2, 1e-3)
     assert pipeline.constant_loss is not None

@@ -13,7 +13,7 @@ from torch.utils.data import default_collate
 
 from pipelines import kuairand
 from pipelines.kuairand import model as pretrain
-from pipelines.kuairand.synthetic import SyntheticLog
+from pipelines.kuairand.made_up import MadeUp
 from sweeper.core.config import TrialConfig
 from sweeper.errors import UserError
 from sweeper.trainer.pipeline import Batch, Pipeline, Prepared, Samples
@@ -65,15 +65,15 @@ def train(pipeline: Pipeline, steps: int, batch_size: int, lr: float) -> float:
         return float(pipeline.loss(pipeline.model, batch_of(pipeline.val)))
 
 
-def test_synthetic_logs_are_reproducible_and_of_the_real_one_s_shape() -> None:
+def test_made_up_logs_are_reproducible_and_of_the_real_one_s_shape() -> None:
     first, second, other = load(), load(), load(seed=1)
     assert all(np.array_equal(first.arrays[name], second.arrays[name]) for name in first.arrays)
     assert not np.array_equal(first.arrays["train_click"], other.arrays["train_click"])
     assert first.synthetic
-    assert "synthetic" in first.notes[0]
+    assert "made up" in first.notes[0]
     assert len(first.arrays["train_user"]) == 3600
     assert first.arrays["train_click"].dtype == np.uint8
-    log = SyntheticLog(200, 20_000, 100_000, 0).log
+    log = MadeUp(200, 20_000, 100_000, 0).log
     assert log.click.mean() == pytest.approx(0.38, abs=0.001)
     assert np.median(log.play_ms) == pytest.approx(2885, rel=0.1)
     assert log.play_ms.mean() == pytest.approx(14_760, rel=0.3)
@@ -219,7 +219,7 @@ def test_training_is_the_same_from_the_same_seed(prepared: Prepared) -> None:
     assert np.isfinite(first)
 
 
-def test_a_synthetic_log_has_no_gaps_once_it_is_prepared(prepared: Prepared) -> None:
+def test_a_made_up_log_has_no_gaps_once_it_is_prepared(prepared: Prepared) -> None:
     for name, array in prepared.arrays.items():
         assert np.isfinite(array).all(), name
     train_users = np.unique(prepared.arrays["train_user"])

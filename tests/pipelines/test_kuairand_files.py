@@ -15,8 +15,8 @@ import pytest
 
 from pipelines import kuairand
 from pipelines.kuairand import files
-from pipelines.kuairand.synthetic import SyntheticLog
-from pipelines.kuairand.synthetic_files import write_csv
+from pipelines.kuairand.made_up import MadeUp
+from pipelines.kuairand.made_up_files import write_csv
 from pipelines.kuairand.tables import USER_NUMERIC
 from sweeper.errors import UserError
 from sweeper.trainer.pipeline import Prepared
@@ -27,12 +27,12 @@ Change = Callable[[pd.DataFrame], pd.DataFrame]
 
 
 @pytest.fixture(scope="module")
-def made() -> SyntheticLog:
-    return SyntheticLog(*SIZE, seed=0)
+def made() -> MadeUp:
+    return MadeUp(*SIZE, seed=0)
 
 
 @pytest.fixture
-def folder(made: SyntheticLog, tmp_path: Path) -> Path:
+def folder(made: MadeUp, tmp_path: Path) -> Path:
     write_csv(made, tmp_path)
     return tmp_path
 
@@ -56,22 +56,19 @@ def assert_same(first: Prepared, second: Prepared) -> None:
 @pytest.mark.parametrize("phase", ["pretrain", "simulate"])
 def test_files_give_what_they_were_written_from(folder: Path, phase: str) -> None:
     users, videos, rows = SIZE
-    synthetic = kuairand.prepare({"users": users, "videos": videos, "rows": rows, "phase": phase})
+    made_up = kuairand.prepare({"users": users, "videos": videos, "rows": rows, "phase": phase})
     read = load(folder, phase=phase)
-    assert_same(read, synthetic)
-    assert read.meta["constant"] == synthetic.meta["constant"]
+    assert_same(read, made_up)
+    assert read.meta["constant"] == made_up.meta["constant"]
     assert not read.synthetic
     assert read.meta["best"] == {}
 
 
 @pytest.mark.parametrize("chunk_rows", [files.CHUNK_ROWS, 97])
 def test_shards_chunks_and_a_data_folder_change_nothing(
-    made: SyntheticLog,
-    folder: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
+    made: MadeUp, folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch,
     chunk_rows: int,
-) -> None:
+) -> None:  # fmt: skip
     whole = load(folder)
     shards = tmp_path_factory.mktemp("shards") / "data"
     shards.mkdir()
@@ -90,7 +87,7 @@ def test_shards_chunks_and_a_data_folder_change_nothing(
     assert max(sizes) <= chunk_rows
 
 
-def test_every_feature_of_the_guide_is_there(folder: Path, made: SyntheticLog) -> None:
+def test_every_feature_of_the_guide_is_there(folder: Path, made: MadeUp) -> None:
     # Both tables have a follow_user_num; a merge renames the two, and neither is found.
     assert "follow_user_num" in pd.read_csv(folder / "video_features_statistic_1k.csv", nrows=0)
     prepared = load(folder)
@@ -101,9 +98,7 @@ def test_every_feature_of_the_guide_is_there(folder: Path, made: SyntheticLog) -
     assert np.corrcoef(found, np.log1p(made.users.numeric[:, column]))[0, 1] == pytest.approx(1, abs=1e-5)
 
 
-def test_the_last_rows_by_time_are_held_back_in_whatever_order_they_come(
-    folder: Path, made: SyntheticLog
-) -> None:
+def test_the_last_rows_by_time_are_held_back_in_whatever_order_they_come(folder: Path, made: MadeUp) -> None:
     change(folder, EARLY, lambda frame: frame.sample(frac=1, random_state=0))
     prepared = load(folder, val_share=0.25)
     assert len(prepared.arrays["val_user"]) == 1000
@@ -119,7 +114,7 @@ def test_the_last_rows_by_time_are_held_back_in_whatever_order_they_come(
         load(folder)
 
 
-def test_logs_are_chosen(folder: Path, made: SyntheticLog) -> None:
+def test_logs_are_chosen(folder: Path, made: MadeUp) -> None:
     log = pd.read_csv(folder / f"{EARLY}.csv")
     log[:100].to_csv(folder / "log_random_4_22_to_5_08_1k.csv", index=False)
     for logs, rows in (("standard", 4000), ("random", 100), ("all", 4100)):
@@ -290,7 +285,7 @@ def test_memory_is_some_tens_of_bytes_a_row(tmp_path: Path) -> None:
     for rows in (500_000, 1_500_000):  # the first fills a chunk, too
         folders.append(tmp_path / str(rows))
         folders[-1].mkdir()
-        write_csv(SyntheticLog(100, 20_000, rows, 0), folders[-1])
+        write_csv(MadeUp(100, 20_000, rows, 0), folders[-1])
     command = [sys.executable, "-c", MEASURE, *map(str, folders)]
     found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert found["rows"] == 1_350_000

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import default_collate
 
 from pipelines import sequence
-from pipelines.sequence.synthetic import forecast_variance, make_series
+from pipelines.sequence.made_up import forecast_variance, make_series
 from sweeper.core.config import TrialConfig
 from sweeper.errors import UserError
 from sweeper.trainer.pipeline import Batch, Pipeline, Prepared, Samples
@@ -144,12 +144,12 @@ def test_memory_mapped_arrays_are_not_copied(tmp_path: Path) -> None:
     assert pipeline.train.tensors["series"].is_contiguous()
 
 
-def test_synthetic_is_synthetic_reproducible_and_can_be_forecast() -> None:
+def test_synthetic_is_made_up_reproducible_and_can_be_forecast() -> None:
     prepared, again, other = (load(rows=20_000, horizon=24, seed=seed) for seed in (0, 0, 1))
     assert np.array_equal(prepared.arrays["series"], again.arrays["series"])
     assert not np.array_equal(prepared.arrays["series"], other.arrays["series"])
     assert prepared.synthetic
-    assert "synthetic" in prepared.notes[0]
+    assert "made up" in prepared.notes[0]
     pipeline = pipeline_of(prepared, 30)
     best, constant = pipeline.best_loss, pipeline.constant_loss
     assert best is not None
@@ -164,11 +164,11 @@ def test_synthetic_is_synthetic_reproducible_and_can_be_forecast() -> None:
 
 
 def test_the_best_loss_is_that_of_one_who_knows_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipelines.sequence import synthetic
+    from pipelines.sequence import made_up
 
     rows, horizon = 30_000, 14
     frame, unit = make_series(rows, 3, 0)
-    monkeypatch.setattr(synthetic, "NOISE", 0.0)
+    monkeypatch.setattr(made_up, "NOISE", 0.0)
     season, _ = make_series(rows, 3, 0)
     monkeypatch.undo()
     z = (frame.to_numpy() - season.to_numpy()) / unit

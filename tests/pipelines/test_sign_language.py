@@ -245,7 +245,7 @@ def test_distillation_adds_to_training_alone(landmarks: Prepared) -> None:
     assert pipeline.loss(pipeline.model, batch) == sign_language.loss(pipeline.model, batch)
 
 
-def test_synthetic_clips_are_learnt_and_the_seed_decides(landmarks: Prepared) -> None:
+def test_made_up_clips_are_learnt_and_the_seed_decides(landmarks: Prepared) -> None:
     losses = []
     for _ in range(2):
         pipeline = pipeline_of(landmarks)
@@ -268,7 +268,7 @@ def test_synthetic_clips_are_learnt_and_the_seed_decides(landmarks: Prepared) ->
     assert val_loss < 0.8 * pipeline.constant_loss
     assert 0 <= told["error_rate"] < 0.8
     assert landmarks.synthetic
-    assert "synthetic" in landmarks.notes[0]
+    assert "made up" in landmarks.notes[0]
 
 
 @pytest.mark.parametrize("step_frames", [1, 2, 4])

@@ -224,7 +224,7 @@ def test_synthetic_has_a_known_best_loss_that_can_be_approached() -> None:
     again = load()
     assert all(np.array_equal(prepared.arrays[n], again.arrays[n], equal_nan=True) for n in prepared.arrays)
     assert prepared.synthetic
-    assert "synthetic" in prepared.notes[0]
+    assert "made up" in prepared.notes[0]
     pipeline = pipeline_of(prepared, seq_length=60)
     assert pipeline.constant_loss is not None
     assert pipeline.best_loss is not None
@@ -237,7 +237,7 @@ def test_synthetic_has_a_known_best_loss_that_can_be_approached() -> None:
     assert pipeline.best_loss < reached < 1.25 * pipeline.best_loss
 
 
-def test_returns_of_the_synthetic_market_cannot_be_predicted() -> None:
+def test_returns_of_the_made_up_market_cannot_be_predicted() -> None:
     pipeline = pipeline_of(load(stocks=4, days=1000, target="return"))
     assert pipeline.constant_loss is not None
     assert pipeline.best_loss == pytest.approx(pipeline.constant_loss, rel=0.02)

@@ -1,4 +1,4 @@
-"""Checks `pipelines.tabular`: files, synthetic data, and one line per mistake."""
+"""Checks `pipelines.tabular`: files, made-up data, and one line per mistake."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_synthetic_is_reproducible_and_says_what_it_is() -> None:
     second, _ = load(rows=5000)
     assert all(np.array_equal(first.arrays[name], second.arrays[name]) for name in first.arrays)
     assert first.synthetic
-    assert "synthetic" in first.notes[0]
+    assert "made up" in first.notes[0]
     assert (pipeline.train.length, pipeline.val.length) == (4500, 500)
     assert pipeline.train.tensors["x"].shape == (4500, 30)
     assert {array.dtype.name for array in first.arrays.values()} == {"float32"}

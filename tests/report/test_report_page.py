@@ -72,7 +72,7 @@ def test_the_figures_from_afar_are_those_of_the_summary(material: ReportData) ->
     assert ratio.value == f"{summary.ratio.ratio:.3g}x"
     assert (
         ratio.note
-        == f"95% interval of a later run [{summary.ratio.low:.3g}, {summary.ratio.high:.3g}], 8 rounds"
+        == f"95% interval for a later run [{summary.ratio.low:.3g}, {summary.ratio.high:.3g}], 8 rounds"
     )
     assert set(found) == {"vs your baseline", "per epoch", "your production run", "loss"}
     assert "at most 0.428" in found["loss"].note

@@ -91,6 +91,6 @@ def test_what_was_not_tried_names_choices_ranges_and_what_is_left(tmp_path: Path
     said = list(coverage_lines(gather(odd.loaded(journal))))
     assert "`precision.amp` was never set to bf16 or fp16." in said
     assert "`batch_size` was never tried above 104 (the space is 64 to 4,096)." in said
-    assert "`compile.mode` was not searched: this machine decides it." in said
+    assert "`compile.mode` was not searched: this machine determines its value." in said
     assert "precision.amp: fp16 removed from the space (no fp16)." in said
     assert "5 of 9 searched trials were not run." in said

@@ -230,7 +230,7 @@ def test_the_space_is_cut_to_the_device_as_a_sweep_does(home: Path):
     kinds = {"loader.kind": choices("workers", "resident")}
     found = built(home, Device(prepared=many), space=space(**workers, **kinds))
     assert any("at most 8 here" in line for line in found.removed)
-    assert "40 GiB, the device has 22" in found.not_resident
+    assert "40 GiB and the device has 22" in found.not_resident
     assert found.largest is not None
     assert found.largest.loader.kind == "workers"
 

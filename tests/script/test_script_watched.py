@@ -9,7 +9,8 @@ import pytest
 from sweeper.core.config import TrialConfig
 from sweeper.core.progress import TrialFailedError
 from sweeper.core.script import Script
-from sweeper.script.output import Listener, _kind
+from sweeper.errors import UserError
+from sweeper.script.output import Listener, _kind, samples_per_step
 from sweeper.script.taken_apart import TakenApart
 from sweeper.script.watched import PATIENCE_STEPS, Watched
 
@@ -213,3 +214,12 @@ def test_the_speeds_of_a_sweep_come_from_one_source(tmp_path: Path):
 )
 def test_details_of_a_source_may_differ(baseline: str, trial: str):
     assert _kind(baseline) == _kind(trial)
+
+
+@pytest.mark.parametrize("text", ["8-1", "e", "1.2.3", "", "2*", "nan"])
+def test_samples_per_step_are_a_product_of_numbers(text: str):
+    script = Script(command=("x",), samples_per_step=f"2*{text}")
+    with pytest.raises(UserError, match="must be a product of numbers, but got"):
+        samples_per_step(script, TrialConfig())
+    script = Script(command=("x",), samples_per_step="2 * 1.5e1*.5")
+    assert samples_per_step(script, TrialConfig()) == 15

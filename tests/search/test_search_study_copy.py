@@ -258,7 +258,7 @@ def test_another_study_of_that_name_is_left_alone(url: str) -> None:
     copy.tell(told(0))
     said = copy.finish()
     assert said == (
-        "1 trial is not in it yet (the study taken on the server has to minimize instead; rename it)"
+        "1 trial is not in it yet (the study taken on the server is set to minimize instead; rename it)"
     )
     assert there(url, "taken") == []
 

@@ -93,8 +93,7 @@ def test_json_is_read_alike(read):
         ),
         (
             "a: !!int 1",
-            "f.yaml:1:4: Tags are not supported, but got 'tag:yaml.org,2002:int' at `a`."
-            " Write the value alone.",
+            "f.yaml:1:4: Tags are not supported, but got 'tag:yaml.org,2002:int' at `a`. Remove the tag.",
         ),
         ("<<: {a: 1}", "f.yaml:1:1: Merge keys are not supported, but got `<<`. Write the values out."),
         ("1: 2", "f.yaml:1:1: A key must be a string, but got 1. Put it in quotes."),
@@ -114,7 +113,7 @@ def test_json_is_read_alike(read):
         ("a: b\nc: \0", "f.yaml:2:4: must be text, but got the character '\\x00'. Save the file as UTF-8."),
         (
             "\ufeffa: 1",
-            "f.yaml:1:1: must be UTF-8 without a byte-order mark, but got one. Save it without BOM.",
+            "f.yaml:1:1: must be UTF-8 without a byte-order mark, but got one. Save the file without it.",
         ),
         (
             "a: 1".encode("utf-16"),

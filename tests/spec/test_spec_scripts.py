@@ -73,6 +73,10 @@ def test_mistakes(changes: dict[str, Any], message: str):
     [
         (["sbatch", "train.sh"], "`sbatch` starts it elsewhere"),
         (["/usr/bin/ssh", "node1", "python train.py"], "`ssh` starts it elsewhere"),
+        (
+            ["mpirun", "-H", "localhost:2,b:2", "python", "x.py"],
+            "`-H localhost:2,b:2` is for several machines",
+        ),
         (["bash", "-c", "cd x && srun python train.py"], "`srun` starts it elsewhere"),
         (["torchrun", "--nnodes=2", "train.py"], "`--nnodes 2` is for several machines"),
         (["python", "-m", "torch.distributed.run", "--nnodes", "1:4", "train.py"], "`--nnodes 1:4`"),

@@ -85,7 +85,7 @@ def test_a_line_says_what_is_particular_about_it(path: Path):
 
 def test_what_is_no_surface_is_named(tmp_path: Path):
     file = tmp_path / "no.jsonl"
-    with pytest.raises(UserError, match=r"must be a file as docs/surfaces.md has it, but .*no.jsonl"):
+    with pytest.raises(UserError, match=r"must be a file as described in docs/surfaces.md, but .*no.jsonl"):
         read(file)
     begin(file, Head(schema="other/2", name="toy", device="none", space={}))
     with pytest.raises(UserError, match="`schema` of a surface must be 'sweeper-surface/1', but"):

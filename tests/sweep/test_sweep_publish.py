@@ -193,14 +193,14 @@ class Poisoned(Shelf):
 
     def track(self, record: TrialRecord, view: RunView) -> None:
         if record.number == 4:
-            raise RejectedError("MLflow did not take `004`: too odd")
+            raise RejectedError("MLflow did not accept `004`: too odd")
         super().track(record, view)
 
 
 def test_a_record_that_is_rejected_holds_up_no_other_and_is_named(bench):
     shelf = Poisoned()
     ran = bench.run(tracker=shelf)
-    assert (ran.pending, ran.problem) == (1, "MLflow did not take `004`: too odd")
+    assert (ran.pending, ran.problem) == (1, "MLflow did not accept `004`: too odd")
     assert sorted(shelf.shown) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     shelf = Shelf()
     assert bench.run(tracker=shelf).pending == 0
@@ -258,7 +258,7 @@ def test_the_experiment_says_the_decision_first_and_what_to_do_next(bench):
     first, *others = shelf.info.note.split("\n\n")
     assert re.fullmatch(
         r"\*\*Trial \d: \S+ times the baseline\*\*, confirmed"
-        r" \(95% interval of a later run \[.*\], 3 rounds\)\.",
+        r" \(95% interval for a later run \[.*\], 3 rounds\)\.",
         first,
     )
     assert "Use it: `sweeper export toy`." in others

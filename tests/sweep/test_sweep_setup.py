@@ -74,7 +74,8 @@ def test_where_nobody_says_how_a_source_is_streamed():
 def test_data_larger_than_the_device_cannot_be_resident(held: float, leaves: bool):
     spec, lines = setup.restricted(spec_of(), machine(spec_of(), *GPUS), {"bytes": int(held * GIB)})
     assert ("loader.kind" not in spec.space) == leaves
-    expected = "loader.kind: resident removed from the space (the data takes 20 GiB, the device has 24)."
+    why = "the data takes 20 GiB and the device has 24 GiB"
+    expected = f"loader.kind: resident removed from the space ({why})."
     assert lines == ([expected] if leaves else [])
 
 
@@ -86,7 +87,7 @@ LARGE = {"samples": 1e9, "data_gib": 60.0}
 def test_productions_data_larger_than_the_device_cannot_be_resident(device: DeviceInfo, room: int):
     asked = spec_of(production=LARGE)
     spec, lines = setup.restricted(asked, machine(asked, device))
-    why = f"the production data takes 60 GiB, the device has {room}"
+    why = f"the production data takes 60 GiB and the device has {room} GiB"
     assert lines == [f"loader.kind: resident removed from the space ({why})."]
     assert "loader.kind" not in spec.space
     smaller = spec_of(production={"samples": 1e9, "data_gib": 19.0})
@@ -96,7 +97,7 @@ def test_productions_data_larger_than_the_device_cannot_be_resident(device: Devi
 
 
 def test_resident_trials_that_are_written_out_are_said_to_be_unable_to_win():
-    why = "(the production data takes 60 GiB, the device has 24)"
+    why = "(the production data takes 60 GiB and the device has 24 GiB)"
     line = f"loader.kind: resident is measured where configured, but cannot win {why}."
     fixed = spec_of(space=space(), fix={"loader.kind": "resident"}, production=LARGE)
     assert setup.restricted(fixed, machine(fixed, GPUS[0]))[1] == [line]
@@ -131,6 +132,8 @@ def test_the_devices_are_those_asked_for():
     assert [slot.device for slot in machine(gpus(0)).slots] == ["cpu"]
     with pytest.raises(UserError, match="must name GPUs of this machine, but got 2; it has 2"):
         machine(gpus([2]), *GPUS)
+    with pytest.raises(UserError, match="must name each GPU once, but 'GPU-0' is named before"):
+        machine(gpus([0, "GPU-0"]), *GPUS)
     with pytest.raises(UserError, match=r"needs a GPU, but got \[0\] where none can be used"):
         machine(gpus([0]))
 
@@ -165,6 +168,8 @@ def test_no_gpu_is_looked_at_where_none_is_wanted(monkeypatch):
     monkeypatch.setattr(setup, "gpu_names", lambda: [gpu.name for gpu in GPUS])
     assert setup.device_model(Execution()) == setup.device_model(Execution(gpus=2)) == "NVIDIA A10"
     assert setup.device_model(Execution(gpus=[1])) == "NVIDIA A100"
+    monkeypatch.setattr(setup, "gpu_uuids", lambda: [gpu.uuid for gpu in GPUS])
+    assert setup.device_model(Execution(gpus=[GPUS[1].uuid])) == "NVIDIA A100"
     assert setup.device_model(Execution(gpus=0)) == cpu_name()
     assert setup.device_model(Execution(launcher="slurm", gpus=8)) == "slurm"
 

@@ -153,7 +153,7 @@ def test_a_file_that_came_short_is_no_copy(bucket: str, monkeypatch: pytest.Monk
         return {name: {**info, "size": info["size"] + 1} for name, info in found.items()}
 
     monkeypatch.setattr(memory, "find", longer)
-    with pytest.raises(UserError, match="has 9 bytes, but 8 came"):
+    with pytest.raises(UserError, match="has 9 bytes, but 8 were received"):
         local_copy(bucket, lambda line: None)
 
 
@@ -211,11 +211,28 @@ def test_what_cannot_be_listed_is_as_it_was_copied(
         local_copy(f"{address}?part=2", said.append)
 
 
+def test_a_name_that_leads_out_of_the_copy_is_refused(
+    bucket: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+):
+    memory = type(fsspec.filesystem("memory"))
+    info = {"name": "/bucket/rows/../../../x", "size": 1, "type": "file"}
+    monkeypatch.setattr(memory, "find", lambda *_, **__: {info["name"]: info})
+    with pytest.raises(UserError, match=r"must not have files with `\.\.` in their names"):
+        local_copy(bucket, lambda line: None)
+
+
+def test_a_file_cut_short_by_a_power_cut_is_copied_again(bucket: str, monkeypatch: pytest.MonkeyPatch):
+    place = local_copy(bucket, lambda line: None)
+    (place.parent / "copied.json").unlink()
+    os.truncate(place / "a.csv", 1)
+    assert (local_copy(bucket, lambda line: None) / "a.csv").read_bytes() == ROWS
+
+
 @pytest.mark.parametrize(
     ("address", "said"),
     [
         ("memory://bucket/nothing", "there is nothing at 'memory://bucket/nothing'"),
-        ("nosuch://x", "an address that fsspec knows, but nosuch:// is none"),
+        ("nosuch://x", "an address that fsspec supports, but got nosuch://"),
         ("http://127.0.0.1:9/rows?sig=secret", r"'http://127.0.0.1:9/rows' cannot be reached"),
     ],
 )
@@ -254,5 +271,5 @@ def test_there_must_be_room(bucket: str, monkeypatch: pytest.MonkeyPatch):
         f_bavail, f_frsize = 1, 1
 
     monkeypatch.setattr(remote_data.os, "statvfs", lambda folder: Full)
-    with pytest.raises(UserError, match=r"has room for 0.0 MiB. Name another folder in \$SWEEPER_DATA_CACHE"):
+    with pytest.raises(UserError, match=r"has room for 0.0 MiB. Set \$SWEEPER_DATA_CACHE to a folder"):
         local_copy(bucket, lambda line: None)

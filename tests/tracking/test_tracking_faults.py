@@ -129,7 +129,7 @@ def test_faults_lose_and_double_nothing(
         assert sync_command(home, "toy", uri, "", verify=False, as_json=False) == 7
         said = capsys.readouterr().out
         assert "19 of 20 runs" in said
-        assert f"1 run is not in MLflow yet (MLflow did not take `{POISONED:03d} " in said
+        assert f"1 run is not in MLflow yet (MLflow did not accept `{POISONED:03d} " in said
         assert f"poison). `sweeper sync toy --tracking-uri http://127.0.0.1:{proxy.port}` sends it." in said
         got = contents(server / DATABASE)
         assert got == {uid: each for uid, each in wanted.items() if uid != poison}

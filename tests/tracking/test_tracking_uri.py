@@ -27,6 +27,7 @@ SECRET = "hunter2%2Fx"
         (f"https://me:a@{SECRET}@mlflow/base/", "https://mlflow/base/", True),
         (f"postgresql+psycopg2://me:{SECRET}@db/mlflow", "postgresql+psycopg2://db/mlflow", False),
         ("sqlite:////data/m.db", "sqlite:////data/m.db", False),
+        ("sqlite:////data/me@home/m.db", "sqlite:////data/me@home/m.db", False),
         ("databricks://profile", "databricks://profile", True),
     ],
 )
@@ -59,9 +60,9 @@ def test_a_password_is_hidden_in_whatever_form_it_comes() -> None:
 
 def test_no_message_has_the_password_whatever_was_thrown() -> None:
     place = Place(f"http://me:{SECRET}@mlflow:5000")
-    with pytest.raises(StorageError) as told, reported("MLflow did not take `x`", place):
+    with pytest.raises(StorageError) as told, reported("MLflow did not accept `x`", place):
         raise ValueError(f"cannot parse {place.uri}/api\nand more")
-    assert str(told.value) == "MLflow did not take `x`: cannot parse http://mlflow:5000/api"
+    assert str(told.value) == "MLflow did not accept `x`: cannot parse http://mlflow:5000/api"
 
 
 class Refusing(http.server.BaseHTTPRequestHandler):

@@ -158,6 +158,8 @@ def test_of_two_best_weights_one_is_always_whole(
     values = {float(next(iter(load_file(path / WEIGHTS).values())).flatten()[0]) for path in whole}
     assert values <= {1.0, 2.0}
     assert whole
+    checkpoint.recover_best(tmp_path)
+    assert (tmp_path / BEST / WEIGHTS).exists()
     # What lies there never stands in the way of the next one, nor is taken for a checkpoint.
     assert checkpoint.newest(tmp_path) is None
     checkpoint.save_best(tmp_path, stepper.model, {"epoch": 3})

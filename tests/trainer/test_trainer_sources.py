@@ -81,8 +81,9 @@ def test_a_column_that_is_not_there_is_named(tables: Path, cache: Path):
     assert list(cache.iterdir()) == []
 
 
-def test_words_are_no_numbers(tmp_path: Path):
-    pd.DataFrame({"a": ["one"]}).to_parquet(tmp_path / "words.parquet")
+@pytest.mark.parametrize("value", ["one", {"x": 1.0}, [1.0]])
+def test_other_values_are_no_numbers(value: object, tmp_path: Path):
+    pd.DataFrame({"a": [value]}).to_parquet(tmp_path / "words.parquet")
     with pytest.raises(UserError, match="must have parquet files of numbers, but"):
         ParquetSource(tmp_path / "words.parquet", {"x": ["a"]})
 
@@ -102,7 +103,7 @@ def test_rows_need_room(tables: Path, cache: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(remote_data.os, "statvfs", lambda folder: Disk)
     ParquetSource(tables, COLUMNS)
-    with pytest.raises(UserError, match=r"needs 0.0 MiB, but .* Name another folder in \$SWEEPER_DATA_CACHE"):
+    with pytest.raises(UserError, match=r"needs 0.0 MiB, but .* Set \$SWEEPER_DATA_CACHE to a folder"):
         ParquetSource(tables, COLUMNS, "float64")
     assert len(list(cache.iterdir())) == 1
 

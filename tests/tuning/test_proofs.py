@@ -74,7 +74,7 @@ def test_more_workers_are_the_same_but_for_their_draws(tmp_path: Path) -> None:
     change = Change(name="readers", value="cores", kind=DRAWS, why="", rounding=RACE)
     (found,) = proofs.prove([change], lambda _: None)
     assert found.refused == ""
-    assert found.proof.startswith("the same but for its draws, and as far off as other seeds are, over ")
+    assert found.proof.startswith("the same but for its draws, with differences as between seeds, over ")
     assert proofs.stack([change]) == (DRAWS, "")
     as_exact = dataclasses.replace(change, kind=EXACT, rounding=SINGLE)
     assert proofs.prove([as_exact], lambda _: None)[0].refused
@@ -156,7 +156,7 @@ def test_a_script_that_updates_its_parameters_by_hand(tmp_path: Path) -> None:
     assert "equal in every bit over 7" in harmless.proof
     assert wrong.refused
     (fused,) = found.prove([Change(name="optimizer", value="fused", kind="close")], lambda _: None)
-    assert fused.refused == "nothing in the training asks for it"
+    assert fused.refused == "the training does not use what it changes"
 
 
 def test_where_batches_are_gathered_no_picture_is_asked_for(proofs: Proofs) -> None:
@@ -164,7 +164,7 @@ def test_where_batches_are_gathered_no_picture_is_asked_for(proofs: Proofs) -> N
         Change(name=n, value=v, kind="exact") for n, v in (("pictures", "decoded"), ("loader", "gathered"))
     ]
     pictures, loader = proofs.prove(among, lambda _: None)
-    assert pictures.refused == "nothing in the training asks for it"
+    assert pictures.refused == "the training does not use what it changes"
     assert loader.proof
 
 
@@ -172,7 +172,7 @@ def test_a_process_that_waited_for_those_that_train_is_none_of_them() -> None:
     steps = [{"step": number} for number in range(20)]
     trained = Recorded(events={"1": steps, "2": steps})
     assert not equal(trained, Recorded(events={**trained.events, "parent": [{"eval": 1}]}))
-    assert equal(trained, Recorded(events={**trained.events, "3": steps})) == "other processes train"
+    assert equal(trained, Recorded(events={**trained.events, "3": steps})) == "different processes train"
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def test_a_stages_time_is_that_of_all_its_parts():
         assert bench.run(30, step_seconds=0.1) is None
     bench.reach("compile")
     began = bench.now
-    assert bench.run(30) == Finding(FailureKind.TIMEOUT, "stage `compile` took longer than its 10 s")
+    assert bench.run(30) == Finding(FailureKind.TIMEOUT, "stage `compile` took longer than its limit of 10 s")
     assert bench.now == pytest.approx(began + 2)
 
 

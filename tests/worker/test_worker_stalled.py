@@ -128,7 +128,7 @@ def test_a_job_without_steps_has_stalled_and_its_log_says_where(tmp_path, name, 
 def test_a_stage_has_a_time_of_its_own(tmp_path):
     outcome, log, _ = run(tmp_path, "endless_compile", stage_seconds={"compile": 0.5}, stall_seconds=0.2)
     assert (outcome.kind, outcome.stage) == (FailureKind.TIMEOUT, "compile")
-    assert outcome.message == "stage `compile` took longer than its 0.5 s"
+    assert outcome.message == "stage `compile` took longer than its limit of 0.5 s"
     assert "in compiling_for_ever" in log
 
 

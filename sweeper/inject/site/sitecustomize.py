@@ -23,7 +23,7 @@ def _run_hidden():
 
 
 def _use_mirror(folder, mirror):
-    """Imports from a mirror of a folder what is installed from the folder, as `pip install -e` does."""
+    """Makes packages that are installed from a folder (`pip install -e`) load from a mirror of it."""
 
     def is_in(path, parent):
         return path == parent or path.startswith(parent + os.sep)
@@ -101,7 +101,7 @@ def _report(message):
     import socket
 
     if "SWEEPER_METER" not in os.environ:
-        print("sweeper: nothing is changed: " + message, file=sys.stderr)
+        print("sweeper: the script runs unchanged: " + message, file=sys.stderr)
         return
     text = json.dumps({"by": "hook", "pid": os.getpid(), "failed": message[:1000]})
     try:

@@ -71,7 +71,7 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
 
 
 def _num_candidates(context: SweepContext, trials: TrialRunner, chosen: Sequence[TrialRecord]) -> int:
-    """Returns how many candidates have time for the fewest rounds: fewer candidates, rather than rounds."""
+    """Returns how many candidates there is time for with the fewest rounds: candidates give way to rounds."""
     number = len(chosen)
     while number > 1 and not _fits(context, trials, chosen[:number]):
         number -= 1
@@ -99,7 +99,7 @@ def _begun(
 
 
 def confirm_seconds(trials: TrialRunner, spec: SweepSpec, candidates: Sequence[TrialRecord]) -> float:
-    """Returns about how many seconds the fewest rounds take that confirm `candidates`."""
+    """Returns about how many seconds the fewest rounds that can confirm `candidates` take."""
     runs = (trials.table.records[BASELINE], *candidates)
     return _loss_seconds(trials, spec, candidates[0]) + MIN_ROUNDS * sum(
         run_seconds(record.measurement, spec) for record in runs if record.measurement

@@ -16,7 +16,7 @@ from sweeper.sweep.trial_runner import TrialRunner
 AT = (0.25, 0.5)
 """Shares of the sweep's time after which a round runs; the last part of the time is for the confirmation."""
 LATE = 0.1
-"""Share of the sweep's time by which a round may begin late; later, it is left out."""
+"""Share of the sweep's time by which a round may begin late; after that, it is skipped."""
 MAX_SHARE = 0.05
 """Share of the sweep's time that one round may take."""
 
@@ -43,7 +43,7 @@ class EarlyRounds:
         total = 60 * (spec.search.minutes or 0.0)
         used = 1 - left / total
         passed = sum(used >= each for each in self._wanted)
-        # If two are due, only one runs: rounds must be apart from each other and from those of the end.
+        # If two are due, only one runs: rounds must be apart in time, also from those at the end.
         if passed <= self._passed or used > self._wanted[passed - 1] + LATE:
             return
         table = self._trials.table

@@ -21,7 +21,7 @@ from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import read_json, write_json
 
 MIN_RATIO = 0.97
-"""Share of a trial's throughput alone: if it reaches less among others, trials run one at a time."""
+"""Share of its throughput alone that a trial must reach among others; else trials run one at a time."""
 MIN_ROUNDS, MAX_ROUNDS = 3, 8
 """Fewest and most rounds; the fewest are enough if the worst slot is clearly above or below `MIN_RATIO`."""
 MAX_SHARE = 0.05
@@ -65,7 +65,7 @@ class Interference:
     def line(self) -> str:
         """The decision, and its reason."""
         if self.failure:
-            unknown = "It could not be measured whether trials slow each other down"
+            unknown = "Whether trials slow each other down could not be measured"
             return f"{unknown} ({self.failure}), so they run one at a time."
         worst = self.worst
         reached = f"{100 * worst.ratio:.3g}%"

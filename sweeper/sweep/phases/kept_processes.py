@@ -2,8 +2,8 @@
 
 It is for candidates that are expensive to start (long compilation), where a fresh process for every window
 would spend most of its time starting. It is also for scripts, which are stopped between their windows: the
-speed of a host changes within seconds, and alternating windows share it. The process stays the unit of
-repetition.
+speed of a host changes within seconds, and alternating windows see the same changes. The process stays the
+unit of repetition.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def is_expensive(records: Sequence[TrialRecord], window_seconds: float, memory_g
 def can_take_turns(records: Sequence[TrialRecord]) -> bool:
     """Returns whether scripts can take turns: steps are watched and short, and all fit in memory together.
 
-    Not on a GPU: the queue of a stopped process goes on filling it.
+    They cannot on a GPU, which goes on with the work that a stopped process has queued.
     """
     measured = [record.measurement for record in records if record.measurement is not None]
     taken = sum(m.telemetry[MEMORY].p95 for m in measured if MEMORY in m.telemetry)
@@ -100,7 +100,7 @@ def kept_round(
                 plan=plan,
                 stage_seconds={},
                 timeout_seconds=seconds,
-                # Started again, it would be alone with its turns.
+                # A second attempt would take its turns alone.
                 attempt=MAX_ATTEMPTS - 1,
             )
             runner.start(number, folder, kept)

@@ -19,8 +19,9 @@ Fits = Callable[[Sequence[TrialRecord]], bool]
 def ladder(context: SweepContext, trials: TrialRunner, best: TrialRecord, fits: Fits) -> list[TrialRecord]:
     """Returns the candidates: the best, the best without each of its changes, then each change alone.
 
-    A change that brought next to nothing in the search leaves the best. So do the changes that brought the
-    least, until there is time to measure the best without each remaining change. Missing trials run here.
+    A change that gained next to nothing in the search is dropped from the best. So are the changes that
+    gained the least, until there is time to measure the best without each remaining change. Missing trials
+    run here.
 
     Args:
         fits: Function that returns whether there is time to confirm some candidates.
@@ -89,7 +90,9 @@ def _of_halves(
     records = []
     for each in wanted:
         config = context.spec.config(halves.params(each))
-        record = _known(trials, config) or _measured(context, trials, config, "what seems to pay, together")
+        record = _known(trials, config) or _measured(
+            context, trials, config, "the changes that seem to pay off, combined"
+        )
         if record.measurement is not None and record.feasible:
             records.append(record)
     if not records and len(changes(best.config, trials.table.records[BASELINE].config.flatten())) == 1:

@@ -92,7 +92,7 @@ def losses_over_seeds(
 
 
 def num_seeds(spec: SweepSpec, table: TrialTable) -> int:
-    """Returns the number of seeds over which losses are measured: fewer for a script that takes long."""
+    """Returns the number of seeds over which losses are measured: fewer for a slow script."""
     baseline = table.records[BASELINE].measurement
     if not spec.command or not spec.search.minutes or baseline is None:
         return NUM_SEEDS
@@ -108,7 +108,7 @@ def looks_at_loss(spec: SweepSpec) -> bool:
 def trained_samples(baseline: Measurement, seconds: float) -> int:
     """Returns how many samples a script has trained on after warm-up and `seconds` of windows.
 
-    Any trial trains on as many to be timed. Disturbed windows of the baseline do not count.
+    Every trial trains on that many to be timed. Disturbed windows of the baseline do not count.
     """
     timed = min(seconds, sum(window.seconds for window in baseline.windows))
     return max(1, int(baseline.throughput * (timed + min(baseline.warmup_seconds, seconds))))

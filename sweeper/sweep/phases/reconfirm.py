@@ -114,7 +114,7 @@ def reconfirm(
             rounds = Rounds(context, trials, place, spec.measure.window_seconds, max(1, spec.confirm.rounds))
             rounds.run([number])
             if not changes:
-                # Code or libraries that have changed are no drift of the machine.
+                # The effect of changed code or libraries is not drift of the machine.
                 rounds.record()
             found = rounds.result(())
             soak = None

@@ -9,20 +9,20 @@ from sweeper.sweep.phases.failing_values import Choice, Space, choices_of
 from sweeper.sweep.phases.idle_values import Idle
 
 OF_MODEL = frozenset({"activation_checkpointing", "compile.regional", "memory_format", "precision.amp"})
-"""Parameters whose values a model takes or not, whatever the other parameters are."""
+"""Parameters whose values a model accepts or refuses, whatever the other parameters are."""
 
 
 class RefusedValues:
     """The choices that trials applied, and those that they could not apply.
 
-    The result depends on the trials that have ended, not on their order: a continued sweep decides alike.
+    The result depends on the trials that have ended, not on their order: a continued sweep decides the same.
     """
 
     def __init__(self, space: Space) -> None:
         """Starts without trials.
 
         Args:
-            space: The space that is searched. Of several models, one may take what another does not.
+            space: The space that is searched. With several models, one may accept what another refuses.
         """
         is_one_model = not any(name.startswith("model.") for name in space)
         self._space, self._names = space, OF_MODEL & space.keys() if is_one_model else frozenset()

@@ -101,8 +101,8 @@ class Rounds:
     def run(self, numbers: Sequence[int], reserve: float = 0.0) -> None:
         """Runs rounds of `numbers` and the baseline until they are conclusive, or the time is up.
 
-        Candidates that are clearly slower than the fastest drop out after a few rounds. Those that do so by
-        chance lose little.
+        Candidates that are clearly slower than the fastest drop out after a few rounds. Losing one by chance
+        costs little.
 
         Args:
             reserve: Seconds to leave for the steps after the rounds.
@@ -125,7 +125,7 @@ class Rounds:
         for index in range(MAX_ROUNDS * self._wanted):
             if len(self.speeds) >= MIN_ROUNDS:
                 among = [n for n in contenders(self.throughputs(), BASELINE) if n in among]
-            # Rounds of an earlier process take no time, and lead to the same decisions as then.
+            # Rounds of an earlier process take no time now, and lead to the same decisions as then.
             is_stored = all((index, number) in self._ended for number in (BASELINE, *among))
             done, left = len(self.speeds), None if is_stored else budget.seconds_left
             if done >= self._wanted and is_enough(self.throughputs(), BASELINE, precision, self._drift):
@@ -148,7 +148,7 @@ class Rounds:
             after = budget.seconds_left
             if left is not None and after is not None:
                 longest = max(longest, left - after)
-        self.ended = f"after {len(self.speeds)} rounds, the limit, the intervals are still wide"
+        self.ended = f"the intervals are still wide after {len(self.speeds)} rounds, the limit"
 
     def run_one(self, index: int, numbers: Sequence[int]) -> None:
         """Runs one round of `numbers`."""

@@ -161,7 +161,7 @@ class Search:
         """Waits for trials to end and enters them, refilling each slot before the next."""
         trials = self._trials
         if not trials.jobs.running:
-            # There is no worker yet, or none any more.
+            # No worker has started yet, or all have ended.
             trials.progress.tick()
             time.sleep(TICK_SECONDS)
         for number, job, outcome in trials.jobs.wait():
@@ -194,7 +194,7 @@ class Search:
         start = self._next_start()
         if start is not None:
             config, how = start
-            trials.start(number, "search", config, {}, f"{how}: trial {table.last} was expected not to fit")
+            trials.start(number, "search", config, {}, f"{how}: trial {table.last} was not expected to fit")
             return ""
         if risk is not None:
             why = f"{UNLIKELY}: nothing else promises more"
@@ -255,7 +255,7 @@ class Search:
                 # With too few trials, no change's effect is known, so the search gets more of the time.
                 most = MAX_HALVES_SHARE
             left -= max(CONFIRM_SHARE * total, min(most * total, self._confirm_seconds()))
-        # A sweep cut off in its confirmation must not search on in the little time that was never charged.
+        # A sweep cut off during confirmation must not go on searching in the time that was never charged.
         least = SLACK * 60 * (search.minutes or 0.0) if self._has_confirmed else budget.usual_seconds / 2
         if left is not None and left < least:
             return f"the time is up after {count} trials"
@@ -290,7 +290,7 @@ class Search:
             return 0.0
         number, seconds = 1, 0.0
         if Halves.suits(self._spec):
-            # What seems to pay off runs together first, then twice the fewest rounds of it and the baseline.
+            # The promising changes run together first, then twice the fewest rounds of that and the baseline.
             number, seconds = 3, self._trials.budget.usual_seconds
         elif self._spec.confirm.ladder:
             # The best also runs without each of its changes; trials that the search lacks run first.
@@ -304,7 +304,7 @@ class Search:
     def _is_no_better(self, patience: int) -> bool:
         """Returns whether the last `patience` searched trials that ended were no better.
 
-        As many as run now were asked before the best trial's result was known, and do not count.
+        As many as are running now were asked for before the best trial's result was known: they do not count.
         """
         best = self._table.best()
         last = (best.number if best is not None else 0) + len(self._trials.jobs.running)
@@ -318,7 +318,7 @@ class Search:
         return sum(1 for _ in itertools.takewhile(is_passed_over, reversed(self._table.records.values())))
 
     def _next_start(self) -> tuple[TrialConfig, str] | None:
-        """Returns the last configuration, if it was passed over, in a form with less memory; and how."""
+        """Returns the last configuration, if passed over, in a form with less memory, and how; else None."""
         table = self._table
         last = table.records[table.last]
         if not is_passed_over(last) or table.num_passed_over > MAX_OFFERS:
@@ -336,7 +336,7 @@ class Search:
         return None
 
     def _recomputed(self, config: TrialConfig) -> TrialConfig | None:
-        """Returns a configuration with recomputed activations; None if that is no choice, or may not fit."""
+        """Returns a configuration with recomputed activations; None if not a choice, or if it may not fit."""
         name, space = "activation_checkpointing", self._spec.space
         is_choice = name in space and space[name].contains(True) and acts(name, space, config.flatten())
         if config.activation_checkpointing or not is_choice:
@@ -355,7 +355,7 @@ class Search:
             failpoint("studied")
 
     def _fix_result(self, record: TrialRecord) -> SearchResult | None:
-        """Fixes a trial's result for the sampler and returns it; None if the trial is outside the space."""
+        """Makes a trial's result for the sampler final, and returns it; None if it is outside the space."""
         number = record.number
         params = record.params or self._whole.params_of(record.config)
         if number not in self._table.results and params:

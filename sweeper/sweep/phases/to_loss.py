@@ -32,10 +32,10 @@ def to_loss(
 ) -> tuple[TimeToLoss | None, float | None]:
     """Returns how much sooner the winner reaches the baseline's loss, or that loss if it does not reach it.
 
-    Both are None if that is not measured, and one of them is otherwise.
+    Both are None if that is not measured; otherwise exactly one of them is.
 
     A winner with the baseline's numerics learns the same from the same samples, so there is nothing to
-    measure. A script is left out, since it decides itself when it ends.
+    measure. A script is left out, since it decides for itself when to stop.
     """
     spec, table = context.spec, trials.table
     baseline = table.records[BASELINE]
@@ -55,9 +55,9 @@ def to_loss(
             return None, None
         if len(curve) < MIN_POINTS:
             context.observer.line(
-                "The time to the baseline's loss is not measured: validating takes too long beside training"
-                f" on {samples:,} samples. More (`measure.quality_samples`) or fewer validation samples"
-                " make it possible."
+                "The time to the baseline's loss is not measured: validation takes too long compared with"
+                f" training on {samples:,} samples. Raise `measure.quality_samples`, or validate on fewer"
+                " samples."
             )
             return None, None
         curves.append(curve)
@@ -73,8 +73,8 @@ def to_loss(
     result = time_to_loss(loss, curves, found, speed, one_more(rounds, winner.number, BASELINE))
     if result is None:
         context.observer.line(
-            f"{context.name(winner)} does not reach the baseline's loss of {loss:.4g} within"
-            f" {MAX_SAMPLES} times its {samples:,} samples, with one seed at least."
+            f"With at least one seed, {context.name(winner)} does not reach the baseline's loss of"
+            f" {loss:.4g} within {MAX_SAMPLES} times its {samples:,} samples."
         )
     return result, None if result else loss
 
@@ -113,7 +113,7 @@ def _curve(
     plan = MeasurePlan(repeats=0, quality_samples=samples, quality_parts=parts, until_loss=until)
     job = dataclasses.replace(trials.job("loss", seeded), runner=QUALITY_RUNNER, plan=plan)
     if context.spec.confirm.to_loss:
-        # It was asked for, even beyond the sweep's time.
+        # The user asked for it, even beyond the sweep's time.
         job = dataclasses.replace(job, timeout_seconds=60 * context.spec.execution.trial_timeout_minutes)
     folder = context.journal.setup_folder(name)
     outcome = trials.run(folder, job)

@@ -67,7 +67,7 @@ def digest_of_files_named(command: Sequence[str]) -> str:
     """Returns a digest of the files that a command line names; Python files count by their syntax trees.
 
     Raises:
-        UserError: A file is called `.py`, but is not Python.
+        UserError: A file whose name ends in `.py` is not Python.
     """
     found: dict[str, str] = {}
     for item in files_named(command):

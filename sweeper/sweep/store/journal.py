@@ -188,7 +188,7 @@ class Journal:
         )
 
     def write_search_result(self, number: int, result: SearchResult) -> None:
-        """Fixes a trial's result for the sampler."""
+        """Writes a trial's result for the sampler, which is final."""
         write_json(self.trial_folder(number) / SEARCH_RESULT, encode(result))
 
     @property
@@ -251,7 +251,7 @@ def _sweep_result(path: Path, remedy: str) -> SweepResult | None:
     found = _mapping_in(path, remedy)
     if found is None:
         return None
-    with ours(path, ENDS_ANEW):
+    with ours(path, remedy):
         result = decode_result(found)
     return result
 

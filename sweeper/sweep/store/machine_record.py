@@ -24,10 +24,10 @@ OF_SEARCH = frozenset({"space", "fix", "baseline", "also_try", "objectives", "co
 
 
 def speed_key(fingerprint: Mapping[str, Any], config: TrialConfig) -> str:
-    """Returns the key of a speed in the record: a digest of all that decides it, but for the machine.
+    """Returns the key of a speed in the record: a digest of all that determines it, except the machine.
 
     Args:
-        fingerprint: The sweep's, whose parts on the search do not count.
+        fingerprint: The sweep's fingerprint; its parts about the search do not count.
         config: The configuration that has the speed.
     """
     parts = [{name: part for name, part in fingerprint.items() if name not in OF_SEARCH}, config.key()]

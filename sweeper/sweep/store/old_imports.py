@@ -1,6 +1,6 @@
 """Restates a pipeline's imports as 0.1.0 had them, so that stored digests still hold.
 
-A text that 0.1.0 could run stays as it is. Two things are restored: `from sweeper import Pipeline`,
+Code that 0.1.0 could run stays as it is. Two things are restored: `from sweeper import Pipeline`,
 and the relative imports of the shipped pipelines. isort puts relative imports last, so their order
 is restored, too.
 """
@@ -36,7 +36,7 @@ _Import = ast.Import | ast.ImportFrom
 
 
 def source_of(node: ast.ImportFrom, package: str) -> str:
-    """Returns the absolute name of the module that a `from ... import` in a module of `package` means."""
+    """Returns the absolute name of the module that a `from ... import` in `package` refers to."""
     if not node.level:
         return node.module or ""
     parents = package.split(".")[: 1 - node.level or None]

@@ -24,10 +24,10 @@ from sweeper.system.files import ours, read_json, write_json
 PAST = "past.json"
 
 MIN_MEASURED = 4
-"""Fewest measured trials of a sweep that show effects."""
+"""Number of measured trials that a sweep needs to show effects."""
 
 MAX_TRIALS = 200
-"""Most trials that are taken from a sweep, the fastest first."""
+"""Largest number of trials that are taken from a sweep, the fastest first."""
 
 LASTING = frozenset({FailureKind.UNSUPPORTED, FailureKind.COMPILE_ERROR, FailureKind.CRASH})
 """Failures that are likely to happen again; errors in the user's code may have been fixed."""
@@ -37,7 +37,7 @@ MARKS = ("code", "data", "torch", "device", "space", "fix", "baseline")
 
 
 def remember(journal: Journal, home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any]) -> None:
-    """Stores the earlier sweep that a new one starts from, so that it continues from the same.
+    """Stores the earlier sweep that a new one starts from, so that it still uses that one when continued.
 
     Raises:
         UserError: The sweep that the specification names does not exist.
@@ -46,7 +46,7 @@ def remember(journal: Journal, home: Path, spec: SweepSpec, fingerprint: Mapping
     if found is not None:
         write_json(journal.folder / PAST, encode(found))
     else:
-        # Of an attempt that was killed before the sweep began.
+        # The file may be left from an attempt that was killed before the sweep began.
         (journal.folder / PAST).unlink(missing_ok=True)
 
 
@@ -66,7 +66,7 @@ def remembered(journal: Journal) -> PastSweep | None:
 
 def past_line(past: PastSweep) -> str:
     """Returns a line about the earlier sweep that a search starts from."""
-    changed = f" (since then, other: {', '.join(past.differs)})" if past.differs else ""
+    changed = f" (changed since then: {', '.join(past.differs)})" if past.differs else ""
     return f"Starting from what `{past.name}` measured in {len(past.measured)} trials{changed}."
 
 
@@ -77,7 +77,7 @@ def _found(home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any]) -> PastS
     if wanted != LATEST:
         return _asked_for(home, wanted, fingerprint)
     for journal in all_sweeps(home):
-        # A damaged sweep stops no other.
+        # A damaged sweep must not prevent the use of another.
         with contextlib.suppress(EnvironmentStopError, OSError):
             document = journal.read()
             is_alike = _subject(document["fingerprint"]) == _subject(fingerprint)
@@ -93,8 +93,8 @@ def _asked_for(home: Path, name: str, fingerprint: Mapping[str, Any]) -> PastSwe
     journal = _named(home, name)
     if bool(journal.read()["fingerprint"].get("command")) != bool(fingerprint.get("command")):
         raise UserError(
-            f"`search.warm_start` must name a sweep of the same kind, but of {name!r} and this sweep, one "
-            "runs a script and the other a pipeline."
+            f"`search.warm_start` must name a sweep of the same kind, but one of {name!r} and this sweep "
+            "runs a script, and the other a pipeline."
         )
     past = _past(journal, fingerprint)
     if not past.measured:
@@ -111,7 +111,7 @@ def _named(home: Path, name: str) -> Journal:
     journal = Journal(folder)
     if not journal.begun:
         raise UserError(
-            f"`search.warm_start` must be `auto`, `off`, a sweep's name or its folder, but {name!r} has "
+            f"`search.warm_start` must be `auto`, `off`, a sweep's name or its folder, but {name!r} holds "
             "no sweep."
         )
     return journal

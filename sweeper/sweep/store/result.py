@@ -1,6 +1,6 @@
-"""Defines the result of a sweep, with the reason of its end and the findings of its confirmation.
+"""Defines the result of a sweep: the reason why it ended, and the findings of its confirmation.
 
-result.json, and stopped.json for a sweep that was stopped, hold both on one level.
+result.json, and stopped.json for a sweep that was stopped, hold both at one level.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ class Pressure(Counting):
 
 
 class Energy(Counting):
-    """The power of the processors and their memory, from RAPL, which AMD's processors have, too.
+    """The power of the processors and their memory, from RAPL (on AMD's processors, too).
 
     Many systems let only root read it, because it reveals what others compute.
     """
@@ -212,11 +212,11 @@ def energy_zones() -> list[Path]:
 
 
 def _is_counted(zone: Path) -> bool:
-    """Returns whether a zone is a processor's or its memory's. A processor's includes its cores'."""
+    """Returns whether a zone covers a whole processor (cores included) or its memory."""
     try:
         name = (zone / "name").read_text(encoding="ascii").strip()
     except OSError:
-        # Containers hide what the link leads to.
+        # Containers hide the target of the link.
         return False
     return name.startswith("package") or name == "dram"
 

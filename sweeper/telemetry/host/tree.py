@@ -58,8 +58,8 @@ class Tree(Counting):
         return found
 
     def _rates(self, before: Counts, after: Counts, seconds: float) -> Mapping[str, float]:
-        # A new process's time counts, up to the time that has passed: it may have started a second
-        # ago. The time of a process that exited is lost.
+        # A process is found up to a second after its start, so a new one counts with at most the
+        # time since the last reading. The time of a process that exited is lost.
         passed = round(seconds * _TICKS)
         taken = {
             pid: max(0, ticks - before[pid][0]) if pid in before else min(ticks, passed)

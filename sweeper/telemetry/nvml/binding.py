@@ -160,7 +160,7 @@ def find(nvml: Any, uuid: str) -> Device:
         try:
             return device_of(nvml, nvml.nvmlDeviceGetHandleByUUID(exact))
         except nvml.NVMLError as error:
-            # Another GPU that is lost can fail this call: the walk below asks each one separately.
+            # Another GPU that is lost can make this call fail; the walk below asks each GPU separately.
             refused = error if is_lost(error) else refused
     known = _known(nvml)
     meant = {each for each in known if each.lower().startswith(uuid.lower())} or {

@@ -52,7 +52,7 @@ class GpuFacts:
 def gpu_names() -> list[str]:
     """Returns the model names of the visible GPUs, in the order of CUDA_VISIBLE_DEVICES.
 
-    Which GPUs are visible, and what is raised: as for `gpu_uuids`.
+    See `gpu_uuids` for which GPUs are visible, and for the errors raised.
     """
     return _of_visible(_name)
 
@@ -74,7 +74,7 @@ def gpu_uuids() -> list[str]:
 def first_gpu() -> str:
     """Returns the UUID of the GPU that a process uses if it names none; empty without one.
 
-    Of several models, CUDA starts with the one of the highest capability, unless CUDA_DEVICE_ORDER or a list
+    If models differ, CUDA starts with the one of the highest capability, unless CUDA_DEVICE_ORDER or a list
     of UUIDs says otherwise.
 
     Raises:
@@ -189,7 +189,7 @@ def _full(name: str) -> str:
 
 
 def is_exclusive(uuid: str) -> bool:
-    """Returns whether only one process at a time may use a GPU, as far as NVML knows it."""
+    """Returns whether only one process at a time may use a GPU; False if NVML does not report it."""
     return bool(uuid) and bool(_bounded(lambda: _is_exclusive(uuid)))
 
 

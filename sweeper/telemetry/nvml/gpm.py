@@ -1,4 +1,4 @@
-"""Reads how much of a GPU is active, by GPU performance monitoring (Hopper and later)."""
+"""Reads how much of a GPU is active, with GPU performance monitoring (GPM, Hopper and later)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Gpm:
     def _open(self) -> Any:
         nvml, device = self._nvml, self._device
         if not nvml.nvmlGpmQueryDeviceSupport(device.whole).isSupportedDevice:
-            raise NotReportedError("not supported by this GPU: it needs Hopper or later (GPM)")
+            raise NotReportedError("not supported by this GPU: GPM needs Hopper or later")
         if device.is_part and device.instance is None:
             raise NotReportedError("not reported for this MIG instance: NVML does not say which one it is")
         request = nvml.c_nvmlGpmMetricsGet_t()

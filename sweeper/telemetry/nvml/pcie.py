@@ -17,7 +17,7 @@ _NARROW_SECONDS = 0.5
 
 
 class PcieCounters:
-    """Rates from the counters of drivers since 555, at some 0.3 ms per reading."""
+    """Rates from the byte counters of drivers from 555 on, at about 0.3 ms per reading."""
 
     names = (RX, TX)
 

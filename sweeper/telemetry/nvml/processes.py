@@ -68,7 +68,7 @@ class Foreign:
         self._own.update(tree(self._pid))
         self._is_numbered_as_here |= not self._own.isdisjoint(listed)
         busy = self._busy()
-        # A process that has exited since was there for part of the time.
+        # A process that has exited since the last call was there for part of the time.
         known = listed.keys() | self._listed_before
         self._listed_before = set(listed)
         own = self._own if self._is_numbered_as_here else set()

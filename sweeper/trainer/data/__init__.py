@@ -37,7 +37,7 @@ def make_loader(
     """Returns the loader of `config`.
 
     Args:
-        index_only: A loader that supports it returns indices, for a step that gathers by itself.
+        index_only: Whether to return only indices, if the loader can, for a step that gathers by itself.
         share: `(rank, size)` of a group that takes batches together.
         begin: Number of batches taken before.
 
@@ -55,7 +55,7 @@ def make_loader(
         samples.length,
         batch_size,
         seed,
-        # Ranks step together: none may have a smaller batch, or none at all.
+        # Ranks step together, so each one needs a whole batch.
         drop_last=config.drop_last or share[1] > 1,
         lengths=samples.lengths,
         buckets=config.buckets,

@@ -1,4 +1,4 @@
-"""The protocol of loaders, and gathering several batches together.
+"""The protocol of loaders, and helpers that gather several batches together.
 
 The loaders are listed in `sweeper.core.loaders`.
 """

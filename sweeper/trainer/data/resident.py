@@ -19,7 +19,7 @@ INDEX = "index"
 """Name of the tensor that stands for a whole batch: the indices of its samples, on the device."""
 
 # Several batches, up to a whole epoch, are gathered together: that overlaps memory latency (on a
-# CPU, 55 us per batch of 512 rows between two steps become 27), and on a GPU saves launches.
+# CPU, a batch of 512 rows between two steps takes 27 us, down from 55), and on a GPU saves launches.
 CHUNK_BYTES = 64 * 2**20
 # Data for occasional reads stays on the host if it takes more than this share of the free memory.
 DEVICE_SHARE = 0.4
@@ -66,7 +66,7 @@ class ResidentLoader:
 
     def _gathered(self) -> Iterator[Handed]:
         together = self._chunks()
-        # A core that no step uses gathers the next batches.
+        # A spare core gathers the next batches during the steps.
         for batch, sizes, length in ahead(together) if self._has_spare_core() else together:
             yield from parts(batch, sizes, length)
 
@@ -110,7 +110,7 @@ class ResidentLoader:
 
 
 class Reader:
-    """Reads batches by index onto the device, from tensors that are there if they fit."""
+    """Reads batches by index onto the device, where the tensors are kept if they fit."""
 
     def __init__(self, samples: Samples, device: torch.device, memory_fraction: float = 0.0) -> None:
         """Places the tensors.

@@ -106,7 +106,7 @@ def test_where_a_trial_does_not_run_beside_others_they_run_one_at_a_time(sweep):
     launcher, lines = sweep(1.0, 1.0, failing=(1, 2, 1))
     why = "(host_oom: no memory is left)"
     assert lines == [
-        f"It could not be measured whether trials slow each other down {why}, so they run one at a time."
+        f"Whether trials slow each other down could not be measured {why}, so they run one at a time."
     ]
     assert launcher.most == 1
 

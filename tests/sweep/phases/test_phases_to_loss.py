@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,7 @@ def test_the_price_of_the_production_run_is_in_the_decision(bench: Bench) -> Non
     assert summary.winner is not None
     cost = summary.cost(summary.winner)
     assert cost == pytest.approx(1.2 * (summary.projected_hours(summary.winner) or 0.0))
-    assert f"to the loss that the baseline has then; {cost:,.3g} instead of" in said
+    assert f"to the loss that the baseline reaches; {cost:,.3g} instead of" in said
     assert said.endswith("at 1.2 per hour.")
 
 
@@ -143,6 +144,19 @@ def test_a_later_speed_has_the_unit_of_the_speed(bench: Bench) -> None:
     ends = (winner.measurement.train_samples / (speed or 1) for speed in (ratio.speed_high, ratio.speed_low))
     shown = ", ".join(map(seconds, ends))
     assert any(f" per epoch [{shown}], down from " in line for line in decision(summary))
+
+
+def test_a_winner_by_memory_may_take_longer(bench: Bench) -> None:
+    def lean(config: TrialConfig) -> Measurement:
+        is_plain = config.loader.kind == "rows"
+        return dataclasses.replace(
+            synthetic(1000.0 if is_plain else 500.0), host_mem_peak_gib=4.0 if is_plain else 1.0
+        )
+
+    spec = spec_of(objectives=[{"minimize": "host_mem_peak_gib"}], production={"samples": 1e9})
+    said = "\n".join(decision(bench.run(spec, lean).sweep.summary))
+    assert " per epoch, up from " in said or "], up from " in said
+    assert "h, up from " in said
 
 
 def test_a_price_needs_an_hour_to_be_of(bench: Bench) -> None:

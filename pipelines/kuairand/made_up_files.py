@@ -1,4 +1,4 @@
-"""Writes a synthetic log as KuaiRand's CSV files: what their reading is tried and measured on."""
+"""Writes a made-up log as KuaiRand's CSV files, to test and measure reading them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from .synthetic import PERIOD_MS, SyntheticLog
+from .made_up import PERIOD_MS, MadeUp
 from .tables import (
     USER_NUMERIC,
     USER_TEXT,
@@ -27,13 +27,13 @@ LOG_CSV = (
 )  # fmt: skip
 
 
-def write_csv(made: SyntheticLog, folder: Path, version: str = "1k", parts: int = 1) -> None:
+def write_csv(made: MadeUp, folder: Path, version: str = "1k", parts: int = 1) -> None:
     """Writes `made` into `folder`, each file whole or in `parts`.
 
-    Columns that the pipeline does not read are 0, `follow_user_num` among the videos' statistics with them.
+    Columns that the pipeline does not read are 0, including `follow_user_num` of the videos' statistics.
     """
     log, users, videos = made.log, made.users, made.videos
-    # Ids are neither rows nor dense.
+    # Ids are neither row numbers nor dense.
     logged = dict.fromkeys(LOG_CSV) | {
         "user_id": log.user.astype(np.int64) * 2 + 1,
         "video_id": log.video.astype(np.int64) * 3 + 7,

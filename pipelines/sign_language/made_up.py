@@ -1,4 +1,4 @@
-"""Synthetic clips: a signer's hand moves through the trajectories of its glosses, as landmarks or drawn."""
+"""Made-up clips: a signer's hand moves through the trajectories of its glosses, as landmarks or drawn."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _moved(shapes: np.ndarray, length: int, rng: np.random.Generator) -> np.ndar
     time = np.concatenate(([0.0], np.cumsum(1 / speed)))
     place = np.interp(np.linspace(0, time[-1], length), time, np.arange(len(knots)))
     before = np.minimum(place.astype(int), len(knots) - 2)
-    # From knot to knot by a cosine: a hand starts and stops smoothly.
+    # From knot to knot along a cosine: a hand starts and stops smoothly.
     part = (0.5 - 0.5 * np.cos(np.pi * (place - before)))[:, None]
     points: np.ndarray = knots[before] * (1 - part) + knots[before + 1] * part
     points += NOISE * rng.standard_normal(points.shape)
@@ -67,7 +67,7 @@ def _draw(points: np.ndarray, crop: int, seed: int, kept: np.ndarray) -> np.ndar
     places = ((points[kept].reshape(len(kept), POINTS, 2) * 0.45 + 0.5) * crop).astype(int)
     places = places.clip(0, crop - dot)
     frame, point = np.indices((len(kept), POINTS))
-    # 37 and 101 spread the points over the colours; the wrist and the fingers' ends are told apart.
+    # 37 and 101 spread the points over the colours, so that the wrist and the fingertips differ.
     colour = np.stack(
         [80 + 37 * np.arange(POINTS) % 176, 80 + 101 * np.arange(POINTS) % 176, np.full(POINTS, 220)]
     )

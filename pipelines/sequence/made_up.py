@@ -1,4 +1,4 @@
-"""Synthetic series with seasons, noise that persists, and columns that follow one another."""
+"""Made-up series with seasons, noise that persists, and columns that follow one another."""
 
 from __future__ import annotations
 

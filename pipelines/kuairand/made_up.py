@@ -1,4 +1,4 @@
-"""A synthetic KuaiRand of the 1K version's shape: who clicks, and for how long, depends on the features."""
+"""A made-up KuaiRand of the 1K version's shape: who clicks, and for how long, depends on the features."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAY_MEDIAN, PLAY_SIGNAL, PLAY_NOISE = 1.36, 1.1, 1.25
 """Of log(1 + seconds): the median play is 2.9 s, the mean some 15 s, one in five is 0."""
 
 
-class SyntheticLog:
+class MadeUp:
     """Users, videos and a log by time, with what is known of them.
 
     Attributes:
@@ -41,12 +41,12 @@ class SyntheticLog:
         u, v = by_user[user], by_video[video]
         logit = 1.2 * v[:, 0] + 0.7 * v[:, 1] + 0.7 * u[:, 0] + 0.6 * np.tanh(u[:, 1] * v[:, 1])
         drawn = logit + rng.logistic(size=num_rows)
-        # Clicks are what lies above a quantile, so that their rate is as it should be.
+        # Clicks are the rows above a quantile, so that their rate is exactly CLICK_RATE.
         edge = np.quantile(drawn, 1 - CLICK_RATE)
         self.logit = logit - edge
         signal = 0.6 * _unit(self.logit) + 0.5 * v[:, 2] + 0.6 * np.tanh(u[:, 1] + v[:, 2])
         middle = PLAY_MEDIAN + PLAY_SIGNAL * _unit(signal)
-        # What is below 0 is not played at all; the median of the rest stays where it is.
+        # Values below 0 become 0, a play of 0 s; the median of the others does not change.
         played = np.maximum(middle + PLAY_NOISE * rng.standard_normal(num_rows), 0.0)
         self.play = np.maximum(middle, 0.0)
         self.log = Log(
@@ -129,7 +129,7 @@ def _table(numeric: Array, text: list[Array]) -> Table:
     codes, levels = [], []
     for column in text:
         known, code = np.unique(column, return_inverse=True)
-        # The empty text, which is unknown, comes first.
+        # The empty text, which means unknown, comes first.
         codes.append(code if known[0] == "" else code + 1)
         levels.append([str(level) for level in known if level])
     return Table(numeric.astype(np.float32), np.stack(codes, axis=1).astype(np.int32), levels)
