@@ -70,6 +70,11 @@ def take_clips(tensors: Mapping[str, Tensor], index: Tensor, *, length: int) -> 
 def ctc_loss(model: nn.Module, batch: Batch) -> Tensor:
     """Returns the mean CTC loss."""
     scores = model(batch["x"]).float().log_softmax(-1)
+    if scores.is_cuda:
+        # torch's own copies the lengths to the host, which a captured step cannot.
+        from pipelines.sign_language.ctc import ctc_loss as capturable
+
+        return capturable(scores.transpose(0, 1)[None], batch["labels"], batch["steps"], batch["counts"])
     return nn.functional.ctc_loss(
         scores, batch["labels"], batch["steps"], batch["counts"], zero_infinity=True
     )

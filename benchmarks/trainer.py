@@ -31,6 +31,7 @@ from sweeper.core.job import Job, MeasurePlan, write_job
 from sweeper.core.measurement import Measurement
 from sweeper.core.progress import Silent
 from sweeper.execution.local import LocalLauncher
+from sweeper.telemetry.nvml.probe import full_uuid
 from sweeper.trainer import device as devices
 from sweeper.trainer import prepare
 from sweeper.trainer.clocks import DATA, H2D, Clock, EventClock, HostClock, NoClock
@@ -267,7 +268,7 @@ def trials(pipeline: str) -> Iterator[Callable[[Mapping[str, Any]], Measurement]
             import_paths=(str(here.parent), str(here)),
             prepared=str(root / "prepared"),
             cache=str(root / "cache"),
-            device=devices.describe(DEVICE).uuid or "cpu",
+            device=full_uuid(uuid) if (uuid := devices.describe(DEVICE).uuid) else "cpu",
             plan=PLAN,
         )
         prepare.run(job, Silent())

@@ -32,6 +32,7 @@ from sweeper.core.measurement import Report
 from sweeper.core.record import TrialRecord
 from sweeper.execution.local import LocalLauncher
 from sweeper.system.cpu import usable_cpus
+from sweeper.telemetry.nvml.probe import full_uuid
 from sweeper.testing import bottlenecks
 
 ROOT = Path(__file__).parents[1]
@@ -81,7 +82,8 @@ class Bench:
         found = self._run(Job(uid="probe", runner=PROBE_RUNNER, device="auto")).values
         self.canary_ms = float(found["canary_ms"])
         self.torch = str(found["versions"].get("torch", ""))
-        self.device = str(found["devices"][0]["uuid"]) or "cpu"
+        uuid = str(found["devices"][0]["uuid"])
+        self.device = full_uuid(uuid) if uuid else "cpu"
 
     def _run(self, job: Job) -> Any:
         place = self.folder / str(next(self.count))

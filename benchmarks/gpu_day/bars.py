@@ -31,6 +31,7 @@ from sweeper.analysis.trial_card import trial_card
 from sweeper.core.job import PROBE_RUNNER, Job, MeasurePlan, write_job
 from sweeper.core.measurement import Report
 from sweeper.execution.local import LocalLauncher
+from sweeper.telemetry.nvml.probe import full_uuid
 
 NO_OPS = 20
 SAME_ROUNDS, TF32_ROUNDS = 8, 4
@@ -88,7 +89,8 @@ def overhead(day: Day) -> str:
         launcher = LocalLauncher(root)
         with contextlib.closing(launcher):
             probe = _reported(launcher, root / "probe", Job(uid="probe", runner=PROBE_RUNNER, device="auto"))
-            device = str(probe.values["devices"][0]["uuid"]) or "cpu"
+            uuid = str(probe.values["devices"][0]["uuid"])
+            device = full_uuid(uuid) if uuid else "cpu"
             for number in range(4 if day.rehearse else NO_OPS + 1):
                 at = {"submitted": time.monotonic()}
                 job = Job(uid=str(number), runner=TOUCH, device=device, plan=MeasurePlan(repeats=1))

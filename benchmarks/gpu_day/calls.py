@@ -149,11 +149,15 @@ def _has_ended(pid: int) -> bool:
 def _path_of(wheels: Path | None) -> Iterator[str]:
     """Yields the steps' PYTHONPATH: the project, its benchmarks, the wheels."""
     with tempfile.TemporaryDirectory() as site:
-        parts = [str(ROOT), str(ROOT / "benchmarks")]
         if wheels is not None:
             pack.unpack(wheels, Path(site))
-            parts.append(site)
-        yield os.pathsep.join([*parts, *filter(None, [os.environ.get("PYTHONPATH")])])
+        yield python_path(*([site] if wheels is not None else []))
+
+
+def python_path(*more: str) -> str:
+    """Returns a PYTHONPATH with which what a step starts finds the project and its benchmarks."""
+    parts = [str(ROOT), str(ROOT / "benchmarks"), *more, os.environ.get("PYTHONPATH", "")]
+    return os.pathsep.join(filter(None, parts))
 
 
 def _machine(path: str) -> Mapping[str, Any]:

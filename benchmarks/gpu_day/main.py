@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from gpu_day import calls, pack, read
@@ -45,6 +46,7 @@ def main() -> int:
         step = step_of(given.name)
         limit = step.rehearsal_seconds if given.rehearse else step.seconds
         seconds = given.seconds or limit
+        os.environ["PYTHONPATH"] = calls.python_path()
         return run_step(step, given.rows, given.out, rehearse=given.rehearse, seconds=seconds)
     return calls.run_call(
         int(given.command),

@@ -250,7 +250,8 @@ def train(day: Day) -> str:
 def _kill_after_a_checkpoint(home: Path, command: Sequence[str]) -> None:
     process = subprocess.Popen([sys.executable, "-m", "sweeper", *command], cwd=ROOT)
     try:
-        while not any(home.glob("train/*/checkpoints/*/*")):
+        # Not a folder that is being written, whose name begins with a dot.
+        while not any(home.glob("train/*/checkpoints/[0-9]*")):
             if process.poll() is not None:
                 raise FailedError(f"`sweeper train` ended with {process.returncode} before a checkpoint")
             time.sleep(0.05)

@@ -26,6 +26,7 @@ from gpu_day.steps import ROOT, Day, SkippedError
 from sweeper.system.process import tree
 from sweeper.telemetry.nvml import probe as probes
 from sweeper.telemetry.nvml.binding import NOT_FOUND, initialised
+from sweeper.telemetry.nvml.devices import first_gpu
 from sweeper.telemetry.nvml.probe import NvmlProbe, describe_gpus
 
 READS = 60
@@ -307,12 +308,14 @@ def nvml(day: Day) -> str:
         gpus = describe_gpus()
         if not gpus:
             raise SkippedError("NVML knows no GPU here")
+        # The one that a load uses. A rehearsal hides the GPUs from its loads, and watches the stand-in.
+        uuid = first_gpu() or gpus[0].uuid
         said = []
         for situation in ("idle", "foreign") if day.rehearse else SITUATIONS:
             watched, beside = SITUATIONS[situation]
             # The process beside it is first: it stays when the watched one has ended.
             with _loading(beside), _loading(watched) as pid:
-                found = record(situation, gpus[0].uuid, pid, 10 if day.rehearse else READS)
+                found = record(situation, uuid, pid, 10 if day.rehearse else READS)
             day.found(kind="nvml", **asdict(found))
             last = found.readings[-1]
             watts, busy = last.get("gpu_power_w", 0.0), last.get("gpu_util_pct", 0.0)

@@ -20,7 +20,8 @@ def seconds(value: float | None) -> str:
     if value < 59.95:
         return f"{value:.3g} s"
     if value < 3600:
-        return f"{int(value) // 60} min {int(value) % 60:02d} s"
+        whole = max(60, int(value))
+        return f"{whole // 60} min {whole % 60:02d} s"
     return f"{value / 3600:.3g} h" if value < 999.5 * 3600 else f"{value / 3600:,.0f} h"
 
 

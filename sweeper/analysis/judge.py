@@ -68,9 +68,9 @@ class Yardstick:
                 ratio = constraint.max_ratio_to_baseline
                 if metric == "val_loss":
                     ratio = max(ratio, 1 + 2 * self.loss_spread)
-                found.append(Limit(metric, base * ratio, 1))
+                found.append(Limit(metric, _times(base, ratio), 1))
             if constraint.min_ratio_to_baseline is not None:
-                found.append(Limit(metric, base * constraint.min_ratio_to_baseline, -1))
+                found.append(Limit(metric, _times(base, constraint.min_ratio_to_baseline), -1))
         return found
 
     @property
@@ -84,14 +84,21 @@ class Yardstick:
         """Whether the baseline's loss is better than a constant's by more than its seed spread."""
         if self.constant_loss is None or not self.losses:
             return True
-        return statistics.fmean(self.losses) * (1 + 2 * self.loss_spread) < self.constant_loss
+        return _times(statistics.fmean(self.losses), 1 + 2 * self.loss_spread) < self.constant_loss
 
 
 @cache
 def _spread(losses: tuple[float, ...]) -> float:
     if len(losses) < 2:
         return 0.0
-    return statistics.stdev(losses) / abs(statistics.fmean(losses))
+    # A hinge loss may be 0.
+    return statistics.stdev(losses) / (abs(statistics.fmean(losses)) or 1.0)
+
+
+def _times(base: float, ratio: float) -> float:
+    """Returns `base` times `ratio`; for a negative `base`, the value as far from it on the same side."""
+    # A loss may be negative, and -1 times 1.02 would be a better one.
+    return base * ratio if base >= 0 else base * (2 - ratio)
 
 
 def constraint_names(spec: SweepSpec) -> list[str]:

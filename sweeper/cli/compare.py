@@ -19,6 +19,7 @@ from sweeper.analysis.comparison import MAX_MOVED, Comparison, Side, Versus
 from sweeper.analysis.formatting import interval, loss, seconds, times
 from sweeper.cli.options import DEFAULT_HOME, Home, Json
 from sweeper.cli.screen import console, rate
+from sweeper.core.codec import encode
 from sweeper.core.config import Scalar
 from sweeper.core.metrics import rounded
 from sweeper.core.record import TrialRecord
@@ -70,7 +71,7 @@ def compare_command(home: Path, one: str, other: str, fail_if_slower: str | None
         side_of(load_sweep(sweep_at(home, one))), side_of(load_sweep(sweep_at(home, other)))
     )
     if as_json:
-        print(json.dumps(comparison_json(found, share), indent=1))
+        print(json.dumps(encode(comparison_json(found, share)), indent=1))
     else:
         out = console()
         for each in shown(found):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.formatting import interval, seconds
@@ -70,7 +68,7 @@ def confirm_command(home: Path, name: str, soak: str | None, *, as_json: bool) -
     if SweepSpec.from_dict(find_sweep(home, name).read()["spec"], is_stored=True).execution.is_remote:
         signals.allow_cluster()
     # Only the JSON goes to standard output.
-    with Screen(Console(file=sys.stderr) if as_json else console()) as screen:
+    with Screen(console(stderr=as_json)) as screen:
         found = reconfirm(home, name, screen, soak_seconds=length)
     if as_json:
         print(json.dumps(_json(found), indent=1))
@@ -102,15 +100,19 @@ def lines(found: Reconfirmation) -> list[str]:
     return said
 
 
-def _json(found: Reconfirmation) -> dict[str, object]:
-    return {
-        "name": found.name,
-        "number": found.number,
-        "holds": found.holds,
-        "before": _ratio(found.before),
-        "now": _ratio(found.now),
-        "soak": encode(found.soak) if found.soak else None,
-    }
+def _json(found: Reconfirmation) -> dict[str, Any]:
+    # After a single round, the upper end of the interval is infinite, which JSON cannot express.
+    shown: dict[str, Any] = encode(
+        {
+            "name": found.name,
+            "number": found.number,
+            "holds": found.holds,
+            "before": _ratio(found.before),
+            "now": _ratio(found.now),
+            "soak": found.soak,
+        }
+    )
+    return shown
 
 
 def _ratio(ratio: Ratio | None) -> dict[str, float] | None:

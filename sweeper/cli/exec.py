@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from sweeper import inject
+from sweeper.cli.screen import console
 from sweeper.errors import UserError
 from sweeper.export import read
 from sweeper.interventions import VARIABLE
@@ -42,7 +42,7 @@ def exec(
         raise UserError(
             f"`sweeper exec` needs the export of a command, but {str(exported)!r} is a pipeline's."
         )
-    out = Console(stderr=True, highlight=False)
+    out = console(stderr=True)
     for each in otherwise(value, command):
         out.print(Text(f"sweeper: {each}."), soft_wrap=True)
     sys.stdout.flush()

@@ -12,7 +12,7 @@ import typer
 from sweeper.analysis.pareto import RULES, pick
 from sweeper.analysis.summary import Summary
 from sweeper.cli.options import DEFAULT_HOME, Home, Name
-from sweeper.cli.screen import STDOUT, console
+from sweeper.cli.screen import STDOUT, check_out, console
 from sweeper.core import export_formats
 from sweeper.core.export_formats import BUILTIN, FORMATS, YAML, taking
 from sweeper.core.job import read_job, read_outcome
@@ -147,8 +147,7 @@ def _write(text: str, path: Path, *, quiet: bool = False) -> None:
     if path == STDOUT:
         sys.stdout.write(text)
         return
-    if path.is_dir() or not path.parent.is_dir():
-        raise UserError(f"`--out` must be a file in a folder that exists, but got {str(path)!r}.")
+    check_out(path)
     try:
         write_atomic(path, text)
     except OSError as error:

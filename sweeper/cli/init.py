@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from sweeper.analysis.formatting import seconds
-from sweeper.cli.screen import STDOUT, console, rate
+from sweeper.cli.screen import STDOUT, check_out, console, rate
 from sweeper.errors import UserError
 from sweeper.scaffold.command_space import help_of, propose
 from sweeper.scaffold.command_yaml import rendered
@@ -117,7 +116,7 @@ def init_command(command: str, out: Path | None, *, force: bool, watch: bool = T
 
 
 def _look(line: CommandLine) -> FirstLook | None:
-    said = Console(stderr=True, highlight=False)
+    said = console(stderr=True)
     words = [*line.start, *(word for group in line.options for word in group)]
     if reason := leads_elsewhere(words):
         said.print(Text(f"The command is not run, because {reason}."))
@@ -160,8 +159,7 @@ def _free(path: Path, *, force: bool) -> Path:
     """Returns `path` if a file can be written there."""
     if path == STDOUT:
         return path
-    if path.is_dir() or not path.parent.is_dir():
-        raise UserError(f"`--out` must be a file in a folder that exists, but got {str(path)!r}.")
+    check_out(path)
     if path.exists() and not force:
         raise UserError(
             f"`--out` must not exist yet, but {str(path)!r} does. Choose another file, or add --force."

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from sweeper.analysis.formatting import interval
 from sweeper.cli.options import Json
@@ -77,7 +75,7 @@ def judge(
     Example: sweeper judge --ref main --require not-slower -- python train.py
     """
     # Only the JSON goes to standard output.
-    out = Console(file=sys.stderr, highlight=False) if as_json else console()
+    out = console(stderr=as_json)
     found, failure = None, ""
     with _arms(command or [], before, after, ref, patch) as arms, LiveScreen(out) as screen:
         screen.line(f"{arms[0].name}: {shlex.join(arms[0].command)}")

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from sweeper.analysis.formatting import interval, interval_of_later
-from sweeper.cli.screen import STDOUT, LiveScreen, console, prose
+from sweeper.cli.screen import STDOUT, LiveScreen, check_out, console, prose
 from sweeper.core.job import read_job
 from sweeper.core.progress import TrialFailedError
+from sweeper.core.record import BASELINE
 from sweeper.core.template import arguments
 from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.export.document import PROOF_FILE
@@ -45,14 +45,15 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
     """
     sweep = load_sweep(find_sweep(home, name))
     made = _made(sweep)
-    script = read_job(sweep.journal.trial_folder(0)).script
-    assert script is not None
-    command, folder = arguments(script.command, {}), Path(script.folder)
+    job = read_job(sweep.journal.trial_folder(BASELINE))
+    assert job.script is not None
+    # With the values that its own options had, if a tune searched those, too.
+    command, folder = arguments(job.script.command, job.config.args or {}), Path(job.script.folder)
     path = out or sweep.journal.folder / FILE
-    if path != STDOUT and (path.is_dir() or not path.parent.is_dir()):
-        # Checked before the minutes of measuring.
-        raise UserError(f"`--out` must be a file in a folder that exists, but got {str(path)!r}.")
-    screen = Console(stderr=True) if path == STDOUT else console()
+    if path != STDOUT:
+        # Before the minutes of measuring.
+        check_out(path)
+    screen = console(stderr=path == STDOUT)
     with LiveScreen(screen) as live:
         live.line(f"Writing {', '.join(f'{e.name} {e.value}' for e in made)} into a copy of {folder}.")
         try:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sweeper.cli.options import DEFAULT_HOME, Home, Name
-from sweeper.cli.screen import STDOUT, console
+from sweeper.cli.screen import STDOUT, check_out, console
 from sweeper.errors import UserError, did_you_mean
 from sweeper.report import FORMATS, text, write
 from sweeper.sweep.store.catalog import cannot_write, find_sweep
@@ -51,8 +51,8 @@ def report_command(home: Path, name: str, form: str, out: Path | None) -> None:
     if out is not None and form == "png" and (out == STDOUT or (out.exists() and not out.is_dir())):
         what = "standard output" if out == STDOUT else f"the file {str(out)!r}"
         raise UserError(f"`--out` must be a folder for `--format png`, but got {what}.")
-    if out is not None and form != "png" and (out.is_dir() or not out.parent.is_dir()):
-        raise UserError(f"`--out` must be a file in a folder that exists, but got {str(out)!r}.")
+    if out is not None and form != "png":
+        check_out(out)
     try:
         written = write(sweep, form, out)
     except OSError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import textwrap
 import time
 from collections.abc import Collection, Sequence
@@ -17,6 +16,7 @@ from rich.text import Text
 from sweeper.analysis.bottleneck import is_unexamined, verdict_on
 from sweeper.analysis.formatting import figure, loss, seconds, times
 from sweeper.core.record import TrialRecord
+from sweeper.errors import UserError
 from sweeper.sweep.observer import Status
 
 STDOUT = Path("-")
@@ -33,17 +33,36 @@ MAX_SHOWN = 3
 class _Console(Console):
     """Falls silent when the reader of its output is gone; the sweep goes on."""
 
+    def __init__(self, width: int | None, *, stderr: bool) -> None:
+        # Names and values may contain what rich takes for markup: `[relu,gelu]`, `[/data]`, `:x:`.
+        super().__init__(width=width, stderr=stderr, markup=False, emoji=False, highlight=False)
+
     def on_broken_pipe(self) -> None:
         self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
-def console() -> Console:
-    """Returns the console for all commands. Output to a file is plain and never truncated."""
+def console(*, stderr: bool = False) -> Console:
+    """Returns the console for all commands. Output to a file is plain and never truncated.
+
+    Args:
+        stderr: Whether it prints to standard error, as where standard output gets only JSON.
+    """
     # A terminal of unknown width reports 0.
     width = None if os.environ.get("COLUMNS", "").strip() != "0" else 80
-    made = _Console(highlight=False, soft_wrap=False, width=width)
-    return made if made.is_terminal else _Console(highlight=False, width=120)
+    made = _Console(width, stderr=stderr)
+    return made if made.is_terminal else _Console(120, stderr=stderr)
+
+
+def check_out(path: Path) -> None:
+    """Checks that a command may write its output to a file.
+
+    Raises:
+        UserError: It is not a regular file, or not in a folder that exists.
+    """
+    # Writing replaces what is there, even a device such as /dev/null.
+    if (path.exists() and not path.is_file()) or not path.parent.is_dir():
+        raise UserError(f"`--out` must be a file in a folder that exists, but got {str(path)!r}.")
 
 
 def columns(out: Console) -> int | None:

@@ -125,7 +125,7 @@ def train_command(exported: Path, home: Path, asked: Asked) -> int:
     if asked.device not in ("auto", "cpu") and not _names_gpu(asked.device):
         raise UserError(f"`--device` must be `cpu` or `cuda:N` such as `cuda:0`, but got {asked.device!r}.")
     want = wanted(exported, asked.overrides, asked.epochs, asked.max_minutes)
-    out = Console(stderr=True, highlight=False) if asked.as_json else console()
+    out = console(stderr=asked.as_json)
     # Ctrl-C waits for a checkpoint, however long it takes: the user can press it again.
     signals.allow(SAVING_SECONDS, None)
     tracker = MlflowTracker(home, asked.tracking_uri)
@@ -147,8 +147,9 @@ def train_command(exported: Path, home: Path, asked: Asked) -> int:
 
 
 def _code(ran: Trained, asked: Asked, out: Console) -> int:
+    # With --new, it would start another run.
+    same = "the same command without --new" if asked.new else "the same command"
     if ran.values["ended"] == "stopped":
-        same = "the same command without --new" if asked.new else "the same command"
         out.print(f"Stopped; {same} continues from the last checkpoint.")
         return INTERRUPTED
     ratio, require = ran.judgement.ratio, asked.require
@@ -157,7 +158,7 @@ def _code(ran: Trained, asked: Asked, out: Console) -> int:
         out.print(f"--require {require:g} of the promised speed was not met: {got}.")
         return MISSED
     if ran.pending:
-        said = f"The end of the run is not in MLflow yet ({ran.pending}). The same command sends it."
+        said = f"The end of the run is not in MLflow yet ({ran.pending}). {same.capitalize()} sends it."
         out.print(Text(said), soft_wrap=True)
         return PENDING
     return 0

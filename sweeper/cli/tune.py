@@ -27,8 +27,10 @@ from sweeper.cli.options import DEFAULT_HOME, Home, Uri, home_option
 from sweeper.cli.run import run_spec
 from sweeper.cli.screen import LiveScreen, console, prose, rate
 from sweeper.cli.tune_view import ladder_lines, names
+from sweeper.core.job import read_job
 from sweeper.core.measurement import Bottleneck, Measurement
 from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.core.template import arguments
 from sweeper.errors import UserError
 from sweeper.export.document import PROOF_FILE
 from sweeper.interventions.intervention import CLOSE, DRAWS, EXACT
@@ -38,10 +40,10 @@ from sweeper.scaffold.command_space import help_of, propose
 from sweeper.script.command_line import CommandLine, parted
 from sweeper.script.watch import NO_PARAMETERS
 from sweeper.script.watch import watch as watch_script
-from sweeper.spec import load
+from sweeper.spec import SweepSpec, load
 from sweeper.spec.rules import leads_elsewhere
 from sweeper.sweep.bootstrap import shared_cache
-from sweeper.sweep.store.catalog import find_sweep
+from sweeper.sweep.store.catalog import cannot_write, find_sweep
 from sweeper.sweep.store.fingerprint import digest_of_files_named, digest_of_scripts
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import write_json
@@ -114,6 +116,9 @@ def tune(
             f"the command must name an existing script, but {script!r} is not in {str(Path.cwd())!r}."
             " Change to its folder, or give its path."
         )
+    if name:
+        # A wrong name must not come to light after minutes of watching and proving.
+        SweepSpec.from_dict({"name": name, "pipeline": "tune", "space": {}, "baseline": {}})
     if reason := leads_elsewhere(command):
         raise UserError(f"`sweeper tune` runs the command many times on this machine, but {reason}.")
     asked = Asked(
@@ -171,12 +176,19 @@ def tune_command(asked: Asked, *, dry: bool) -> int:
         if watched is None:
             return FAILED
         known = state.Found(key=asked.key(), watched=watched)
-        state.write(asked.home, asked.name, known)
+        _keep(asked, known)
     _say_watched(out, known.watched)
     try:
         return _made_faster(asked, known, began, out, dry=dry)
     finally:
         shutil.rmtree(shared_cache(asked.home) / KEPT_FOLDER, ignore_errors=True)
+
+
+def _keep(asked: Asked, known: state.Found) -> None:
+    try:
+        state.write(asked.home, asked.name, known)
+    except OSError as error:
+        raise cannot_write(error, asked.home) from error
 
 
 def _made_faster(asked: Asked, known: state.Found, began_s: float, out: Console, *, dry: bool) -> int:
@@ -185,7 +197,7 @@ def _made_faster(asked: Asked, known: state.Found, began_s: float, out: Console,
         changes, proofs = _proved(asked, known.watched, out)
         changes = _worth_their_time(asked, known.watched, changes, _minutes_left(asked, began_s), out)
         known = dataclasses.replace(known, changes=changes)
-        state.write(asked.home, asked.name, known)
+        _keep(asked, known)
     else:
         _say_changes(out, known.changes)
     tried = [each for each in known.changes if not each.refused]
@@ -319,15 +331,22 @@ def _searched(asked: Asked, known: state.Found, proofs: Proofs | None, minutes: 
     if not _stack_holds(asked, known, proofs, sweep, out):
         return FAILED
     export_command(asked.home, name, "yaml", None, None)
-    path = folder / "best.yaml"
+    path, command = folder / "best.yaml", _command_of(sweep.journal.trial_folder(winner))
     out.print(
-        Text(f"Use it:  sweeper exec {shlex.quote(str(path))} -- {shlex.join(asked.command)}"), soft_wrap=True
+        Text(f"Use it:  sweeper exec {shlex.quote(str(path))} -- {shlex.join(command)}"), soft_wrap=True
     )
     out.print(
         Text(f"For good: sweeper export {name} --format patch{home_option(asked.home)}"), soft_wrap=True
     )
     out.print(Text(f"Details: sweeper show {name}{home_option(asked.home)}"), soft_wrap=True)
     return code
+
+
+def _command_of(folder: Path) -> list[str]:
+    """Returns the command of the trial in `folder`, with the values that `--with-flags` gave its options."""
+    job = read_job(folder)
+    assert job.script is not None
+    return arguments(job.script.command, job.config.args or {})
 
 
 def _fastest(watched: Measurement, tried: Sequence[Change]) -> float:

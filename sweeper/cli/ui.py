@@ -16,7 +16,7 @@ import typer
 from sweeper.cli.options import DEFAULT_HOME, Home, Uri
 from sweeper.cli.screen import console
 from sweeper.errors import EnvironmentStopError, UserError
-from sweeper.sweep.store.catalog import all_sweeps, find_sweep
+from sweeper.sweep.store.catalog import all_sweeps, cannot_write, find_sweep
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.ui import (
     UI_ENV,
@@ -89,10 +89,7 @@ def ui_command(
     out = console()
     out.print(f"Starting MLflow on {host}:{port} ...")
     log = home / "ui.log"
-    with open(log, "wb") as file:
-        server = subprocess.Popen(
-            command_line(home, port, host), env={**os.environ, **UI_ENV}, stdout=file, stderr=file
-        )
+    server = _started(home, port, host, log)
     try:
         _wait(server, reached_at(host), port, log)
         out.print(f"{chosen}: {ui_url(port, experiment, host=host)}", soft_wrap=True)
@@ -104,6 +101,15 @@ def ui_command(
         server.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(timeout=10)
+
+
+def _started(home: Path, port: int, host: str, log: Path) -> subprocess.Popen[bytes]:
+    try:
+        with open(log, "wb") as file:
+            command = command_line(home, port, host)
+            return subprocess.Popen(command, env={**os.environ, **UI_ENV}, stdout=file, stderr=file)
+    except OSError as error:
+        raise cannot_write(error, home) from error
 
 
 def _on_server(tracker: MlflowTracker, name: str) -> int:

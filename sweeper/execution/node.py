@@ -54,6 +54,10 @@ IDLE_SECONDS = 600.0
 """Seconds of silence after which a supervisor counts as gone."""
 PREPARE_SECONDS = 3600.0
 
+_SET_BY_DASK = {"MALLOC_TRIM_THRESHOLD_": "65536"}
+"""Variables that Dask's nanny sets for its own worker. With this one, a training would get its memory from
+the kernel at each step, which a plain script does not."""
+
 _JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _NONE = ("", "-1", "NoDevFiles")
@@ -151,7 +155,7 @@ class Node:
             self._scratch,
             isolation=parcel.isolation,
             pass_env=parcel.pass_env,
-            environ={**os.environ, **parcel.env},
+            environ={**_own_environment(), **parcel.env},
         )
         self._handle: Handle | None = None
         self._job: Job | None = None
@@ -271,6 +275,11 @@ def _own_folder(where: Path) -> Path:
             f"else. Remove it, or name another place with {SCRATCH}."
         )
     return folder
+
+
+def _own_environment() -> dict[str, str]:
+    """Returns this worker's environment without what Dask has added."""
+    return {name: value for name, value in os.environ.items() if _SET_BY_DASK.get(name) != value}
 
 
 def _own_device() -> str:

@@ -108,13 +108,24 @@ class Server:
             os.write(keeper.request, json.dumps(request).encode() + b"\n")
         os.close(keeper.request)
         self.keepers[keeper.pid] = request["run"]
-        self._spare = self._fork()
+        # If no more processes may start, the next job waits for its fork, and those that run go on.
+        with contextlib.suppress(OSError):
+            self._spare = self._fork()
 
     def _fork(self) -> Spare:
-        """Returns a keeper that waits for its job, as does the process of its trial."""
+        """Returns a keeper that waits for its job, as does the process of its trial.
+
+        Raises:
+            OSError: The user or the control group may have no more processes.
+        """
         waiting, request = os.pipe()
         server = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(waiting)
+            os.close(request)
+            raise
         if pid == 0:
             os.close(request)
             self._become_keeper(waiting, server)

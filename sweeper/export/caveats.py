@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
+from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.summary import Summary
 from sweeper.core.config import TrialConfig
 from sweeper.core.loaders import too_large
@@ -27,7 +29,7 @@ def caveats(summary: Summary, spec: SweepSpec, record: TrialRecord, data_gib: fl
     """
     if summary.synthetic:
         yield "Measured on synthetic data: measure on real data before you rely on it."
-    if summary.ratio_of(record) is None:
+    if confirmed_ratio(summary, record) is None:
         yield "Not confirmed: the throughput comes from a single trial."
     if disturbance := summary.disturbance_of(record):
         yield f"Its timings were disturbed: {disturbance}."
@@ -35,6 +37,12 @@ def caveats(summary: Summary, spec: SweepSpec, record: TrialRecord, data_gib: fl
         yield from _learning_rate(spec, record.config, summary.yardstick.baseline.config)
         yield from _counted_in_steps(spec, record.config, summary.yardstick.baseline.config)
     yield from _larger_data(spec, record, data_gib)
+
+
+def confirmed_ratio(summary: Summary, record: TrialRecord) -> Ratio | None:
+    """Returns a trial's confirmed ratio; None if it has no interval, as after a single round."""
+    ratio: Ratio | None = summary.ratio_of(record)
+    return ratio if ratio is not None and math.isfinite(ratio.high) else None
 
 
 def _learning_rate(spec: SweepSpec, config: TrialConfig, baseline: TrialConfig) -> Iterator[str]:

@@ -23,7 +23,7 @@ from sweeper.core.record import TrialRecord
 from sweeper.core.script import FOLDER
 from sweeper.core.template import arguments, render
 from sweeper.errors import NothingFeasibleError, UserError
-from sweeper.export.caveats import caveats
+from sweeper.export.caveats import caveats, confirmed_ratio
 from sweeper.export.credentials import without_credentials
 from sweeper.export.schema import (
     Execution,
@@ -165,7 +165,7 @@ def _subject(spec: SweepSpec, record: TrialRecord) -> OfPipeline | OfScript:
 
 
 def _measured(summary: Summary, spec: SweepSpec, record: TrialRecord, measured: Measurement) -> Measured:
-    ratio, quality = summary.ratio_of(record), record.quality
+    ratio, quality = confirmed_ratio(summary, record), record.quality
     peak, memory = measured.gpu_mem_peak_gib, measured.device.memory_gib
     tree_mem = measured.telemetry.get("tree_mem_gib")
     return Measured(

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sweeper import inject
 from sweeper.core.export_formats import FORMATS
 from sweeper.core.registry import resolve
 from sweeper.errors import UserError
 from sweeper.export.description import origin, promise
 from sweeper.export.flags import flags
-from sweeper.export.job_script import job_script
+from sweeper.export.job_script import job_script, makes_changes
 from sweeper.export.python_lines import python_lines
 from sweeper.spec import to_yaml
 
@@ -78,8 +79,16 @@ def as_arguments(value: Mapping[str, Any], options: Options) -> str:
         else:
             # A here-document would add a newline.
             lines.append(f"( set -C; {make}printf %s {shlex.quote(text)} > {shlex.quote(path)} ) &&")
-    own = [f"{name}={shlex.quote(text)}" for name, text in value["env"].items()]
-    return "\n".join([*lines, " ".join([*own, shlex.join(value["command"])])]) + "\n"
+    return "\n".join([*lines, " ".join([*_assignments(value["env"]), shlex.join(value["command"])])]) + "\n"
+
+
+def _assignments(env: Mapping[str, str]) -> Iterator[str]:
+    """Yields the variables of a script for a shell, with those that make its changes at run time."""
+    hook = inject.environment(env, inject.EXECUTE) if makes_changes(env) else {}
+    for name, text in {**env, **hook}.items():
+        # The hook is found through the path, and what the shell has in it stays.
+        rest = '"${PYTHONPATH:+:$PYTHONPATH}"' if name == "PYTHONPATH" and name not in env else ""
+        yield f"{name}={shlex.quote(text)}{rest}"
 
 
 def as_job_script(value: Mapping[str, Any], options: Options) -> str:

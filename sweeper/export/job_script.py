@@ -11,6 +11,7 @@ from typing import Any
 from sweeper.core.config import Scalar
 from sweeper.core.script import RETAIN
 from sweeper.export.description import origin, promise
+from sweeper.interventions import VARIABLE as CHANGES
 
 MEMORY_HEADROOM = 1.3
 MIN_MEMORY_GIB = 2
@@ -126,8 +127,16 @@ def _environment(value: Mapping[str, Any], settings: Mapping[str, Scalar]) -> It
 
 
 def reads_export(value: Mapping[str, Any]) -> bool:
-    """Returns whether a job trains from the exported file; a script without files is run directly."""
-    return "command" not in value or bool(value["files"])
+    """Returns whether a job trains from the exported file; otherwise the script is run directly.
+
+    Only `sweeper train` writes a script's files and makes changes at run time.
+    """
+    return "command" not in value or bool(value["files"]) or makes_changes(value["env"])
+
+
+def makes_changes(env: Mapping[str, str]) -> bool:
+    """Returns whether a script's environment names changes at run time, which only sweeper's hook makes."""
+    return bool(env.get(CHANGES, "").strip())
 
 
 def _command(value: Mapping[str, Any], runs: str) -> str:

@@ -13,6 +13,8 @@ from sweeper.export.schema import SCHEMA, OfPipeline, OfScript, blocks, kinds
 from sweeper.spec import read_yaml
 
 _BLOCKS = dict.fromkeys(blocks(), Mapping)
+_LARGER = 256
+"""Factor for the size limits: an export holds the files of a script, whose templates may have 1 MiB each."""
 
 
 def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -25,7 +27,7 @@ def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         UserError: It cannot be read, is not an export, has a newer schema, or was edited into an
             invalid configuration.
     """
-    value = read_yaml(path, overrides)
+    value = read_yaml(path, overrides, times=_LARGER)
     schema = value.get("schema") if isinstance(value, dict) else None
     if type(schema) is not int or schema < 1:
         raise _no_export(path, "has no `schema`")

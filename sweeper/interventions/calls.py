@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .intervention import RefusedError, Report
+from .intervention import RefusedError, Report, why_not
 
 MAX_CALLS = 8
 """Maximum calls of a model in a step. A loop over time makes more, and each changed call costs a little."""
@@ -21,7 +21,7 @@ SLOT = "_compiled_call_impl"
 
 if TYPE_CHECKING:
     Call = Callable[..., Any]
-    # Takes a model and its current call, and returns its new call; raises RefusedError.
+    # Takes a model and its current call, and returns its new call; both may raise RefusedError.
     Make = Callable[[Any, Call], Call]
 
 
@@ -83,30 +83,47 @@ class _Finder:
                 if self._torch.jit.is_scripting() or isinstance(model, self._torch.jit.ScriptModule):
                     raise RefusedError("it is a torch.jit script module")
                 changed = self._make(model, before or model._call_impl)
-            except RefusedError as error:
-                self._report(False, f"its {name} is not changed: {error}")
+            except Exception as error:
+                self._report(False, _not_changed(model, error))
                 continue
-            vars(model)[SLOT] = ChangedCall(self._torch, model, before, changed)
-            self._report(True)
+            vars(model)[SLOT] = ChangedCall(self._torch, model, before, changed, self._report)
 
 
 def _trains(module: Any) -> bool:
     return any(each.requires_grad for each in module.parameters())
 
 
-class ChangedCall:
-    """A model's call: changed with gradients on, otherwise as it was. Copies and pickles leave it out."""
+def _not_changed(model: Any, error: Exception) -> str:
+    return f"its {type(model).__name__} is not changed: {why_not(error)}"
 
-    def __init__(self, torch: Any, model: Any, before: Call | None, changed: Call) -> None:
-        self._model, self._before, self._changed = weakref.ref(model), before, changed
+
+class ChangedCall:
+    """A model's call: changed with gradients on, otherwise as it was. Copies and pickles leave it out.
+
+    The change counts as in effect once such a call has returned.
+    """
+
+    def __init__(self, torch: Any, model: Any, before: Call | None, changed: Call, report: Report) -> None:
+        self._model, self._before, self._report = weakref.ref(model), before, report
+        self._changed: Call | None = changed
         self._has_grad = torch.is_grad_enabled
+        self._has_returned = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the model."""
-        if self._has_grad():
-            return self._changed(*args, **kwargs)
         model = self._model()
         assert model is not None
+        if self._changed is not None and self._has_grad():
+            try:
+                found = self._changed(*args, **kwargs)
+            except RefusedError as error:
+                self._changed = None
+                self._report(False, _not_changed(model, error))
+            else:
+                if not self._has_returned:
+                    self._has_returned = True
+                    self._report(True)
+                return found
         return (self._before or model._call_impl)(*args, **kwargs)
 
     def __reduce__(self) -> Any:

@@ -23,9 +23,19 @@ def be_worker(torch: Any, loader: Any, number: int, count: int | None = None) ->
 
 
 def _start(torch: Any, loader: Any, work: Callable[[], Any]) -> tuple[int, int]:
-    """Runs `work` in a child; returns the child's id, and a descriptor from which to read its result."""
-    reading, writing = os.pipe()
-    child = os.fork()
+    """Runs `work` in a child; returns the child's id, and a descriptor from which to read its result.
+
+    Raises:
+        RefusedError: No process or no descriptor is left.
+    """
+    ends: tuple[int, ...] = ()
+    try:
+        ends = reading, writing = os.pipe()
+        child = os.fork()
+    except OSError as error:
+        for each in ends:
+            os.close(each)
+        raise RefusedError(f"no process can be started to read its rows ({error.strerror})") from error
     if child:
         os.close(writing)
         return child, reading
@@ -61,10 +71,13 @@ def _ended(child: int, reading: int, deadline_s: float) -> Any:
     import select
 
     pieces = []
+    # Not `select`, which fails where a script has more than 1024 open files.
+    poller = select.poll()
+    poller.register(reading, select.POLLIN)
     try:
         while True:
             left = deadline_s - time.perf_counter()
-            if left <= 0 or not select.select([reading], [], [], left)[0]:
+            if left <= 0 or not poller.poll(1e3 * left):
                 raise RefusedError("its rows were not read in time")
             piece = os.read(reading, 1 << 20)
             if not piece:
@@ -108,8 +121,15 @@ def together(torch: Any, loader: Any, works: Sequence[Callable[[], Any]], second
         RefusedError: One of them refused, was late, or died.
     """
     deadline_s = time.perf_counter() + seconds
-    children = [_start(torch, loader, work) for work in works]
-    found, faults = [], []
+    children, found = [], []
+    faults: list[RefusedError] = []
+    try:
+        for work in works:
+            children.append(_start(torch, loader, work))
+    except RefusedError as refusal:
+        # Those that have started are ended at once.
+        faults.append(refusal)
+        deadline_s = 0.0
     for child in children:
         try:
             found.append(_ended(*child, deadline_s))

@@ -51,9 +51,28 @@ def _fusing(original: Callable[..., None], kind: type, report: Report) -> Callab
             report(False, f"{kind.__name__} has no fused form here ({error})")
             return
         _keep_out_of_checkpoints(optimizer, before)
+        if "momentum" in optimizer.defaults:
+            optimizer.register_step_pre_hook(_begin_momentum)
         report(True)
 
     return init
+
+
+def _begin_momentum(optimizer: Any, *_: Any) -> None:
+    """Gives SGD a momentum of zero for parameters that have none, which makes the first step the usual one.
+
+    torch's fused SGD fails if only some parameters have a momentum, as when layers are unfrozen. If a
+    GradScaler skips the very first step, it leaves the momentum uninitialized.
+    """
+    if len(optimizer.state) == sum(len(group["params"]) for group in optimizer.param_groups):
+        return
+    for group in optimizer.param_groups:
+        if not group["momentum"] or group["dampening"]:
+            # With dampening, the first step would be another one.
+            continue
+        for each in group["params"]:
+            if each.grad is not None and optimizer.state[each].get("momentum_buffer") is None:
+                optimizer.state[each]["momentum_buffer"] = each.grad.detach().clone().zero_()
 
 
 def _counted_on_the_host(state: Any) -> Any:

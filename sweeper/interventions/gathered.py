@@ -13,7 +13,7 @@ import weakref
 from typing import Any
 
 from . import collating
-from .intervention import RefusedError, Report
+from .intervention import Report, why_not
 
 
 def gather(torch: Any, report: Report) -> None:
@@ -44,8 +44,8 @@ class _Blocks:
             try:
                 self._found[loader] = collating.collated(self._torch, loader)
                 self._report(True)
-            except RefusedError as refusal:
-                self._refuse(loader, str(refusal))
+            except Exception as error:
+                self._refuse(loader, why_not(error))
         elif self._found[loader] is not None:
             self.check(loader)
         return self._found[loader]

@@ -22,6 +22,11 @@ class RefusedError(Exception):
     """Raised if a change is not made to a loader or a model; its text says why."""
 
 
+def why_not(error: Exception) -> str:
+    """Returns why a change is not made: the text of a refusal, or an error that nobody foresaw."""
+    return str(error) if isinstance(error, RefusedError) else f"{type(error).__name__}: {error}"[:300]
+
+
 class Report(Protocol):
     """Callback that receives whether a change is in effect and, if it is not, the reason."""
 

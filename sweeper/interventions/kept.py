@@ -210,6 +210,9 @@ class Kept:
         if not self.is_new:
             return
         with contextlib.suppress(OSError):
+            with contextlib.suppress(FileNotFoundError):
+                # An older description would be wrong for the new rows if this process were killed here.
+                os.unlink(f"{self._path}.json")
             os.replace(f"{self._partial}.rows", f"{self._path}.rows")
             with open(f"{self._partial}.json", "w", encoding="utf-8") as file:
                 json.dump(about, file)

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import collating
 from .gathered import gather, iterator_class
-from .intervention import EXACT, Intervention, RefusedError, Report
+from .intervention import EXACT, Intervention, RefusedError, Report, why_not
 
 GATHERED, NO_WORKERS, CORES = "gathered", "no_workers", "cores"
 
@@ -65,9 +65,9 @@ def reported(check: Callable[[Any], None], report: Report) -> Callable[[Any], bo
                 check(loader)
                 known[loader] = True
                 report(True)
-            except RefusedError as refusal:
+            except Exception as error:
                 known[loader] = False
-                report(False, str(refusal))
+                report(False, why_not(error))
         return known[loader]
 
     return passes

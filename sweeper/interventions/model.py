@@ -45,20 +45,13 @@ class Precision(Intervention):
                 raise RefusedError("its parameters are on several devices, or not all in float32")
             device = kinds.pop()
             is_on = torch.is_autocast_enabled
-            is_possible = True
 
             def in_bf16(*args: Any, **kwargs: Any) -> Any:
-                nonlocal is_possible
-                if is_on(device) or not is_possible:
+                if is_on(device):
                     return call(*args, **kwargs)
                 with torch.autocast(device, dtype=torch.bfloat16), exact:
                     found = call(*args, **kwargs)
-                try:
-                    return _in_floats(torch, found)
-                except TypeError as error:
-                    is_possible = False
-                    report(False, str(error))
-                    return found
+                return _in_floats(torch, found)
 
             return in_bf16
 
@@ -112,7 +105,7 @@ def _in_floats(torch: Any, part: Any) -> Any:
     """Returns an output with its bfloat16 tensors as float32, in the same kinds of containers.
 
     Raises:
-        TypeError: It has a part whose kind is unknown.
+        RefusedError: It has a part whose kind is unknown.
     """
     if torch.is_tensor(part):
         return part.float() if part.dtype == torch.bfloat16 else part
@@ -133,7 +126,7 @@ def _in_floats(torch: Any, part: Any) -> Any:
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
         own = {each.name: getattr(part, each.name) for each in dataclasses.fields(part) if each.init}
         return dataclasses.replace(part, **{key: _in_floats(torch, each) for key, each in own.items()})
-    raise TypeError(f"an output of type {kind.__name__} cannot be converted to float32")
+    raise RefusedError(f"an output of type {kind.__name__} cannot be converted to float32")
 
 
 class Layout(Intervention):
@@ -158,6 +151,9 @@ class Layout(Intervention):
             convolutions = (torch.nn.Conv2d, torch.nn.ConvTranspose2d)
             if not any(isinstance(each, convolutions) for each in model.modules()):
                 raise RefusedError("it has no convolutions of images")
+            if any(each.dim() == 5 for each in (*model.parameters(), *model.buffers())):
+                # torch would try to lay these out, too, and fail halfway.
+                raise RefusedError("it has parameters or buffers of five dimensions")
             model.to(memory_format=last)
             late.update(id(each) for each in model.parameters() if each.requires_grad and each.dim() == 4)
 
@@ -237,7 +233,6 @@ class Compiled(Intervention):
             usual: list[Any] = []
 
             def call_compiled(*args: Any, **kwargs: Any) -> Any:
-                nonlocal compiled
                 shapes = _shapes(torch, (args, kwargs))
                 if usual:
                     # A pass often ends with a smaller batch, which is not worth another compilation.
@@ -246,10 +241,8 @@ class Compiled(Intervention):
                 try:
                     return compiled(*args, **kwargs)
                 except Exception as error:
-                    # A C++ compiler may be missing, for example. The script's own errors are raised below.
-                    compiled = call
-                    report(False, f"its {type(model).__name__} cannot be compiled: {error}"[:300])
-                    return call(*args, **kwargs)
+                    # A C++ compiler may be missing, for example. The script's own errors are raised again.
+                    raise RefusedError(f"it cannot be compiled: {error}"[:300]) from error
 
             return call_compiled
 

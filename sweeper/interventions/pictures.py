@@ -25,7 +25,7 @@ from .collating import (
     digest_of,
     num_rows_of,
 )
-from .intervention import EXACT, Intervention, RefusedError, Report
+from .intervention import EXACT, Intervention, RefusedError, Report, why_not
 from .kept import Kept
 
 FORMATS, MODES = ("JPEG", "PNG"), ("L", "RGB", "RGBA", "CMYK")
@@ -72,8 +72,8 @@ class Pictures(Intervention):
                 try:
                     _decode_all(torch, loader, decoding)
                     report(True)
-                except RefusedError as refusal:
-                    report(False, str(refusal))
+                except Exception as error:
+                    report(False, why_not(error))
             return original(loader)
 
         module.DataLoader._get_iterator = get_iterator
@@ -170,12 +170,23 @@ def _decode_all(torch: Any, loader: Any, decoding: _Decoding) -> None:
     Raises:
         RefusedError: There are none, or decoding takes too long, too much memory, or too little time to save.
     """
-    num_rows, dataset = num_rows_of(torch, loader), loader.dataset
+    num_rows = num_rows_of(torch, loader)
     decoding.begin()
     kept = Kept(f"pictures-{key}" if (key := digest_of(torch, loader)) else "")
-    if (found := kept.read()) is not None:
-        _enter(decoding, *found)
-        return
+    # Other ranks of the training wait, and find what this one stores.
+    with kept.alone():
+        if (found := kept.read()) is None:
+            found = _decoded_anew(torch, loader, decoding, num_rows, kept)
+    _enter(decoding, *found)
+
+
+def _decoded_anew(torch: Any, loader: Any, decoding: _Decoding, num_rows: int, kept: Kept) -> tuple[Any, Any]:
+    """Decodes all images; returns the index of their places, and the memory with their pixels.
+
+    Raises:
+        RefusedError: As for `_decode_all`.
+    """
+    dataset = loader.dataset
 
     def look() -> tuple[int, float, float]:
         num_bytes, decode_s = 0, 0.0
@@ -221,7 +232,7 @@ def _decode_all(torch: Any, loader: Any, decoding: _Decoding) -> None:
         raise
     about = {"index": {key: place for each in found for key, place in each}}
     kept.keep(about)
-    _enter(decoding, about, memory)
+    return about, memory
 
 
 def _decoder(

@@ -88,7 +88,8 @@ def since(revision: str, command: Sequence[str], folder: Path) -> Iterator[tuple
             _detach(target, mirror)
             if mode != ABSENT:
                 target.parent.mkdir(parents=True, exist_ok=True)
-                blob = _git(root, "show", f"{commit}:{path}")
+                # As git would check it out: a file may be stored as a pointer to its content (git-lfs).
+                blob = _git(root, "cat-file", "--filters", f"{commit}:{path}")
                 if blob is None:
                     raise UserError(
                         f"git must be able to read {path!r} of {revision!r}, but fails. Fetch it first."

@@ -52,11 +52,13 @@ class Baseline:
 
     Args:
         measured: Measurement of the version, for its step time and its device.
+        other: Measurement of a version that will be compared. It may take longer to start, as one that
+            compiles its model does.
     """
 
-    def __init__(self, arm: Arm, measured: Measurement) -> None:
+    def __init__(self, arm: Arm, measured: Measurement, other: Measurement | None = None) -> None:
         steps_per_s = 1000 / measured.step_ms if measured.step_ms else 1.0
-        start = measured.startup_seconds + measured.first_step_seconds
+        start = max(each.startup_seconds + each.first_step_seconds for each in (measured, other or measured))
         self._proofs = Proofs(
             arm.command,
             arm.folder,
@@ -91,7 +93,7 @@ def compare(arms: tuple[Arm, Arm], before: Measurement, after: Measurement) -> T
         before: Measurement of the first version; `after` is that of the second.
     """
     first, second = arms
-    return Baseline(first, before).compare(second, _rounding(before.observed, after.observed))
+    return Baseline(first, before, after).compare(second, _rounding(before.observed, after.observed))
 
 
 def _rounding(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:

@@ -82,8 +82,13 @@ class RunFolder:
 
     def committed_bytes(self) -> int:
         """Returns the bytes of history up to the latest checkpoint, which a resumed run keeps."""
-        found = sorted((self.path / CHECKPOINTS).glob("[0-9]*/position.json"))
-        return int(read_json(found[-1])["history_bytes"]) if found else 0
+        # From 1,000,000,000 steps on, a name has more than nine digits.
+        found = max(
+            (self.path / CHECKPOINTS).glob("[0-9]*/position.json"),
+            key=lambda path: (len(path.parent.name), path.parent.name),
+            default=None,
+        )
+        return int(read_json(found)["history_bytes"]) if found else 0
 
     def history(self) -> Iterator[dict[str, Any]]:
         """Yields the committed lines of the history."""

@@ -93,7 +93,7 @@ def train(
             outcome = _run(home, folder, wanted, device, watch, publisher)
             if isinstance(outcome, Failure):
                 publisher.failed(outcome)
-                raise _as_error(outcome, folder)
+                raise _as_error(outcome, folder, new=new)
         report = folder.report()
         assert report is not None
         judgement = judged(report.values, wanted.promise, watch.gpu_disturbed())
@@ -238,9 +238,10 @@ def _picked(devices: list[DeviceInfo], device: str, wanted: Wanted) -> list[Devi
     return devices[first : first + count]
 
 
-def _as_error(failure: Failure, folder: RunFolder) -> Exception:
+def _as_error(failure: Failure, folder: RunFolder, *, new: bool) -> Exception:
     said = f"{failure.message} ({failure.kind}); see {folder.job / 'worker.log'}"
-    kept = "; the same command resumes from the latest checkpoint"
+    # With --new, it would start another run.
+    kept = f"; the same command{' without --new' if new else ''} resumes from the latest checkpoint"
     if failure.kind is FailureKind.NON_FINITE:
         kept = "; the same command would fail again: try `--set config.optimizer.lr=... --new`"
     elif not folder.committed_bytes():

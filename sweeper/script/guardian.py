@@ -1,8 +1,8 @@
-"""Ends scripts, and removes their folders, if the process that started them is killed.
+"""Ends what scripts leave running; also removes their folders if the process that started them is killed.
 
 A trial of a sweep has its keeper. A script outside of a sweep has a guardian: a small process whose standard
-input ends when the process that started it ends. It finds the script's processes by a variable in their
-environment, since a launcher's children may be in separate sessions.
+input ends when the process that started it is done with the script, or ends. It finds the script's processes
+by a variable in their environment, since a launcher's children may be in separate sessions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ DONE = b"done"
 
 @contextlib.contextmanager
 def guarded(folder: str) -> Iterator[dict[str, str]]:
-    """Yields the environment variables by which a guardian finds a script that runs in `folder`."""
+    """Yields the environment variables by which a guardian finds a script that runs in `folder`.
+
+    None of the script's processes runs afterwards.
+    """
     guardian = subprocess.Popen(
         [sys.executable, "-I", "-S", __file__, folder],
         stdin=subprocess.PIPE,
@@ -43,16 +46,16 @@ def guarded(folder: str) -> Iterator[dict[str, str]]:
 
 
 def main(folder: str) -> None:
-    """Waits for standard input to end; unless it was `DONE`, kills the processes and removes the folder."""
-    if sys.stdin.buffer.read() == DONE:
-        return
+    """Waits for standard input to end, and kills the processes; unless it was `DONE`, removes the folder."""
+    is_done = sys.stdin.buffer.read() == DONE
     deadline = time.monotonic() + MAX_SECONDS
     while (found := _processes(folder)) and time.monotonic() < deadline:
         for each in found:
             with contextlib.suppress(OSError):
                 os.kill(each, signal.SIGKILL)
         time.sleep(0.05)
-    shutil.rmtree(folder, ignore_errors=True)
+    if not is_done:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _processes(folder: str) -> list[int]:

@@ -52,7 +52,7 @@ class MlflowStore:
         with (
             contextlib.suppress(sqlite3.OperationalError),
             contextlib.closing(
-                sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=0.05)
+                sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True, timeout=0.05)
             ) as store,
         ):
             rows = store.execute(

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 # The group is atomic, so that a long line of digits cannot make it backtrack forever.
 _NUMBER = r"(?<![\d.,])((?>[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?))"
-_LOSS = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf))"
+# `InfoNCE` is the name of a loss, not an infinite one.
+_LOSS = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|(?:nan|inf(?:inity)?)(?![a-z_])))"
 _STEP = r"(?:steps?|iters?|iterations?|it|batch(?:es)?|步|批)"
 _SAMPLE = r"(?:samples?|images?|imgs?|examples?|sequences?|seqs?|sents?|rows?|样本)"
 _SECOND = r"(?:seconds?|secs?|s|秒)"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper import inject
+from sweeper.core.codec import encode
 from sweeper.core.config import Scalar
 from sweeper.core.job import ANYWHERE, RECORD, Job
 from sweeper.core.measurement import DeviceInfo
@@ -122,7 +123,9 @@ def started(job: Job, progress: Progress, mode: str = inject.WATCH) -> Iterator[
                 process.stop()
                 process.close()
                 if is_trial:
-                    write_json(place / RECORD, struck_tree({**record, "heard": listener.report()}, hidden))
+                    # The first loss in the output may be NaN.
+                    heard = encode(listener.report())
+                    write_json(place / RECORD, struck_tree({**record, "heard": heard}, hidden))
     finally:
         listener.close()
         if not (script.keep and is_trial):

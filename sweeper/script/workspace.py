@@ -137,27 +137,39 @@ def _mirror(found: Workspace, source: Path, target: Path, own: Path, top: Path, 
     for entry in entries:
         path, copy = Path(entry.path), target / entry.name
         # The sweep's own folder may lie in the user's.
-        if entry.name in LEFT_OUT or own.is_relative_to(path) or (path / "pyvenv.cfg").exists():
+        if entry.name in LEFT_OUT or own.is_relative_to(path) or os.path.exists(path / "pyvenv.cfg"):
             continue
-        if entry.is_symlink():
-            copy.symlink_to(_link(path, top))
-        elif entry.is_dir():
-            if not copies and _is_data(path):
+        # The user's editor or another training may have removed it meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            if entry.is_symlink():
+                copy.symlink_to(_link(path, top))
+            elif _is_denied(entry):
+                # The script must not read it in the user's folder, either.
                 copy.symlink_to(path)
-            else:
-                copy.mkdir()
-                _mirror(found, path, copy, own, top, copies=copies)
-        elif entry.is_file():
-            if copies or entry.stat().st_size <= COPIED_BYTES:
-                shutil.copy2(path, copy)
-            else:
-                copy.symlink_to(path)
-                found.links[path] = _changed_ns(path)
+            elif entry.is_dir():
+                if not copies and _is_data(path):
+                    copy.symlink_to(path)
+                else:
+                    copy.mkdir()
+                    _mirror(found, path, copy, own, top, copies=copies)
+            elif entry.is_file():
+                if copies or entry.stat().st_size <= COPIED_BYTES:
+                    shutil.copy2(path, copy)
+                else:
+                    copy.symlink_to(path)
+                    found.links[path] = _changed_ns(path)
+
+
+def _is_denied(entry: os.DirEntry[str]) -> bool:
+    """Returns whether a file or a folder is there, but may not be read."""
+    mode = os.R_OK | os.X_OK if entry.is_dir() else os.R_OK
+    return not os.access(entry.path, mode) and os.path.exists(entry.path)
 
 
 def _link(path: Path, top: Path) -> Path:
     """Returns where the mirror's link leads: inside the mirror if the user's stays inside of `top`."""
-    to, leads = Path(os.readlink(path)), path.resolve()
+    # `Path.resolve` raises for a link that leads to itself.
+    to, leads = Path(os.readlink(path)), Path(os.path.realpath(path))
     is_inside = leads.is_relative_to(top) and LEFT_OUT.isdisjoint(leads.relative_to(top).parts)
     return to if is_inside and not to.is_absolute() else leads
 

@@ -65,6 +65,7 @@ class Climb:
         self._acting = Acting(spec)
         self._params: dict[int, Params] = {}
         self._known: dict[int, tuple[Flat, float]] = {}
+        self._are_positive, self._scale = True, 0.0
         self._order: list[tuple[bool, float, int]] = []
         self._nearby: dict[int, list[_Neighbour]] = {}
         self._fitted: LocalModel | None = None
@@ -80,8 +81,16 @@ class Climb:
         value, config = result.values[0], self._spec.config(result.params)
         self._fitted = None
         self._params[number] = dict(result.params)
-        self._known[number] = self._acting(config), self._sign * math.log(max(value, 1e-300))
+        self._known[number] = self._acting(config), value
+        self._are_positive = self._are_positive and value > 0
+        self._scale = self._scale or abs(value)
         insort(self._order, (config.work_key() != self._work, -self._sign * value, number))
+
+    def _level(self, number: int) -> float:
+        """Returns how good a trial is, so that differences are gains: relative ones, as far as possible."""
+        _, value = self._known[number]
+        # A loss may be 0 or negative, and has no logarithm then.
+        return self._sign * (math.log(value) if self._are_positive else value / (self._scale or 1.0))
 
     def ask(self, taken: Container[str], seed: int) -> Asked | None:
         """Returns an untried neighbour of the best configuration so far, and why, or None.
@@ -130,7 +139,7 @@ class Climb:
         """Yields the trials that only noise may separate from the best, the best first."""
         other_work, _, best = self._order[0]
         for is_other, _, number in self._order[:MAX_NEAR]:
-            if is_other == other_work and self._known[number][1] >= self._known[best][1] - NEAR:
+            if is_other == other_work and self._level(number) >= self._level(best) - NEAR:
                 yield number
 
     def expected_gain(self, taken: Container[str]) -> float | None:
@@ -166,7 +175,8 @@ class Climb:
         """Returns the best trials that do the same work as the best one."""
         other_work = self._order[0][0]
         alike = itertools.takewhile(lambda each: each[0] == other_work, self._order)
-        return [self._known[number] for _, _, number in itertools.islice(alike, MAX_KNOWN)]
+        numbers = (number for _, _, number in itertools.islice(alike, MAX_KNOWN))
+        return [(self._known[number][0], self._level(number)) for number in numbers]
 
     def _left(self, number: int, taken: Container[str]) -> list[_Neighbour]:
         left = [each for each in self._neighbours(number) if each.key not in taken]

@@ -136,7 +136,7 @@ def read_text(text: str, origin: str, times: int = 1) -> Document:
 
     Args:
         origin: Name of the document in messages.
-        times: Factor for the limit on the number of values, as for a file.
+        times: Factor for the limits on values and their length, as for a file.
 
     Raises:
         UserError: The text cannot be read as one YAML document within the limits.
@@ -144,7 +144,7 @@ def read_text(text: str, origin: str, times: int = 1) -> Document:
     document = Document(origin)
     try:
         _check_text(text)
-        _build(document, yaml.parse(text, Loader=_LOADER), times * MAX_NODES)
+        _build(document, yaml.parse(text, Loader=_LOADER), times)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
@@ -193,8 +193,9 @@ class _Open:
     key_place: Place | None = None
 
 
-def _build(document: Document, events: Iterable[yaml.Event], max_nodes: int) -> None:
+def _build(document: Document, events: Iterable[yaml.Event], times: int) -> None:
     """Fills `document` from parser events, without recursion."""
+    max_nodes, max_scalar = times * MAX_NODES, times * MAX_SCALAR
     stack: list[_Open] = []
     num_nodes = num_documents = 0
     for event in events:
@@ -220,7 +221,7 @@ def _build(document: Document, events: Iterable[yaml.Event], max_nodes: int) -> 
             _take_key(document, parent, event, place)
             continue
         path = _path_of_next(parent)
-        value = _value(document, event, path, place)
+        value = _value(document, event, path, place, max_scalar)
         document.places[path] = ((parent and parent.key_place) or place, place)
         if parent is None:
             document.value = value
@@ -265,7 +266,7 @@ def _take_key(document: Document, parent: _Open, event: yaml.NodeEvent, place: P
     parent.key, parent.key_place = key, place
 
 
-def _value(document: Document, event: yaml.NodeEvent, path: Path, place: Place) -> Any:
+def _value(document: Document, event: yaml.NodeEvent, path: Path, place: Place, max_scalar: int) -> Any:
     """Returns the value of a node, an empty one for a collection; notes broken rules."""
     name = f"`{dotted(path)}`" if path else "The value"
     rule = ""
@@ -276,7 +277,7 @@ def _value(document: Document, event: yaml.NodeEvent, path: Path, place: Place) 
         rule = f"Tags are not supported, but got {show(event.tag)} at {name}. Remove the tag."
     elif isinstance(event, yaml.ScalarEvent):
         try:
-            value = _scalar(event)
+            value = _scalar(event, max_scalar)
         except ValueError as error:
             rule = f"{name} {error}"
     if isinstance(event, yaml.CollectionStartEvent):
@@ -286,10 +287,10 @@ def _value(document: Document, event: yaml.NodeEvent, path: Path, place: Place) 
     return value
 
 
-def _scalar(event: yaml.ScalarEvent) -> Scalar:
+def _scalar(event: yaml.ScalarEvent, max_scalar: int) -> Scalar:
     text: str = event.value
-    if len(text) > MAX_SCALAR:
-        raise ValueError(f"must have at most {MAX_SCALAR} characters, but got {len(text)}.")
+    if len(text) > max_scalar:
+        raise ValueError(f"must have at most {max_scalar} characters, but got {len(text)}.")
     if found := _NOT_VALUE.search(text):
         raise ValueError(f"must be text, but got the character {found[0]!r}.")
     return text if event.style else plain_scalar(text)

@@ -298,7 +298,8 @@ class Execution(Section):
             without one, `ray` starts a cluster on this machine.
         same_gpu: Whether only devices of the first one's model are used; otherwise each model gets
             a separate sweep.
-        gpus: `all`, a number, or a list of indices, UUIDs or parts of UUIDs; 0 runs on the CPU.
+        gpus: `all` (of the first one's model), a number, or a list of indices, UUIDs or parts of UUIDs; 0
+            runs on the CPU.
         slots: Concurrent trials on a machine without GPUs, each on separate cores; a GPU is one
             slot.
         trial_timeout_minutes: Limit for a whole trial.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import tempfile
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from sweeper.sweep.store.catalog import continued, of_name
 from sweeper.sweep.store.fingerprint import differences, fingerprint
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import NUM_SEEDS
+from sweeper.sweep.store.past import earlier, remembered
 from sweeper.sweep.store.study_copy import check_storage
 
 COUNTED_AT_MOST = 5_000
@@ -78,7 +80,9 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
     """
     check_storage(spec)
     marks = fingerprint(spec, setup.device_model(spec.execution))
-    existing = "" if new else _existing(home, spec, marks)
+    known = None if new else continued(home, spec.name, marks)
+    existing = "" if new else _existing(home, spec, marks, known)
+    past = earlier(home, spec, marks) if known is None else remembered(known)
     with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
         folder = Path(name)
         script = job_script_of(spec)
@@ -104,7 +108,7 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
             removed=tuple(removed),
             size=size,
             references=spec.references(),
-            first=_first(folder, spec, hints_of(machine)),
+            first=_first(folder, spec, dataclasses.replace(hints_of(machine), past=past)),
             minutes=_minutes(spec, len(machine.slots), size),
             at_most_minutes=spec.search.minutes,
             at_once=len(machine.slots),
@@ -112,8 +116,7 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
         )
 
 
-def _existing(home: Path, spec: SweepSpec, marks: Mapping[str, Any]) -> str:
-    known = continued(home, spec.name, marks)
+def _existing(home: Path, spec: SweepSpec, marks: Mapping[str, Any], known: Journal | None) -> str:
     if known is not None:
         done = _searched(known)
         if known.has_ended:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.core.job import ANYWHERE, OUTCOME, Job, read_outcome, write_job, write_outcome
+from sweeper.core.job import ANYWHERE, OUTCOME, Job, read_job, read_outcome, write_job, write_outcome
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.place import Place, write_place
 from sweeper.core.retries import MAX_ATTEMPTS, is_retried
@@ -184,7 +184,12 @@ class JobRunner:
         """Runs one job to its outcome, or returns an outcome that exists already."""
         known = read_outcome(folder)
         if known is not None:
-            return known
+            before = read_job(folder)
+            if not is_retried(before, known):
+                return known
+            # The environment ended it together with the supervisor that would have run it again.
+            retry(folder, before.attempt)
+            job = dataclasses.replace(job, attempt=before.attempt + 1)
         self.start(-1, folder, job)
         for _, _, outcome in self.wait():
             return outcome

@@ -18,7 +18,7 @@ from sweeper.sweep.setup import devices_of_a_trial
 from sweeper.sweep.store.fingerprint import code_of
 from sweeper.sweep.store.journal import Journal, sweeps_folder
 from sweeper.sweep.store.lock import epoch_of
-from sweeper.system.environment import passed
+from sweeper.system.environment import added
 from sweeper.system.files import read_json
 
 
@@ -91,13 +91,12 @@ def waiting_sweeps(home: Path) -> list[Path]:
 def _template(folder: Path, spec: SweepSpec) -> Parcel:
     """Returns a parcel with the fields that the parcels of all jobs have in common."""
     pass_env = spec.execution.pass_env
-    usual = passed(os.environ)
     return Parcel(
         job=Job(uid=""),
         sweep=Journal(folder).identity,
         turn=epoch_of(folder),
         isolation=spec.execution.isolation,
-        env={name: value for name, value in passed(os.environ, pass_env).items() if name not in usual},
+        env=added(os.environ, pass_env),
         pass_env=tuple(pass_env),
         code=code_of(spec.pipeline) if spec.pipeline else {},
     )

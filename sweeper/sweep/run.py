@@ -93,6 +93,11 @@ def run_sweep(
             if journal.has_ended:
                 if not extend:
                     sweep = load_sweep(journal)
+                    if spec.production != sweep.spec.production:
+                        observer.line(
+                            f"`{journal.name}` has ended, so its summary shows the `production` that it began"
+                            " with. --new starts another sweep."
+                        )
                     made = _made(sweep, finish, observer, remake=False)
                     with contextlib.closing(
                         Publisher(tracker, sweep_info(sweep), journal.folder)

@@ -45,6 +45,7 @@ class Machine:
         lacks: Values that this device cannot take, as `field=value`, with the reason.
         canary_ms: Time of the canary on the machine at its quietest, in milliseconds; 0 if unknown.
         cluster: Name of its cluster; empty for this machine.
+        left_out: Names of its GPUs that are not used, since they are of another model.
     """
 
     devices: tuple[DeviceInfo, ...]
@@ -53,6 +54,7 @@ class Machine:
     slots: tuple[Slot, ...]
     canary_ms: float = 0.0
     cluster: str = ""
+    left_out: tuple[str, ...] = ()
 
     @property
     def line(self) -> str:
@@ -155,6 +157,7 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
     if spec.execution.is_remote:
         return _machine_elsewhere([decode(DeviceInfo, each) for each in values["devices"]], values, spec)
     devices = devices_of(values)
+    left_out: list[DeviceInfo] = []
     asked, cores = spec.execution.slots, values["usable_cpus"]
     if devices[0].kind == "cuda":
         if asked > 1:
@@ -162,7 +165,7 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
                 f"`execution.slots` is for machines without GPUs, but got {asked} where each GPU is a slot."
                 " Leave it out: `execution.gpus` picks the GPUs, and `gpus: 0` runs on the CPU."
             )
-        devices = _picked(devices, spec.execution.gpus)
+        devices, left_out = _of_one_model(_picked(devices, spec.execution.gpus), spec.execution.gpus)
     elif spec.execution.gpus not in ("all", 0):
         raise UserError(
             f"`execution.gpus` needs a GPU, but got {spec.execution.gpus!r} where none can be used. "
@@ -187,6 +190,7 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
         lacks=values["lacks"],
         slots=tuple(map(Slot, names, cpus)),
         canary_ms=values.get("canary_ms", 0.0),
+        left_out=tuple(each.name for each in left_out),
     )
 
 
@@ -215,11 +219,14 @@ def unseen(spec: SweepSpec) -> Machine:
     """Returns a cluster about which only the job request is known."""
     chosen = spec.execution
     kind = "cpu" if chosen.gpus == 0 else "cuda"
+    # A job asks for the most GPUs that a trial may take.
+    together = devices_of_a_trial(spec)
     return Machine(
-        devices=(DeviceInfo(kind=kind, name=f"{'CPUs' if kind == 'cpu' else 'GPUs'} not seen yet"),),
+        devices=(DeviceInfo(kind=kind, name=f"{'CPUs' if kind == 'cpu' else 'GPUs'} not seen yet"),)
+        * together,
         usable_cpus=(chosen.job or BatchJob()).cores,
         lacks={},
-        slots=(Slot(ANYWHERE),) * (chosen.at_once(devices_of_a_trial(spec)) or 1),
+        slots=(Slot(ANYWHERE),) * (chosen.at_once(together) or 1),
         cluster=launcher_traits(chosen.launcher).cluster or chosen.launcher,
     )
 
@@ -249,6 +256,22 @@ def _picked(devices: list[DeviceInfo], wanted: Any) -> list[DeviceInfo]:
     return found or devices[:1]
 
 
+def _of_one_model(devices: list[DeviceInfo], wanted: Any) -> tuple[list[DeviceInfo], list[DeviceInfo]]:
+    """Returns the GPUs of the first one's model, and the others: speeds of two models cannot be compared.
+
+    Raises:
+        UserError: The user picked GPUs of several models.
+    """
+    model = devices[0].name
+    others = [each for each in devices if each.name != model]
+    if others and wanted != "all":
+        raise UserError(
+            "`execution.gpus` must name GPUs of one model, since the trials of a sweep are compared, but got"
+            f" {', '.join(each.name for each in devices)}. Name those of one model by their indices."
+        )
+    return [each for each in devices if each.name == model], others
+
+
 def _near(names: str) -> frozenset[int]:
     """Returns the cores near the GPUs of a slot; empty if unknown, and for the CPU."""
     near = [cores_near(name) for name in names.split(",") if name != "cpu"]
@@ -264,6 +287,11 @@ def restricted(
         data: The prepare job's report on the data: its `bytes`, and whether it is a `source`.
     """
     lines = []
+    if machine.left_out:
+        lines.append(
+            f"execution.gpus: {', '.join(machine.left_out)} left out, since the trials of a sweep need GPUs"
+            f" of one model (here {machine.devices[0].name})."
+        )
     # The meaning of a script's parameters is unknown.
     lacks = {} if spec.command else dict(machine.lacks)
     if why := not_resident(data or {}, spec, machine):

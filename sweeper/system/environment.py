@@ -110,6 +110,11 @@ def passed(environ: Mapping[str, str], pass_env: Sequence[str] = ()) -> dict[str
     }
 
 
+def added(environ: Mapping[str, str], pass_env: Sequence[str]) -> dict[str, str]:
+    """Returns the variables that the user adds, which may be among the usual ones, such as `NCCL_DEBUG`."""
+    return {name: value for name, value in passed(environ, pass_env).items() if _matches(name, pass_env)}
+
+
 def secrets(environ: Mapping[str, str]) -> set[str]:
     """Returns the values in `environ` that no log may show: those of secret names, and passwords in URLs.
 

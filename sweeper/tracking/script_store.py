@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.metadata
 import os
 from pathlib import Path
@@ -18,11 +19,21 @@ def empty_store(cache: Path) -> tuple[Path, str]:
     database, run = folder / "mlflow.db", folder / RUN
     if not run.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        own = folder / f"making-{os.getpid()}.db"
-        own.unlink(missing_ok=True)
-        client = client_class()(tracking_uri=f"sqlite:///{own}")
-        experiment = client.create_experiment("script", artifact_location=str(folder / "artifacts"))
-        run_id = client.create_run(experiment).info.run_id
-        own.replace(database)
-        write_atomic(run, run_id)
+        with open(folder / "lock", "w", encoding="ascii") as lock:
+            # Without the lock, a sweep that begins at the same moment could replace the database after this
+            # one has read the run.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not run.exists():
+                write_atomic(run, _make(database))
     return database, run.read_text(encoding="utf-8")
+
+
+def _make(database: Path) -> str:
+    """Makes the database, and returns its run's id."""
+    own = database.with_name(f"making-{os.getpid()}.db")
+    own.unlink(missing_ok=True)
+    client = client_class()(tracking_uri=f"sqlite:///{own}")
+    experiment = client.create_experiment("script", artifact_location=str(database.with_name("artifacts")))
+    run_id: str = client.create_run(experiment).info.run_id
+    own.replace(database)
+    return run_id

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from sweeper.errors import UserError
+from sweeper.system.secrets import struck
 from sweeper.tracking.ui import store_uri
 
 _SCHEMES = re.compile(r"(https?|(sqlite|postgresql|mysql|mssql)(\+\w+)?)://|databricks\b")
@@ -51,7 +52,8 @@ class Place:
     @property
     def shown(self) -> str:
         """The URI without user and password."""
-        return re.sub(r"(^|://)[^/?#\s]*@", r"\1", self.uri)
+        # A database's password may also be an option after the question mark.
+        return struck(re.sub(r"(^|://)[^/?#\s]*@", r"\1", self.uri))
 
     @property
     def netloc(self) -> str:
@@ -66,7 +68,7 @@ class Place:
 
     def hide(self, text: str) -> str:
         """Returns `text` without the password, in whatever form it appears."""
-        clean = re.sub(r"(://)[^/?#\s]*@", r"\1", text)
+        clean = struck(re.sub(r"(://)[^/?#\s]*@", r"\1", text))
         if "@" in self.uri:
             secret = urlsplit(self.uri).password or ""
             for form in filter(None, {secret, unquote(secret)}):

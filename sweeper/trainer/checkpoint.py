@@ -70,8 +70,14 @@ class Position:
 
 def newest(folder: Path) -> Path | None:
     """Returns the latest checkpoint of the run in `folder`, or None."""
-    found = sorted((folder / CHECKPOINTS).glob("[0-9]*"))
+    found = _by_steps(folder / CHECKPOINTS)
     return found[-1] if found else None
+
+
+def _by_steps(home: Path) -> list[Path]:
+    """Returns the checkpoints in `home`, the latest last."""
+    # From 1,000,000,000 steps on, a name has more than nine digits.
+    return sorted(home.glob("[0-9]*"), key=lambda path: (len(path.name), path.name))
 
 
 def position_of(checkpoint: Path | None) -> Position:
@@ -98,7 +104,7 @@ def save(folder: Path, stepper: Stepper, position: Position, keep: int) -> None:
     _fsync(making / STATE)
     write_json(making / POSITION, encode(position))
     _appear(making, home / name)
-    for old in sorted(home.glob("[0-9]*"))[:-keep]:
+    for old in _by_steps(home)[:-keep]:
         shutil.rmtree(old)
 
 

@@ -31,6 +31,8 @@ from sweeper.trainer.timing import Timing
 PART_SECONDS = 0.1
 DRAIN_SECONDS = 0.3
 ROUNDS = 3
+MIN_HALVED = 4
+"""Smallest batch that is halved: half of two or three samples is one, which batch normalisation refuses."""
 
 _DISTURBED = 0.1
 
@@ -68,7 +70,7 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
     # For a compiler, half a batch would be another shape.
     other = None
     if not stepper.compiles and stepper.captured is None:
-        if handed.size > 1:
+        if handed.size >= MIN_HALVED:
             other = _step_on(stepper, loader, _half_of(handed))
         elif _has_room_for_two(device, stepper.config.device.memory_fraction):
             other = _step_on(stepper, loader, _twice(handed))
@@ -87,9 +89,18 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
         if busy is not None and busy < alone and not places:
             # Nothing in the step waits, so the slower side sets its pace: the host.
             issue = alone
-    half_s = _half_seconds(handed, busy, queued(other, device, turn, alone)[0] if other and busy else None)
+    other_s = None
+    if other and busy:
+        # The first step of a size waits while cuDNN tries its algorithms, or the driver loads kernels.
+        other()
+        other_s, _ = queued(other, device, turn, alone)
     return dataclasses.replace(
-        found, busy_s=busy, issue_s=issue, sync_places=places, full_step_s=busy, half_step_s=half_s
+        found,
+        busy_s=busy,
+        issue_s=issue,
+        sync_places=places,
+        full_step_s=busy,
+        half_step_s=_half_seconds(handed, busy, other_s),
     )
 
 
@@ -188,8 +199,8 @@ def _has_room_for_two(device: torch.device, memory_fraction: float) -> bool:
 
 
 def _half_seconds(handed: Handed, full_s: float | None, other_s: float | None) -> float | None:
-    """Returns the seconds of half a batch; for a batch of one sample, extrapolates from two samples."""
-    if full_s is None or other_s is None or handed.size > 1:
+    """Returns the seconds of half a batch; one too small to halve is extrapolated from its double."""
+    if full_s is None or other_s is None or handed.size >= MIN_HALVED:
         return other_s
     return full_s - (other_s - full_s) / 2
 

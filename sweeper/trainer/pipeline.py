@@ -89,8 +89,9 @@ class Source(Protocol):
     def read(self, index: Tensor) -> Batch:
         """Returns the samples `index` (int64, shape [batch]) on the host.
 
-        Called from loader workers or from one thread. Workers that are started by `spawn` or `forkserver`
-        get the source pickled.
+        Called from loader workers or from a thread; with `loader.kind: stream`, validation may read in
+        the main thread at the same time. Workers that are started by `spawn` or `forkserver` get the
+        source pickled.
         """
 
 

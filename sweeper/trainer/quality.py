@@ -6,7 +6,8 @@ import contextlib
 import math
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +27,8 @@ from sweeper.trainer.setup import set_up
 from sweeper.trainer.step import Stepper
 
 VALIDATION_BATCH = 4096
+
+T = TypeVar("T")
 
 
 def run(job: Job, progress: Progress) -> Report:
@@ -130,11 +133,15 @@ def _drawing_aside(device: torch.device) -> Iterator[None]:
 
 def validate(pipeline: Pipeline, stepper: Stepper, model: nn.Module) -> float:
     """Returns the mean loss over the validation samples, in the trial's precision."""
-    total = torch.zeros((), device=stepper.device, dtype=torch.float64)
-    with _evaluating(model, stepper):
-        for batch, size in _batches(pipeline.val, stepper):
-            total += pipeline.loss(model, batch).double() * size
-    return total.item() / pipeline.val.length
+
+    def mean(batch_size: int) -> float:
+        total = torch.zeros((), device=stepper.device, dtype=torch.float64)
+        with _evaluating(model, stepper):
+            for batch, size in _batches(pipeline.val, stepper, batch_size):
+                total += pipeline.loss(model, batch).double() * size
+        return total.item() / pipeline.val.length
+
+    return _as_fits(mean, stepper)
 
 
 def evaluated(pipeline: Pipeline, stepper: Stepper) -> Mapping[str, float]:
@@ -143,16 +150,34 @@ def evaluated(pipeline: Pipeline, stepper: Stepper) -> Mapping[str, float]:
     Raises:
         UserError: It does not return numbers by name.
     """
-    if pipeline.evaluate is None:
+    evaluate = pipeline.evaluate
+    if evaluate is None:
         return {}
-    # The user's function may take any time without a step.
-    with _evaluating(stepper.model, stepper), stepper.progress.steps.paused():
-        reported = pipeline.evaluate(stepper.model, (batch for batch, _ in _batches(pipeline.val, stepper)))
+
+    def report(batch_size: int) -> Mapping[str, float]:
+        # The user's function may take any time without a step.
+        with _evaluating(stepper.model, stepper), stepper.progress.steps.paused():
+            return evaluate(
+                stepper.model, (batch for batch, _ in _batches(pipeline.val, stepper, batch_size))
+            )
+
+    reported = _as_fits(report, stepper)
     try:
         numbers = {str(name): float(value) for name, value in reported.items()}
     except (AttributeError, TypeError, ValueError):
         raise UserError(f"`evaluate` must return numbers by name, but got {reported!r}.") from None
     return {name: value for name, value in numbers.items() if math.isfinite(value)}
+
+
+def _as_fits(run: Callable[[int], T], stepper: Stepper) -> T:
+    """Returns the result of `run` with batches of `VALIDATION_BATCH`; if too large, with training's.
+
+    Even without gradients, a large model may have no memory for so many samples.
+    """
+    with contextlib.suppress(torch.OutOfMemoryError):
+        return run(VALIDATION_BATCH)
+    torch.cuda.empty_cache()
+    return run(min(VALIDATION_BATCH, stepper.config.batch_size))
 
 
 @contextlib.contextmanager
@@ -164,19 +189,19 @@ def _evaluating(model: nn.Module, stepper: Stepper) -> Iterator[None]:
     model.train()
 
 
-def _batches(samples: Samples, stepper: Stepper) -> Iterator[tuple[Batch, int]]:
+def _batches(samples: Samples, stepper: Stepper, batch_size: int) -> Iterator[tuple[Batch, int]]:
     """Yields each sample once, in batches on the device, with the number of samples in each."""
     reader = Reader(samples, stepper.device, stepper.config.device.memory_fraction)
-    for index, length in _in_order(samples, stepper.config).batches():
+    for index, length in _in_order(samples, stepper.config, batch_size).batches():
         stepper.progress.steps.add()
         yield reader(index, length), len(index)
 
 
-def _in_order(samples: Samples, config: TrialConfig) -> Epoch:
+def _in_order(samples: Samples, config: TrialConfig, batch_size: int) -> Epoch:
     """Returns each sample once: in order, or by bucket in batches of the training batch size."""
     if samples.lengths is None:
         index = torch.arange(samples.length)
-        sizes = [len(part) for part in index.split(VALIDATION_BATCH)]
+        sizes = [len(part) for part in index.split(batch_size)]
         return Epoch(index, sizes, [0] * len(sizes))
     return _order(samples, config).epoch(0)
 

@@ -39,7 +39,7 @@ BLOCKS = 6
 
 def equal(one: Recorded, other: Recorded) -> str:
     """Returns what differs first between two runs; empty if they are equal in every bit."""
-    for first, second in _ranks(one, other):
+    for _, first, second in _ranks(one, other):
         steps = 0
         for left, right in _paired(first, second):
             steps += "step" in left
@@ -75,7 +75,7 @@ def close(
     """
     # In half precision, Adam's first updates differ, and later gradients are those of other parameters.
     early = EARLY_STEPS if rounding <= SINGLE else HALF_EARLY_STEPS - is_version
-    for rank, (first, second) in zip(sorted(baseline.events), _ranks(one, baseline), strict=False):
+    for rank, first, second in _ranks(one, baseline):
         steps = 0
         noise: set[int] = set()
         for left, right in _paired(first, second):
@@ -114,10 +114,10 @@ def crossed(*records: Recorded) -> str:
     return ", ".join(parts)
 
 
-def _ranks(one: Recorded, other: Recorded) -> Iterator[tuple[Sequence[Event], Sequence[Event]]]:
+def _ranks(one: Recorded, other: Recorded) -> Iterator[tuple[str, Sequence[Event], Sequence[Event]]]:
     for name in sorted(other.events):
         if name in one.events:
-            yield one.events[name], other.events[name]
+            yield name, one.events[name], other.events[name]
 
 
 def _missing(one: Recorded, other: Recorded) -> str:

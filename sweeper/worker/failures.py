@@ -26,6 +26,7 @@ _TABLE: tuple[tuple[str, FailureKind], ...] = (
         r"|Xid \([^)]*\): (48|79|94|95|119|140|154)\b",
         FailureKind.DEVICE_LOST,
     ),
+    (r"CUDA-capable device(s are|\(s\) is/are) busy or unavailable", FailureKind.DEVICE_BUSY),
     (
         r"(DefaultCPUAllocator|DefaultAllocator).*(can't|not enough)|^(\S*\.)?(_Array)?MemoryError\b",
         FailureKind.HOST_OOM,

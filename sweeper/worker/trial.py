@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -27,8 +28,8 @@ from sweeper.worker.step_counter import SharedSteps
 
 _LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 
-# torch passes on an error from a loader worker as text: one line, then the worker's traceback.
-_IN_WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
+# torch passes on an error from a loader's worker or pinning thread as text: one line, then its traceback.
+_IN_WORKER = re.compile(r"Caught \w+ in (DataLoader worker process|pin memory thread)")
 _FRAME = re.compile(r'File "(.+?)", line (\d+)')
 
 
@@ -92,9 +93,13 @@ def run(job: Job, progress: Progress) -> Measurement | Report | Failure:
 
 
 def _as_raised(error: BaseException) -> str:
-    """Returns `Type: message`; for an error in a loader worker, as it was raised there."""
+    """Returns `Type: message`; for an error in a loader's worker or thread, as it was raised there."""
     text = f"{type(error).__name__}: {error}"
-    return text.rstrip().splitlines()[-1] if _IN_WORKER.search(text) else text
+    if not _IN_WORKER.search(text):
+        return text
+    # After the last frame, whose source is indented. What CUDA raises has several lines.
+    after = text.rstrip().rpartition('\n  File "')[2].splitlines()[1:]
+    return "\n".join(itertools.dropwhile(lambda line: line.startswith(" "), after)) or text
 
 
 def _first_sentence(text: str) -> str:

@@ -52,6 +52,21 @@ def test_a_ratio_is_never_narrower_than_two_standard_deviations():
     assert limit.bound == pytest.approx(1.0 + 2 * statistics.stdev(LOSSES))
 
 
+def test_a_ratio_of_a_negative_loss_is_no_better_than_it():
+    """A Gaussian likelihood may be above 1: its loss is negative, and 1.02 times that would be better."""
+    limits = limits_of({"val_loss": {"max_ratio_to_baseline": 1.5, "min_ratio_to_baseline": 0.5}}, (-2.0,))
+    assert limits == [Limit("val_loss", -1.0, 1), Limit("val_loss", -3.0, -1)]
+    assert all(each.violation(-2.0) <= 0 for each in limits)
+    (limit,) = limits_of({"val_loss": {"max_ratio_to_baseline": 1.02}}, tuple(-each for each in LOSSES))
+    assert limit.bound == pytest.approx(-1.0 + 2 * statistics.stdev(LOSSES))
+
+
+def test_a_ratio_of_a_loss_of_zero_is_zero():
+    assert limits_of({"val_loss": {"max_ratio_to_baseline": 1.02}}, (0.0, 0.0, 0.0)) == [
+        Limit("val_loss", 0.0, 1)
+    ]
+
+
 def test_one_seed_has_no_spread():
     (limit,) = limits_of({"val_loss": {"max_ratio_to_baseline": 1.02}}, (1.0,))
     assert limit.bound == pytest.approx(1.02)
@@ -164,6 +179,8 @@ def test_a_loss_is_shared_and_never_replaced():
         ((0.5, 0.5, 0.5), 1.0, True),
         ((0.99, 1.0, 1.01), 1.0, False),
         ((0.98, 0.99, 1.0), 1.0, False),  # Better, but by less than its seeds differ.
+        ((-1.0, -1.1, -0.9), -0.5, True),
+        ((-1.0, -1.1, -0.9), -0.9, False),
         ((0.9,), None, True),
         ((), 1.0, True),
     ],

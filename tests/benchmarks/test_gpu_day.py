@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stub_nvml import compiler
+from stub_nvml import Gpu, build, compiler, write
+from stub_nvml import environment as with_stub
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "gpu.py"
@@ -133,6 +134,68 @@ print(json.dumps(list(drawn())))
     for field, least in (("compile.mode", 6), ("loader.kind", 7), ("precision.amp", 10)):
         counts = Counter(changes[field] for _, changes in trials)
         assert min(counts.values()) == least, (field, counts)
+
+
+@pytest.mark.slow
+def test_a_step_by_itself_finds_the_project_in_what_it_starts(tmp_path):
+    # As where nothing is installed, and nothing says where the benchmarks are.
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = gpu("step", "overhead", "--rehearse", "--out", tmp_path, env=bare)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+WITH_A_CHECKPOINT = """
+import sys, time
+from pathlib import Path
+
+making = Path(sys.argv[1]) / "train" / "day" / "checkpoints" / ".making-000000007"
+making.mkdir(parents=True)
+(making / "model.safetensors").touch()
+time.sleep(1)
+making.rename(making.with_name("000000007"))
+time.sleep(600)
+"""
+
+
+def test_a_training_is_killed_once_its_checkpoint_is_whole(tmp_path):
+    stand_in = tmp_path / "sweeper"
+    stand_in.mkdir()
+    (stand_in / "__init__.py").touch()
+    (stand_in / "__main__.py").write_text(WITH_A_CHECKPOINT, encoding="utf-8")
+    code = f"""
+from pathlib import Path
+from gpu_day import product
+product.ROOT = Path({str(tmp_path)!r})
+product._kill_after_a_checkpoint(product.ROOT, [{str(tmp_path)!r}])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.glob("train/day/checkpoints/*")] == ["000000007"]
+
+
+def test_the_gpu_that_is_recorded_is_the_one_that_a_load_uses(tmp_path):
+    if compiler() is None:
+        pytest.skip("no C compiler for the stand-in for NVML")
+    gpus = [Gpu(f"GPU-{digit * 8}-0000-4000-8000-000000000001", f"NVIDIA {digit}") for digit in "ab"]
+    stub = with_stub(build(tmp_path), write(tmp_path / "scenario", gpus))
+    code = """
+from pathlib import Path
+from gpu_day import recording
+from gpu_day.steps import Day, step_of
+recording.READS, recording.SITUATIONS = 1, {"idle": ("", "")}
+recording.nvml(Day(step_of("nvml"), None, Path(), rehearse=False, seconds=60))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**stub, "PYTHONPATH": environment()["PYTHONPATH"], "CUDA_VISIBLE_DEVICES": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[0])["name"] == "NVIDIA b"
 
 
 # What came back

@@ -162,6 +162,19 @@ def test_json_is_as_documented(cli):
     assert (found["winner"]["low"], found["gain"]) == (None, None)
 
 
+def test_a_winner_without_an_interval_is_valid_json(cli, tmp_path):
+    journal = write_sweep(tmp_path, "single", trials=12, with_series=False)
+    path = journal.folder / "result.json"
+    result = json.loads(path.read_text())
+    for each in result["ratios"]:
+        # As after a single round.
+        each.update(low=0.0, high=None)
+    path.write_text(json.dumps(result))
+    out = cli("compare", "mine", str(journal.folder), "--json")[1]
+    winner = json.loads(out, parse_constant=pytest.fail)["b"]["winner"]
+    assert (winner["low"], winner["high"]) == (0.0, None)
+
+
 def test_what_is_not_fair_is_said(cli):
     out = cli("compare", "mine", "elsewhere")[1]
     assert "Caveats:\n  The devices differ: NVIDIA A10, 22.5 GiB and NVIDIA H200." in out

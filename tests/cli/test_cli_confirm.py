@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
+
 import pytest
 
 from sweeper.analysis.confirmation import Ratio
-from sweeper.cli.confirm import duration, lines
+from sweeper.cli.confirm import _json, duration, lines
 from sweeper.errors import UserError
 from sweeper.sweep.phases.reconfirm import Reconfirmation, Soak
 
@@ -41,6 +44,12 @@ def test_what_a_person_reads():
         "too few processes finished"
         in lines(Reconfirmation(name="toy", number=3, before=BEFORE, now=None))[0]
     )
+
+
+def test_a_single_round_is_valid_json():
+    now = Ratio(number=3, ratio=2.4, low=0.0, high=math.inf, throughput=480.0, rounds=(480.0,))
+    found = _json(Reconfirmation(name="toy", number=3, before=BEFORE, now=now))
+    assert json.loads(json.dumps(found, allow_nan=False))["now"]["high"] is None
 
 
 def test_mistakes_are_one_line(in_process):

@@ -107,6 +107,15 @@ def test_a_job_script_does_not_write_over_another_file(cli, home, tmp_path):
     assert [cli(*asked, tmp_path / "job.sh")[0] for _ in range(2)] == [0, 0]
 
 
+@pytest.mark.parametrize("command", ["export", "report"])
+def test_what_is_no_regular_file_is_not_replaced(cli, home, tmp_path, command):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    code, _, said = cli(command, "toy", "--home", home, "--out", pipe)
+    assert (code, "`--out` must be a file in a folder" in said) == (2, True)
+    assert pipe.is_fifo()
+
+
 def test_a_printed_job_script_trains_from_the_sweeps_own_file(cli, bench):
     bench.run()
     _, out, _ = cli("export", "toy", "--home", "home", "--format", "sbatch", "--out", "-")

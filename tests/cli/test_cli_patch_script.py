@@ -13,6 +13,8 @@ import pytest
 from sweeper.analysis.confirmation import Ratio
 from sweeper.cli import patch_script
 from sweeper.cli.patch_script import NOT_FASTER, _comment, _gains, applying, not_faster, write_patch
+from sweeper.core.config import TrialConfig
+from sweeper.core.job import Job
 from sweeper.core.script import Script
 from sweeper.errors import NothingFeasibleError
 from sweeper.judging.speed import Compared, Speed
@@ -59,17 +61,18 @@ def test_a_patch_that_is_not_faster_has_its_figures_and_a_remedy():
 
 
 def test_a_patch_that_is_not_faster_is_kept_to_be_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    script = Script(command=("python", "train.py"), folder=str(tmp_path))
+    # A tune with the script's own options has a template for each of them.
+    script = Script(command=("python", "train.py", "--bs={batch_size}"), folder=str(tmp_path))
     sweep = SimpleNamespace(journal=SimpleNamespace(folder=tmp_path, trial_folder=lambda number: tmp_path))
     for name, found in {
         "find_sweep": None,
         "load_sweep": sweep,
         "_made": [],
-        "read_job": SimpleNamespace(script=script),
+        "read_job": Job(uid="u", script=script, config=TrialConfig(args={"batch_size": 64})),
         "make": undecided(1),
     }.items():
         monkeypatch.setattr(patch_script, name, lambda *_, found=found: found)
-    with pytest.raises(NothingFeasibleError, match="does not show it to be faster"):
+    with pytest.raises(NothingFeasibleError, match=r"not show it to be faster\..* train\.py --bs=64"):
         write_patch(tmp_path, "tune-train", None)
     assert (tmp_path / NOT_FASTER).read_text() == undecided(1).text
     assert not (tmp_path / patch_script.FILE).exists()

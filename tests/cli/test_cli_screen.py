@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from measurements import measurement, record_of
 from rich.console import Console
+from rich.table import Table
 from thousand import write_sweep
 
 from sweeper.cli import app, screen
@@ -142,3 +143,23 @@ def test_a_terminal_without_unicode_gets_ascii(tmp_path: Path):
     full = printed(PYTHONUTF8="1")
     assert "█" in full
     assert [len(line) for line in full.splitlines()] == [len(line) for line in plain.splitlines()]
+
+
+def test_brackets_and_colons_are_text():
+    out = screen.console()
+    table = Table(box=None, show_header=False)
+    table.add_row("act=[relu,gelu] data=[/data] :x:")
+    with out.capture() as captured:
+        out.print(table)
+        out.print("[bold] :x:")
+    lines = [line.strip() for line in captured.get().splitlines()]
+    assert lines == ["act=[relu,gelu] data=[/data] :x:", "[bold] :x:"]
+
+
+def test_a_reader_of_the_errors_who_is_gone_ends_nothing():
+    ours, theirs = os.pipe()
+    os.close(ours)
+    code = "from sweeper.cli.screen import console\nconsole(stderr=True).print('one')\nprint('two')"
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=theirs, env=ENV)
+    os.close(theirs)
+    assert (done.returncode, done.stdout) == (0, b"two\n")

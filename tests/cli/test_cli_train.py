@@ -367,6 +367,8 @@ def test_one_begun_anew_is_gone_on_with_without_new(ends: Any):
     assert out.splitlines()[-1] == (
         "Stopped; the same command without --new continues from the last checkpoint."
     )
+    _, out, _ = ends(Asked(new=True), pending="the store is away")
+    assert out.splitlines()[-1].endswith("(the store is away). The same command without --new sends it.")
 
 
 def test_json_is_what_the_help_says(ends: Any):

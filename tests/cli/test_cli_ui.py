@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sweeper.errors import UserError
+from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.tracking.ui import UI_ENV, is_loopback, ui_command, ui_url
 
 EVERYWHERE = (
@@ -59,6 +59,15 @@ def test_with_i_know_it_goes_on(finished_home: Path):
     # The toy sweep has sent nothing to MLflow: that is what is said, after the address was taken.
     with pytest.raises(UserError, match="no runs in MLflow yet"):
         ui_command(finished_home, "toy", 5000, host="0.0.0.0", i_know=True)
+
+
+def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path):
+    from sweeper.cli.ui import _started
+
+    log = tmp_path / "ui.log"
+    log.mkdir()
+    with pytest.raises(EnvironmentStopError, match="cannot write in"):
+        _started(tmp_path, 5000, "127.0.0.1", log)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "localhost"])

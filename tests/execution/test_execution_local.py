@@ -205,6 +205,35 @@ def test_a_waiting_process_that_was_killed_costs_nothing(own, tmp_path, wait_for
     assert isinstance(own.submit(fault_job(tmp_path / "b")).result(timeout=WAIT_SECONDS), Measurement)
 
 
+NO_ROOM = """
+import errno, os
+from sweeper.execution import server
+fork, own, forks = os.fork, os.getpid(), []
+
+def refused_once():
+    if os.getpid() == own:
+        forks.append(1)
+        if len(forks) == 2:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+    return fork()
+
+os.fork = refused_once
+server.main(lambda: None)
+"""
+
+
+def test_no_room_for_a_process_to_spare_costs_no_job(tmp_path):
+    launcher = LocalLauncher(tmp_path, program=("-c", NO_ROOM))
+    server = launcher.pid
+    try:
+        for name in "ab":
+            outcome = launcher.submit(fault_job(tmp_path / name)).result(timeout=WAIT_SECONDS)
+            assert isinstance(outcome, Measurement), outcome
+        assert launcher.pid == server
+    finally:
+        launcher.close()
+
+
 @pytest.mark.slow
 def test_files_in_the_current_folder_stand_in_for_no_module(tmp_path, monkeypatch):
     (tmp_path / "queue.py").write_text("raise ImportError('not the queue of the standard library')")

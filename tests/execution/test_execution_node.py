@@ -267,6 +267,16 @@ def test_variables_that_are_named_arrive_and_no_log_has_a_secret(warm: Path, tmp
         assert path.is_dir() or SECRET.encode() not in path.read_bytes(), path
 
 
+def test_a_trial_has_the_c_librarys_usual_memory_not_what_dasks_nanny_sets_for_its_worker(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
+    node.run_parcel(parcel("1"))
+    environ = Path(f"/proc/{node._NODES['s']._launcher.pid}/environ").read_bytes().split(b"\0")
+    assert [each for each in environ if each.startswith(b"MALLOC_")] == [b"MALLOC_ARENA_MAX=2"]
+
+
 # -- who asks, and for how long -----------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from exports import A10, export_of
 from replays import PIPELINE, Bench, failing, spec_of, surface
 
 from sweeper._version import __version__
+from sweeper.analysis.confirmation import Ratio
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import FailureKind, Report, Stats
@@ -154,6 +156,19 @@ def test_what_is_not_known_is_null_and_what_is_not_there_is_absent():
     assert "gpu" not in value["holds_for"]
     assert value["holds_for"]["data_gib"] is value["holds_for"]["usable_cpus"] is None
     assert value["measured"]["gpu_mem_headroom_gib"] is value["measured"]["projected_hours"] is None
+
+
+def test_a_single_round_confirms_nothing_and_is_read_back(tmp_path):
+    ratio = Ratio(
+        number=1, ratio=2.0, low=0.0, high=math.nan, throughput=900.0, rounds=(900.0,), speed_low=0.0
+    )
+    value = export_of({}, about={"ratio": ratio})
+    path = tmp_path / "best.yaml"
+    path.write_text(rendered(value, "yaml"))
+    measured = read(path)["measured"]
+    assert (measured["throughput"], measured["x_baseline"]) == (900.0, None)
+    assert "throughput_low" not in measured
+    assert any("Not confirmed" in warning for warning in value["warnings"])
 
 
 @pytest.mark.parametrize(("rule", "value"), [("none", 1e-3), ("sqrt", 4e-3), ("linear", 1.6e-2)])

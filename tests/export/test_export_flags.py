@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import subprocess
 import sys
@@ -177,6 +178,23 @@ def test_a_scripts_command_line_is_what_ran():
         rendered(value, "args", Options(flags={"batch_size": "--bs"}))
     with pytest.raises(UserError, match=r"`--format python` is for pipelines"):
         rendered(value, "python")
+
+
+def test_a_tunes_command_line_makes_its_changes(tmp_path):
+    program = (
+        "import os, sys, torch; print('_sweeper' in sys.modules, os.environ['PYTHONPATH'].endswith(':/mine'))"
+    )
+    value = {**export_of({}), **SCRIPT, "command": [sys.executable, "-c", program], "files": {}}
+    value["env"] = {"SWEEPER_CHANGES": "optimizer=fused"}
+    done = subprocess.run(
+        ["sh"],
+        input=rendered(value, "args"),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": "/mine"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "True True\n", done.stderr
 
 
 OTHERS: dict[str, Any] = {

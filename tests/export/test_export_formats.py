@@ -39,6 +39,16 @@ def test_what_is_read_back_is_the_same_configuration(tmp_path, form, settings):
     assert decode(TrialConfig, found["config"]).key() == TrialConfig().replace(settings).key()
 
 
+@pytest.mark.parametrize("form", ["yaml", "json"])
+def test_a_long_file_of_a_script_is_read_back(tmp_path, form):
+    script = {"command": ["python", "train.py"], "env": {}, "params": {}}
+    files = {"config.yaml": "key: value\n" * 30_000}
+    subject = ("pipeline", "data", "config")
+    value = {name: each for name, each in export_of({}).items() if name not in subject}
+    value |= {**script, "files": files}
+    assert read(written(tmp_path / f"best.{form}", rendered(value, form)))["files"] == files
+
+
 def test_the_header_says_what_it_is_and_is_all_comments():
     value = export_of({"batch_size": 512}, about={"device": "A10\nschema: 9", "synthetic": True})
     value["warnings"] += ["one\nschema: 8"]

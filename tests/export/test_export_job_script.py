@@ -153,3 +153,10 @@ def test_a_script_runs_as_it_is(tmp_path):
     with_files = {**value, "files": {"config.yaml": "x"}}
     ((*call, _),) = run(rendered(with_files, "sbatch"), tmp_path)
     assert call == ["srun", "sweeper", "train", "best.yaml"]
+
+
+def test_a_tunes_changes_are_made_by_what_trains_from_its_export(tmp_path):
+    value = {**gpu({}), **SCRIPT, "env": {"SWEEPER_CHANGES": "optimizer=fused"}}
+    del value["config"]
+    ((*call, _),) = run(rendered(value, "sbatch"), tmp_path)
+    assert call == ["srun", "sweeper", "train", "best.yaml"]

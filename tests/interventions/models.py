@@ -15,6 +15,9 @@ from torch import nn
 Out = collections.namedtuple("Out", "y parts")
 
 
+PICTURES = ("pictures", "volumes")
+
+
 class Odd:
     """An output of a kind that nobody knows."""
 
@@ -26,7 +29,9 @@ class Model(nn.Module):
     def __init__(self, kind: str) -> None:
         super().__init__()
         self.kind = kind
-        self.filters = nn.Conv2d(3, 4, 3) if kind == "pictures" else nn.Linear(6, 4)
+        self.filters = nn.Conv2d(3, 4, 3) if kind in PICTURES else nn.Linear(6, 4)
+        if kind == "volumes":
+            self.volume = nn.Parameter(torch.zeros(1, 1, 1, 1, 1))
         self.drop = nn.Dropout(0.5)
         self.gate = nn.Sigmoid()
         self.seen: list[Any] = []
@@ -51,11 +56,11 @@ def main() -> None:
     torch.manual_seed(0)
     model = Model(kind)
     names = list(model.state_dict())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9 if kind == "pictures" else 0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9 if kind in PICTURES else 0)
     losses, dtypes = [], []
     for step in range(6):
         size = 5 if step < 5 else 3
-        x = torch.randn(size, 3, 8, 8) if kind == "pictures" else torch.randn(size, 6)
+        x = torch.randn(size, 3, 8, 8) if kind in PICTURES else torch.randn(size, 6)
         for _ in range(20 if kind == "loop" else 1):
             found = model(x)
         y = found.y if kind in ("named", "odd") else found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -42,6 +43,23 @@ print(forms(Own(model.parameters())))
 """
 
 
+UNFREEZING = """
+import json
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+for step in range(5):
+    model[0].requires_grad_(step > 1)
+    model(torch.ones(5, 3)).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(optimizer.param_groups[0]["fused"])
+print(json.dumps(torch.cat([each.flatten() for each in model.parameters()]).tolist()))
+"""
+
+
 def test_own_values_change_nothing():
     assert interventions.chosen("loader=own  optimizer=fused") == {"optimizer": "fused"}
     assert interventions.chosen("") == {}
@@ -71,6 +89,15 @@ def test_an_optimizer_is_fused_and_its_checkpoints_are_not():
     changes = [each["change"] for each in found.messages if "change" in each]
     assert changes[0] == {"name": "optimizer", "applied": True, "why": ""}
     assert changes[1] == {"name": "optimizer", "applied": False, "why": "the script has chosen `foreach`"}
+
+
+def test_layers_may_be_unfrozen_under_a_fused_optimizer():
+    found = run([sys.executable, "-c", UNFREEZING], {interventions.VARIABLE: "optimizer=fused"})
+    assert found.status == 0, found.errors
+    bare = subprocess.run([sys.executable, "-c", UNFREEZING], capture_output=True, text=True, check=True)
+    (form, parameters), (own_form, own) = found.output.splitlines(), bare.stdout.splitlines()
+    assert (form, own_form) == ("True", "None")
+    assert json.loads(parameters) == pytest.approx(json.loads(own), rel=1e-5, abs=1e-6)
 
 
 def test_an_unknown_change_is_reported_and_the_script_runs():

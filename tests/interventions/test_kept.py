@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from sweeper.interventions.kept import VARIABLE, Kept
+
 SCRIPT = """
 import json, pathlib, sys
 import torch
@@ -151,6 +153,26 @@ def test_a_damaged_description_is_no_obstacle(folder: Path) -> None:
         path.write_text("{")
     rows, _ = collate(folder)
     assert rows == ROWS
+
+
+def test_no_older_description_is_left_for_new_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+
+    def keep(about: Any, rows: bytes) -> None:
+        kept = Kept("0" * 32)
+        kept.room(len(rows))[:] = rows
+        try:
+            kept.keep(about)
+        finally:
+            kept.drop()
+
+    keep({"of": "some"}, b"some")
+    about, rows = Kept("0" * 32).read()
+    assert (about, rows[:]) == ({"of": "some"}, b"some")
+    # It ends between the two files.
+    with pytest.raises(TypeError):
+        keep({"of": object()}, b"new ones")
+    assert Kept("0" * 32).read() is None
 
 
 @pytest.mark.slow

@@ -140,6 +140,8 @@ def test_a_second_process_finds_them_too(folder: Path) -> None:
     first = trained(folder, "path")
     (rows,) = (folder / "kept").glob("pictures-*.rows")
     assert rows.stat().st_size > 60 * 400 * 300 * 3
+    # Meanwhile, other ranks wait for it.
+    assert rows.with_suffix(".lock").exists()
     again = trained(folder, "path")
     assert (again["digest"], again["counts"]) == (first["digest"], [0] * 3)
 

@@ -32,6 +32,7 @@ from sweeper.judging.speed import (
     slices_of_next,
 )
 from sweeper.judging.verdict import Required, Verdict
+from sweeper.script.proof import Recorded
 from sweeper.testing.noop import synthetic
 
 HERE = Path(__file__).parent
@@ -211,6 +212,21 @@ def test_a_version_runs_with_its_own_modules(tmp_path: Path, monkeypatch: pytest
     assert before.env == {INSTEAD_OF: f"{mirrors[0]}\n{mirrors[1]}"}
 
 
+def test_a_version_that_starts_slowly_gets_more_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its record would otherwise be cut off, and its losses called different."""
+    limits: list[object] = []
+
+    def recorded(*asked: object) -> Recorded:
+        limits.append(asked[-1])
+        return Recorded(failure="seen enough")
+
+    monkeypatch.setattr("sweeper.tuning.proofs.record", recorded)
+    arm = Arm(name="", command=("python",), folder=tmp_path)
+    slow = dataclasses.replace(synthetic(1.0), startup_seconds=100.0)
+    assert losses.compare((arm, arm), synthetic(1.0), slow).answer is Losses.UNKNOWN
+    assert set(limits) == {260.0}
+
+
 def test_a_revision_keeps_what_kind_of_file_it_was(folder: Path):
     def git(*words: str) -> None:
         name = ("-c", "user.name=a", "-c", "user.email=a@b.c")
@@ -228,6 +244,24 @@ def test_a_revision_keeps_what_kind_of_file_it_was(folder: Path):
         assert os.access(before.folder / "run.sh", os.X_OK)
         assert os.readlink(before.folder / "linked.py") == "helper.py"
         assert (before.folder / "linked.py").resolve() == (before.folder / "helper.py").resolve()
+
+
+def test_a_revision_has_its_files_as_git_checks_them_out(folder: Path):
+    """A file may be stored otherwise, as git-lfs does."""
+
+    def git(*words: str) -> None:
+        name = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        subprocess.run(["git", *name, *words], cwd=folder, check=True)
+
+    git("config", "filter.capitals.clean", "tr a-z A-Z")
+    git("config", "filter.capitals.smudge", "tr A-Z a-z")
+    (folder / ".gitattributes").write_text("*.rows filter=capitals\n")
+    (folder / "large.rows").write_text("one\n")
+    git("add", ".gitattributes", "large.rows")
+    git("commit", "-qm", "second")
+    (folder / "large.rows").write_text("two\n")
+    with since("HEAD", TRAIN, folder) as (before, _):
+        assert (before.folder / "large.rows").read_text() == "one\n"
 
 
 def test_a_file_may_have_become_a_folder_and_a_folder_a_file(folder: Path):

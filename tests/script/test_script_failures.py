@@ -28,6 +28,8 @@ def evil(run, how: str, **changes):
         ("hub", FailureKind.USER_ERROR, "set `script: {env: {HF_HUB_OFFLINE: '0'}}`"),
         ("killed", FailureKind.LOST, "SIGKILL"),
         ("nan", FailureKind.NON_FINITE, "no longer finite"),
+        # The record of what was heard has no number for it.
+        ("nan-at-once", FailureKind.NON_FINITE, "no longer finite"),
         ("raise", FailureKind.USER_ERROR, "FileNotFoundError"),
     ],
 )

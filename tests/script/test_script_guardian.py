@@ -21,8 +21,9 @@ with guarded(sys.argv[1]) as own:
     print(script.pid, flush=True)
     if sys.argv[2] == "wait":
         time.sleep(60)
-    script.kill()
-    script.wait()
+    if sys.argv[2] != "leave":
+        script.kill()
+        script.wait()
 """
 
 
@@ -66,6 +67,15 @@ def test_a_usual_end_leaves_the_folder_alone(tmp_path):
     process.communicate()
     assert process.returncode == 0
     assert folder.exists()
+
+
+def test_what_a_script_leaves_running_is_ended(tmp_path):
+    """Such as the workers of a launcher that was killed."""
+    process, script = started(tmp_path / "work", "leave")
+    # Not `communicate`, which would wait for the script: it has the same output.
+    assert process.wait(20) == 0
+    assert ended(script, 0.5)
+    process.communicate()
 
 
 def test_other_processes_are_not_touched(tmp_path):

@@ -50,9 +50,12 @@ def test_metrics_are_read_as_they_come(tmp_path: Path):
     empty = tmp_path / "empty.db"
     with sqlite3.connect(empty) as made:
         made.execute("CREATE TABLE metrics (key, value, timestamp, run_uuid, step, is_nan)")
-    store = MlflowStore(empty, "abc", tmp_path)
+    # Characters that mean something in a URI.
+    folder = tmp_path / "50%20 of #1"
+    folder.mkdir()
+    store = MlflowStore(empty, "abc", folder)
     assert store.environment["MLFLOW_RUN_ID"] == "abc"
-    with sqlite3.connect(tmp_path / STORE) as writer:
+    with sqlite3.connect(folder / STORE) as writer:
         writer.execute("INSERT INTO metrics VALUES ('loss', 0.5, 1000, 'abc', 3, 0)")
         writer.commit()
         assert [(each.name, each.value, each.step) for each in store.read()] == [("loss", 0.5, 3)]

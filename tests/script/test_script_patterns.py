@@ -61,6 +61,13 @@ def test_a_usual_line_is_understood(line: str, expected: dict[str, float]):
 
 def test_a_loss_that_is_no_number_is_told():
     assert str(Patterns().read("batch 100 loss nan")["loss"]) == "nan"
+    for line in ("loss: inf", "Train Loss=Inf, lr 0.1", '{"loss": Infinity}'):
+        assert Patterns().read(line) == {"loss": float("inf")}
+
+
+@pytest.mark.parametrize("line", ["Loss: InfoNCE", "Namespace(loss='infonce')", "val_loss: nanmean"])
+def test_the_name_of_a_loss_is_no_number(line: str):
+    assert Patterns().read(line) == {}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,36 @@ def test_a_folder_that_cannot_be_listed_is_not(source: Path):
         assert (made(source).folder / "train.py").exists()
     finally:
         source.parent.chmod(0o755)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_cannot_be_read_is_linked(source: Path):
+    (source / "sub").chmod(0)
+    (source / "train.py").chmod(0)
+    try:
+        place = made(source).folder
+        assert os.readlink(place / "sub") == str(source / "sub")
+        assert os.readlink(place / "train.py") == str(source / "train.py")
+    finally:
+        (source / "sub").chmod(0o755)
+
+
+def test_a_link_to_itself_is_one_in_the_mirror(source: Path):
+    (source / "loop").symlink_to("loop")
+    assert (made(source).folder / "loop").is_symlink()
+
+
+def test_what_is_removed_meanwhile_is_left_out(source: Path, monkeypatch: pytest.MonkeyPatch):
+    def copied(path: Path, to: Path) -> None:
+        # As an editor does, while the files before it are copied.
+        (source / "train.py").unlink(missing_ok=True)
+        shutil.copyfile(path, to)
+
+    monkeypatch.setattr(shutil, "copy2", copied)
+    place = made(source).folder
+    assert (place / "sub" / "helper.py").exists()
+    assert not (place / "train.py").is_symlink()
+    assert not (place / "train.py").exists()
 
 
 def test_files_are_never_written_through_a_linked_folder(source: Path):

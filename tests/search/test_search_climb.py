@@ -43,6 +43,24 @@ def keys(spec, known) -> set[str]:
     return {spec.config(each.params).key() for each in known.values()}
 
 
+def test_losses_below_0_have_effects_too():
+    spec = spec_of(space=NUMBERS, also_try=[], objectives=[{"minimize": "val_loss"}])
+    losses = {(64, "fp32"): -1.0, (128, "fp32"): -1.4, (64, "bf16"): -0.5}
+    known = {
+        number: SearchResult(
+            params={"batch_size": batch, "loader.prefetch_factor": 2, "precision.amp": amp},
+            values=(loss,),
+            constraints={},
+        )
+        for number, ((batch, amp), loss) in enumerate(losses.items())
+    }
+    for seed in range(5):
+        params = climb(spec, known, keys(spec, known), seed)
+        assert params is not None
+        # Larger batches lower the loss, and bf16 raises it.
+        assert (params["batch_size"], params["precision.amp"]) == (256, "fp32")
+
+
 @pytest.fixture
 def spec():
     return spec_of(space=NUMBERS, fix={"loader.kind": "workers", "loader.num_workers": 2}, also_try=[])

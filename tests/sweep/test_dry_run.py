@@ -45,6 +45,16 @@ def test_it_names_what_the_sweep_then_does(bench, temporary):
     assert asked == list(plan.references)
 
 
+def test_the_search_begins_where_an_earlier_sweep_ended(bench):
+    bench.run(spec_of(name="first"))
+    (again,) = plan_of(bench, spec_of(name="second", search={"trials": 1})).first
+    bench.run(spec_of(name="second"))
+    assert bench.jobs("search")[0].config == again
+    assert "the best of `first`" in bench.jobs("search")[0].origin
+    with pytest.raises(UserError, match="no sweep"):
+        plan_of(bench, spec_of(name="third", search={"warm_start": "no-such"}))
+
+
 def test_what_the_device_and_the_loss_leave_out(bench):
     spec = spec_of(measure={"quality_samples": 5_000})
     plan = plan_of(bench, spec, usable_cpus=2, lacks={"precision.amp=bf16": "it is old"})

@@ -214,6 +214,17 @@ def test_preempted_together_with_its_supervisor_it_runs_again(bench):
     finished_as_asked(bench)
 
 
+def test_preempted_together_with_its_supervisor_a_loss_is_measured_again(bench):
+    """Without the baseline's loss, its limits would not be applied."""
+    unfinished(bench)
+    folder = Journal(folder_of(bench)).setup_folder("loss-0")
+    write_outcome(folder, Failure(kind=FailureKind.PREEMPTED, message="SIGTERM"))
+    bench.run()
+    assert not isinstance(read_outcome(folder), Failure)
+    assert read_job(folder).attempt == 1
+    finished_as_asked(bench)
+
+
 def test_the_night_between_two_supervisors_is_not_the_trials_time(bench):
     unfinished(bench)
     job = read_job(trial(bench, 6))

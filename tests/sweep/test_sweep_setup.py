@@ -20,10 +20,7 @@ from sweeper.system import cpu_shares
 from sweeper.system.cpu import cpu_name
 
 CPU = DeviceInfo(kind="cpu", name="a CPU")
-GPUS = [
-    DeviceInfo(kind="cuda", name=name, uuid=f"GPU-{i}", memory_gib=24.0)
-    for i, name in enumerate(("NVIDIA A10", "NVIDIA A100"))
-]
+GPUS = [DeviceInfo(kind="cuda", name="NVIDIA A10", uuid=f"GPU-{i}", memory_gib=24.0) for i in range(2)]
 GIB = 2**30
 
 
@@ -138,6 +135,31 @@ def test_the_devices_are_those_asked_for():
         machine(gpus([0]))
 
 
+def test_the_trials_of_a_sweep_run_on_one_model_of_gpu():
+    """A trial on the faster model would win, whatever it changes."""
+    other = DeviceInfo(kind="cuda", name="NVIDIA T4", uuid="GPU-9", memory_gib=16.0)
+    found = machine(gpus("all"), GPUS[0], other, GPUS[1])
+    assert [slot.device for slot in found.slots] == ["GPU-0", "GPU-1"]
+    assert found.line == "2 x NVIDIA A10, 24 GiB"
+    assert setup.restricted(spec_of(), found)[1] == [
+        "execution.gpus: NVIDIA T4 left out, since the trials of a sweep need GPUs of one model (here NVIDIA"
+        " A10)."
+    ]
+    assert [slot.device for slot in machine(gpus([1]), GPUS[0], other).slots] == ["GPU-9"]
+    for picked in (2, [0, 1]):
+        with pytest.raises(UserError, match=r"must name GPUs of one model, .* but got NVIDIA A10, NVIDIA T4"):
+            machine(gpus(picked), GPUS[0], other)
+
+
+def test_a_job_of_a_batch_system_has_the_gpus_that_a_trial_may_take():
+    count = {"type": "categorical", "choices": [1, 2, 4]}
+    execution = {"launcher": "slurm", "gpus": 8}
+    asked = spec_of(space=space(**{"device.count": count}), execution=execution)
+    found = setup.unseen(asked)
+    assert setup.restricted(asked, found) == (asked, [])
+    assert len(found.slots) == 2
+
+
 def slots(wanted: dict, *devices: DeviceInfo) -> list[str]:
     return [slot.device for slot in machine(spec_of(**wanted), *devices).slots]
 
@@ -165,7 +187,7 @@ def test_one_device_is_what_one_device_has(devices: list[DeviceInfo]):
 def test_no_gpu_is_looked_at_where_none_is_wanted(monkeypatch):
     assert setup.probe_job(gpus(0)).device == "cpu"
     assert setup.probe_job(gpus("all")).device == "auto"
-    monkeypatch.setattr(setup, "gpu_names", lambda: [gpu.name for gpu in GPUS])
+    monkeypatch.setattr(setup, "gpu_names", lambda: ["NVIDIA A10", "NVIDIA A100"])
     assert setup.device_model(Execution()) == setup.device_model(Execution(gpus=2)) == "NVIDIA A10"
     assert setup.device_model(Execution(gpus=[1])) == "NVIDIA A100"
     monkeypatch.setattr(setup, "gpu_uuids", lambda: [gpu.uuid for gpu in GPUS])

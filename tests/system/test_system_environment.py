@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from sweeper.system.environment import held_back, held_back_line, is_secret_name, passed, secrets
+from sweeper.system.environment import added, held_back, held_back_line, is_secret_name, passed, secrets
 
 SECRET_NAMES = (
     *(
@@ -107,6 +107,12 @@ def test_what_nobody_listed_is_not_passed_but_for_globs_of_the_user():
     environ = {"MYLAB_DATA": "/data", "MYLAB_TOKEN": "12345678", "EDITOR": "vi", "SWEEPER_TRACKING_URI": "x"}
     assert passed(environ) == {}
     assert passed(environ, ["MYLAB_*"]) == {"MYLAB_DATA": "/data"}
+
+
+def test_what_the_user_names_is_added_even_if_it_is_usual():
+    environ = {"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring", "MYLAB_A": "1", "MYLAB_KEY": "x", "PATH": "/bin"}
+    assert added(environ, ["NCCL_DEBUG", "MYLAB_*"]) == {"NCCL_DEBUG": "INFO", "MYLAB_A": "1"}
+    assert added(environ, []) == {}
 
 
 def test_a_short_value_is_no_secret_and_a_long_line_of_one_is():

@@ -28,6 +28,7 @@ SECRET = "hunter2%2Fx"
         (f"postgresql+psycopg2://me:{SECRET}@db/mlflow", "postgresql+psycopg2://db/mlflow", False),
         ("sqlite:////data/m.db", "sqlite:////data/m.db", False),
         ("sqlite:////data/me@home/m.db", "sqlite:////data/me@home/m.db", False),
+        (f"postgresql://db/mlflow?user=me&password={SECRET}", "postgresql://db/mlflow?user=me&***", False),
         ("databricks://profile", "databricks://profile", True),
     ],
 )
@@ -56,6 +57,8 @@ def test_a_password_is_hidden_in_whatever_form_it_comes() -> None:
     place = Place(f"http://me:{SECRET}@mlflow:5000")
     said = place.hide(f"GET http://me:{SECRET}@mlflow:5000/api failed; password {SECRET}, or hunter2/x.")
     assert said == "GET http://mlflow:5000/api failed; password ***, or ***."
+    place = Place(f"postgresql://db/mlflow?user=me&password={SECRET}")
+    assert place.hide(f"cannot open {place.uri}") == "cannot open postgresql://db/mlflow?user=me&***"
 
 
 def test_no_message_has_the_password_whatever_was_thrown() -> None:

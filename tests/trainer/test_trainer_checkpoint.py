@@ -46,10 +46,12 @@ def names(folder: Path) -> list[str]:
 def test_the_newest_is_the_one_with_the_most_steps(tmp_path: Path, stepper: Stepper):
     assert checkpoint.newest(tmp_path) is None
     assert checkpoint.position_of(None) == Position()
-    for steps in (7, 70, 1_000_000_000):
+    for steps in (7, 70, 999_999_999, 1_000_000_000):
         checkpoint.save(tmp_path, stepper, Position(steps=steps, disturbed={"noise": 1.5}), keep=9)
         found = checkpoint.newest(tmp_path)
         assert checkpoint.position_of(found) == Position(steps=steps, disturbed={"noise": 1.5})
+    checkpoint.save(tmp_path, stepper, Position(steps=1_000_000_001), keep=1)
+    assert names(tmp_path / CHECKPOINTS) == ["1000000001"]
 
 
 def test_what_was_drawn_is_drawn_again(tmp_path: Path, stepper: Stepper):

@@ -347,7 +347,18 @@ def test_half_a_batch_of_one_is_extrapolated():
     one = under_test.Handed({}, 1, 0)
     assert under_test._half_seconds(one, 1.0, 1.2) == pytest.approx(0.9)
     assert under_test._half_seconds(one, None, None) is None
-    assert under_test._half_seconds(under_test.Handed({}, 2, 0), 1.0, 0.7) == 0.7
+    assert under_test._half_seconds(under_test.Handed({}, 3, 0), 1.0, 1.2) == pytest.approx(0.9)
+    assert under_test._half_seconds(under_test.Handed({}, 4, 0), 1.0, 0.7) == 0.7
+
+
+def test_no_batch_is_halved_to_one_sample():
+    # In training, batch normalisation takes no batch of one.
+    timing, samples = training({"batch_size": 3})
+    timing.stepper.model.insert(1, nn.BatchNorm1d(32))
+    sizes, train = set(), timing.stepper.train
+    timing.stepper.train = lambda batch, *rest: (sizes.add(len(batch["x"])), train(batch, *rest))[1]
+    assert diagnose(timing, samples, 1e-3).device_samples_s > 0
+    assert sizes == {3, 6}
 
 
 def test_of_several_ranks_only_what_all_of_them_take_part_in():
@@ -468,6 +479,24 @@ def test_the_devices_time_and_the_hosts_are_told_apart(monkeypatch, host: float,
     assert (found.full_step_s, found.half_step_s) == (found.busy_s, pytest.approx(2 / 3 * device))
     assert (found.blocked_s, found.sync_places) == (None, ())
     assert (found.fits_device, found.native_bf16) == (True, True)
+
+
+@pytest.mark.usefixtures("no_places")
+def test_half_a_batch_has_been_trained_on_before_it_is_timed(monkeypatch):
+    # As where cuDNN tries its algorithms for each new size: the host waits for them.
+    cuda = Gpu(monkeypatch, 1e-3, 3e-3)
+    seen, train = set(), cuda.train
+
+    def tries_first(batch: dict[str, torch.Tensor] | None = None, *rest: Any) -> None:
+        train(batch, *rest)
+        if batch is not None and len(batch["x"]) not in seen:
+            seen.add(len(batch["x"]))
+            cuda.wait()
+
+    monkeypatch.setattr(cuda, "train", tries_first)
+    found = diagnose(cuda.timing(), SAMPLES, 1e-3)
+    assert seen == {BATCH, BATCH // 2}
+    assert (found.full_step_s, found.half_step_s) == (pytest.approx(3e-3), pytest.approx(2e-3))
 
 
 @pytest.mark.usefixtures("no_places")

@@ -232,3 +232,26 @@ def test_an_evaluation_that_returns_no_numbers_is_the_users_mistake(make_job, to
     pipeline = dataclasses.replace(pipeline, evaluate=lambda model, batches: told)
     with pytest.raises(UserError, match="`evaluate` must return numbers by name"):
         quality.measure(pipeline, stepper, MeasurePlan(quality_samples=100))
+
+
+def test_validation_samples_that_do_not_fit_together_come_in_batches_of_the_trainings_size(make_job):
+    pipeline, stepper, _ = set_up(make_job(MODEL))
+    whole = quality.validate(pipeline, stepper, stepper.model), quality.evaluated(pipeline, stepper)
+    sizes = []
+
+    def fitting(batch):
+        sizes.append(len(batch["x"]))
+        if sizes[-1] > 64:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return batch
+
+    small = dataclasses.replace(
+        pipeline,
+        loss=lambda model, batch: pipeline.loss(model, fitting(batch)),
+        evaluate=lambda model, batches: pipeline.evaluate(model, map(fitting, batches)),
+    )
+    assert quality.validate(small, stepper, stepper.model) == pytest.approx(whole[0])
+    assert quality.evaluated(small, stepper) == pytest.approx(whole[1])
+    # There are 500 of them.
+    assert sizes == 2 * [500, *[64] * 7, 52]
+    assert stepper.model.training

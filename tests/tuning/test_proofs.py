@@ -238,6 +238,18 @@ def test_later_losses_stay_within_those_of_other_seeds() -> None:
     assert "farther from the script's" in close(run(far), run(LOSSES), SEEDS)
 
 
+def test_a_process_is_compared_with_itself_under_other_seeds() -> None:
+    """Also where another one, which only waits for it, has no record in one of the runs."""
+
+    def with_parent(found: Recorded) -> Recorded:
+        return Recorded(events={**found.events, "parent": [{"eval": "Net"}]})
+
+    far = [each * (1 + 0.01 * max(0, number - 5)) for number, each in enumerate(LOSSES)]
+    seeds = [with_parent(each) for each in SEEDS]
+    assert close(run(LOSSES), with_parent(run(LOSSES)), seeds) == ""
+    assert "farther from the script's" in close(run(far), with_parent(run(LOSSES)), seeds)
+
+
 def test_other_batches_or_draws_are_not_close() -> None:
     assert close(run(LOSSES, batch="x"), run(LOSSES), SEEDS) == "its batches differ after 0 steps"
     assert "random numbers" in close(run(LOSSES, random="x"), run(LOSSES), SEEDS)

@@ -13,7 +13,8 @@ import sweeper
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import PREPARE_RUNNER, Job, MeasurePlan
 from sweeper.core.progress import Silent
-from sweeper.worker.trial import _first_sentence, run
+from sweeper.worker.failures import of_text
+from sweeper.worker.trial import _as_raised, _first_sentence, run
 
 PIPELINE = """
 import numpy as np, torch
@@ -128,6 +129,32 @@ def test_an_error_in_prepare_has_the_line_that_raised_it(
     # Of what is found elsewhere the folder is told, too.
     assert failure.message == f"{text} ({place if beside else f'{code}{os.sep}{place}'}"
     assert f", line {place.rpartition(':')[2].rstrip(')')}" in capsys.readouterr().err
+
+
+OF_CUDA = """\
+CUDA error: out of memory
+CUDA kernel errors might be asynchronously reported at some other API call.
+Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."""
+
+
+def passed_on(where: str) -> None:
+    """Raises an error of CUDA's as torch passes it on from there."""
+    from torch._utils import ExceptionWrapper
+
+    try:
+        raise RuntimeError(OF_CUDA)
+    except RuntimeError:
+        ExceptionWrapper(where=f"in {where}").reraise()
+
+
+@pytest.mark.parametrize("where", ["DataLoader worker process 0", "pin memory thread for device 0"])
+def test_an_error_in_a_loaders_worker_or_thread_is_told_as_it_was_raised_there(where):
+    with pytest.raises(RuntimeError) as caught:
+        passed_on(where)
+    raised = _as_raised(caught.value)
+    assert raised == f"RuntimeError: {OF_CUDA}"
+    assert of_text(raised) == "oom"
+    assert _first_sentence(raised) == "RuntimeError: CUDA error: out of memory"
 
 
 def test_an_option_that_a_shipped_pipeline_refuses_has_no_line(tmp_path):

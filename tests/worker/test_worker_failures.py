@@ -82,6 +82,8 @@ TEXTS = [
     # An application's own fault; the device goes on.
     ("NVRM: Xid (PCI:0000:3b:00): 31, MMU Fault", None),
     ("Unable to query: GPU requires reset", "device_lost"),
+    ("AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable", "device_busy"),
+    ("RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable", "device_busy"),
     ("torch._dynamo.exc.Unsupported: call_function BuiltinVariable(print)", "compile_error"),
     ("torch._inductor.exc.InductorError: LoweringException: AssertionError:", "compile_error"),
     ("torch._inductor.exc.TritonMissing: Cannot find a working triton installation.", "compile_error"),

@@ -40,7 +40,7 @@ MAX_STEP_SECONDS = 0.1
 
 
 def is_expensive(records: Sequence[TrialRecord], window_seconds: float, memory_gib: float) -> bool:
-    """Returns whether the start-up is long enough to keep processes, and all fit on the device together.
+    """Returns whether the start-up is long enough to keep processes, and all fit into memory together.
 
     Args:
         memory_gib: The device's memory in GiB; 0 if unknown.
@@ -49,7 +49,10 @@ def is_expensive(records: Sequence[TrialRecord], window_seconds: float, memory_g
     least = max(EXPENSIVE_SECONDS, EXPENSIVE * window_seconds)
     expensive = any(m.startup_seconds + m.first_step_seconds > least for m in measured)
     taken = sum(m.gpu_mem_peak_gib or 0.0 for m in measured)
-    return expensive and (not memory_gib or taken <= MEMORY_SHARE * memory_gib)
+    fit = not memory_gib or taken <= MEMORY_SHARE * memory_gib
+    # Loader workers share most of their memory with the training process, so only that one counts.
+    on_host = sum(m.host_mem_peak_gib or 0.0 for m in measured)
+    return expensive and fit and on_host <= MEMORY_SHARE * _available_gib()
 
 
 def can_take_turns(records: Sequence[TrialRecord]) -> bool:
@@ -59,12 +62,17 @@ def can_take_turns(records: Sequence[TrialRecord]) -> bool:
     """
     measured = [record.measurement for record in records if record.measurement is not None]
     taken = sum(m.telemetry[MEMORY].p95 for m in measured if MEMORY in m.telemetry)
-    if taken > MEMORY_SHARE * psutil.virtual_memory().available / 2**30:
+    if taken > MEMORY_SHARE * _available_gib():
         return False
     return all(
         0 < m.step_ms <= 1000 * MAX_STEP_SECONDS and WATCH not in m.effective and not m.trains_on_gpu
         for m in measured
     )
+
+
+def _available_gib() -> float:
+    """Returns the free memory of this machine in GiB."""
+    return float(psutil.virtual_memory().available / 2**30)
 
 
 def kept_round(

@@ -6,13 +6,14 @@ import dataclasses
 
 from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
-from sweeper.core.job import QUALITY_RUNNER, SCRIPT_QUALITY_RUNNER, MeasurePlan
+from sweeper.core.job import CONFIG, QUALITY_RUNNER, SCRIPT_QUALITY_RUNNER, MeasurePlan, read_job
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.core.metrics import metric_row
 from sweeper.core.record import BASELINE
 from sweeper.spec import SweepSpec
 from sweeper.spec.enough_steps import with_enough_steps
 from sweeper.sweep.context import SweepContext
+from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import NUM_SEEDS, quality_of
 from sweeper.sweep.trial_runner import TrialRunner
 
@@ -42,6 +43,7 @@ def measure_losses(context: SweepContext, trials: TrialRunner) -> SweepSpec:
             samples = trained_samples(baseline.measurement, usual)
     else:
         samples = int(asked)
+    samples = _samples_before(context.journal) or samples
     spec, lines = with_enough_steps(spec, samples)
     for line in lines:
         context.observer.line(line)
@@ -61,6 +63,15 @@ def measure_losses(context: SweepContext, trials: TrialRunner) -> SweepSpec:
             "the loss cannot tell configurations apart here."
         )
     return spec
+
+
+def _samples_before(journal: Journal) -> int:
+    """Returns the samples after which this sweep has measured its losses so far; 0 if it has not.
+
+    What follows from the settings may be another number now: an extended sweep has no time limit.
+    """
+    folder = journal.setup_folder("loss-0")
+    return read_job(folder).plan.quality_samples if (folder / CONFIG).exists() else 0
 
 
 def losses_over_seeds(

@@ -49,8 +49,9 @@ def open_sweep(
             continue
         if not any(isinstance(entry.outcome, Measurement) for entry in journal.trials()):
             observer.line(f"The earlier `{name}` has no measurements, so it starts over.")
-            lock.release()
+            # Before the lock is released: the next supervisor's files must not be removed.
             journal.remove()
+            lock.release()
             return journal, _locked(journal)
         lock.release()
         changed = differences(journal.read()["fingerprint"], fingerprint)

@@ -149,12 +149,27 @@ def digest_of_files(data: Mapping[str, Any]) -> str:
     if remote_data.is_remote(str(data["path"])):
         return remote_data.digest(str(data["path"]))
     root = existing(str(data["path"]))
-    files = sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
+    files = sorted(_files_below(root)) if root.is_dir() else [root]
     listed = []
     for path in files:
         about = path.stat()
         listed.append((str(path.relative_to(root)), about.st_size, about.st_mtime_ns))
     return _sha(_plain([str(root.resolve()), listed]))
+
+
+def _files_below(root: Path) -> Iterator[Path]:
+    """Yields the files in a folder and its subfolders, which may be links to folders elsewhere."""
+    seen = set[tuple[int, int]]()
+    for folder, subfolders, names in os.walk(root, followlinks=True):
+        about = os.stat(folder)
+        if (about.st_dev, about.st_ino) in seen:
+            # A link may lead to a folder above it.
+            subfolders.clear()
+            continue
+        seen.add((about.st_dev, about.st_ino))
+        # In the same order each time, as the first of two links to a folder counts.
+        subfolders.sort()
+        yield from (path for name in names if (path := Path(folder, name)).is_file())
 
 
 def digest_of_code(pipeline: str) -> str:
@@ -247,6 +262,9 @@ def _found(module: str, script: Path | None = None) -> dict[Module, ast.Module]:
             tree = trees[each] = ast.parse(each.path.read_bytes(), str(each.path))
         except SyntaxError as error:
             raise UserError(f"{each.path}:{error.lineno}: {error.msg}; the file must be Python.") from None
+        except ValueError as error:
+            # Before Python 3.12, null bytes raise it, as a file in UTF-16 has them.
+            raise UserError(f"{each.path}: {error}; the file must be Python.") from None
         for node in ast.walk(tree):
             names: list[str] = []
             if isinstance(node, ast.Import):

@@ -42,7 +42,7 @@ def remember(journal: Journal, home: Path, spec: SweepSpec, fingerprint: Mapping
     Raises:
         UserError: The sweep that the specification names does not exist.
     """
-    found = _found(home, spec, fingerprint)
+    found = earlier(home, spec, fingerprint)
     if found is not None:
         write_json(journal.folder / PAST, encode(found))
     else:
@@ -70,7 +70,12 @@ def past_line(past: PastSweep) -> str:
     return f"Starting from what `{past.name}` measured in {len(past.measured)} trials{changed}."
 
 
-def _found(home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any]) -> PastSweep | None:
+def earlier(home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any]) -> PastSweep | None:
+    """Returns the earlier sweep that a new one starts from; None if there is none.
+
+    Raises:
+        UserError: The sweep that the specification names does not exist.
+    """
     wanted = spec.search.warm_start
     if wanted == NONE or spec.confirm.ladder:
         return None

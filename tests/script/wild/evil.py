@@ -63,6 +63,9 @@ elif how == "nan":
     steps(20)
     print("step 21 loss nan")
     time.sleep(60)
+elif how == "nan-at-once":
+    print("step 1 loss nan")
+    time.sleep(60)
 elif how == "raise":
     os.stat("no/such/file")
 elif how == "short":

@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from replays import Bench, spec_of, surface, throughput
 
@@ -52,6 +53,14 @@ def test_and_where_all_of_them_fit_onto_the_device_at_once():
     dear = [record(1.0, 20.0, 10.0), record(1.0, 20.0, 5.0)]
     assert is_expensive(dear, 1.0, 24.0)
     assert not is_expensive(dear, 1.0, 16.0)
+
+
+def test_and_where_all_of_them_fit_into_the_memory_of_the_machine():
+    """The winner of a CPU sweep is compared with three others, which are all there at once."""
+    dear = record(1.0, 20.0)
+    large = dataclasses.replace(dear.outcome, host_mem_peak_gib=psutil.virtual_memory().total / 2**30 / 2)
+    assert is_expensive([dear, dear], 1.0, 0.0)
+    assert not is_expensive([dataclasses.replace(dear, outcome=large)] * 2, 1.0, 0.0)
 
 
 def test_scripts_take_turns_where_a_stop_ends_their_work():

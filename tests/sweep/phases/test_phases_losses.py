@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 from measurements import THROUGHPUT, measurement, record_of
-from replays import spec_of
+from replays import Bench, spec_of
 
 from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.measurement import Breakdown
@@ -34,3 +34,14 @@ def test_the_losses_of_a_script_leave_time_for_its_search(seconds: int, minutes:
     script = pipeline.model_copy(update={"command": ("python", "train.py"), "pipeline": None})
     assert num_seeds(script, table) == seeds
     assert num_seeds(pipeline, table) == 3
+
+
+def test_an_extension_compares_losses_after_the_same_samples(bench: Bench):
+    """It has no limit in time, of which the baseline's seconds are a share."""
+    spec = spec_of(measure={"quality_samples": "auto"}, search={"sampler": "random", "minutes": 2})
+    samples = set[int]()
+    for extend in (0, 3):
+        assert bench.run(spec, extend=extend).ran
+        samples |= {job.plan.quality_samples for job in bench.jobs("search")} - {0}
+    # Two seconds of batches of 64, each of which takes a millisecond.
+    assert samples == {128_000}

@@ -159,6 +159,15 @@ def test_a_winner_by_memory_may_take_longer(bench: Bench) -> None:
     assert "h, up from " in said
 
 
+def test_a_price_that_comes_too_late_is_not_silently_ignored(bench: Bench) -> None:
+    production = {"samples": 1e9}
+    bench.run(spec_of(constraints=LIMIT, production=production))
+    bench.run(spec_of(constraints=LIMIT, production=production))
+    assert not any("has ended" in line for line in bench.watcher.lines)
+    bench.run(spec_of(constraints=LIMIT, production={**production, "price_per_hour": 1.2}))
+    assert any("the `production` that it began with. --new" in line for line in bench.watcher.lines)
+
+
 def test_a_price_needs_an_hour_to_be_of(bench: Bench) -> None:
     with pytest.raises(UserError, match=r"`cost_per_run` needs the price of an hour.*--price 1.2"):
         spec_of(constraints={"cost_per_run": {"max": 1}}, production={"samples": 1e9})

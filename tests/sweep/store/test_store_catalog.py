@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -17,6 +18,7 @@ from sweeper.errors import EnvironmentStopError, SweepConflictError, UserError
 from sweeper.sweep.store.catalog import all_sweeps, cannot_write, find_sweep
 from sweeper.sweep.store.fingerprint import differences, fingerprint
 from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.store.lock import SweepLock
 
 CHANGED = PIPELINE.replace("return {}", "return {'rows': 1}")
 
@@ -125,6 +127,25 @@ def test_without_any_measurement_it_starts_anew(bench):
     assert bench.watcher.lines[0] == "The earlier `toy` has no measurements, so it starts over."
     assert names(bench) == {"toy"}
     assert searched(bench) == 8
+
+
+def test_what_starts_anew_is_removed_before_another_supervisor_may_begin(bench, monkeypatch):
+    bench.run()
+    folder = bench.home / "sweeps/toy"
+    for path in ("result.json", *(f"trials/{name}/outcome.json" for name in os.listdir(folder / "trials"))):
+        (folder / path).unlink()
+    Path("toy_pipeline.py").write_text(CHANGED)
+    left: list[bool] = []
+    release = SweepLock.release
+
+    def noted(lock: SweepLock) -> None:
+        left.append((folder / "sweep.yaml").exists())
+        release(lock)
+
+    monkeypatch.setattr(SweepLock, "release", noted)
+    bench.run()
+    # The second time is the end of the new sweep.
+    assert left == [False, True]
 
 
 def test_extend_adds_trials_and_confirms_anew(bench):

@@ -208,3 +208,22 @@ def test_a_module_that_a_command_names_counts_like_its_file(here: Path, file: st
 
 def test_an_empty_data_path_is_none(here: Path):
     assert digest_of_files({"path": ""}) == digest_of_files({"path": None}) == digest_of_files({}) == ""
+
+
+def test_data_behind_a_link_to_a_folder_counts(here: Path):
+    """A copy of the data that was prepared from other files would be used again without a word."""
+    for name in ("elsewhere", "data"):
+        (here / name).mkdir()
+    (here / "elsewhere/rows.csv").write_text("1,2\n")
+    (here / "data/train").symlink_to(here / "elsewhere")
+    (here / "data/above").symlink_to(here)
+    before = digest_of_files({"path": "data"})
+    assert digest_of_files({"path": "data"}) == before
+    (here / "elsewhere/rows.csv").write_text("1,2\n3,4\n")
+    assert digest_of_files({"path": "data"}) != before
+
+
+def test_a_file_in_utf_16_is_not_python(here: Path):
+    Path("mine.py").write_text("import torch\n", encoding="utf-16")
+    with pytest.raises(UserError, match=r"mine\.py:.*; the file must be Python"):
+        digest_of_code("mine")

@@ -1,0 +1,51 @@
+"""Child processes that read a loader's rows: they start whatever the script has open, or are refused."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+MANY = 1100
+SCRIPT = f"""
+import os, resource
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from sweeper.interventions.children import result_of_child, together
+from sweeper.interventions.intervention import RefusedError
+
+loader = DataLoader(TensorDataset(torch.arange(4.0)), batch_size=2)
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, ({2 * MANY}, most))
+held = [os.dup(1) for _ in range({MANY})]
+print(result_of_child(torch, loader, lambda: "read", 20.0))
+# Room for the pipe of one child, but not for that of a second.
+lowest = os.dup(1)
+os.close(lowest)
+resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 2, most))
+try:
+    together(torch, loader, [lambda: "read"] * 3, 20.0)
+except RefusedError as refusal:
+    print(refusal)
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print("none is left")
+"""
+
+
+def test_rows_are_read_with_many_open_files_and_refused_with_too_many() -> None:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if most != resource.RLIM_INFINITY and most < 2 * MANY:
+        pytest.skip("a process may not have so many open files here")
+    env = {**os.environ, "PYTHONPATH": os.getcwd()}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "read",
+        "no process can be started to read its rows (Too many open files)",
+        "none is left",
+    ]
