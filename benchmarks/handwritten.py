@@ -51,11 +51,11 @@ def training(precision: str = "fp32", device: str = "cpu", size: int = BATCH) ->
 
 
 if __name__ == "__main__":
-    precision, size, threads = [*sys.argv[1:], *("fp32", BATCH, 1)[len(sys.argv) - 1 :]]
-    torch.set_num_threads(int(threads))
-    train = training(str(precision), size=int(size))
-    steps = SAMPLES // int(size)
+    given = [*sys.argv[1:], *("fp32", str(BATCH), "1")[len(sys.argv) - 1 :]]
+    size = int(given[1])
+    torch.set_num_threads(int(given[2]))
+    train, steps = training(given[0], size=size), SAMPLES // size
     train(steps // 10)
     began = time.perf_counter()
     train(steps).item()
-    print(steps * int(size) / (time.perf_counter() - began))
+    print(steps * size / (time.perf_counter() - began))

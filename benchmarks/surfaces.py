@@ -37,8 +37,7 @@ SHIPPED = FOLDER / "amd-epyc-2-cores"
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 PASSES = 3
 MINUTES = 40.0
-CELL = MeasurePlan(window_seconds=0.1, repeats=3, warmup_cap_seconds=0.8, cap_seconds=0.6, diagnose=False)
-REPEAT = replace(CELL, window_seconds=0.5, repeats=1, cap_seconds=0.75)
+WARMUP_SECONDS, REPEAT_SECONDS = 0.8, 0.5
 ROUNDS = 60
 REPEATED = 2
 """Number of cells that are repeated: one among the fastest, one in the middle."""
@@ -61,6 +60,16 @@ class Recorder:
 
     def __init__(self, bench: Bench, path: Path, spec: SweepSpec) -> None:
         self._bench, self._path, self._spec = bench, path, spec
+        seconds, repeats = spec.measure.window_seconds, spec.measure.repeats
+        self._cell = MeasurePlan(
+            window_seconds=seconds,
+            repeats=repeats,
+            warmup_cap_seconds=WARMUP_SECONDS,
+            cap_seconds=2 * seconds * repeats,
+            diagnose=False,
+        )
+        once = max(seconds, REPEAT_SECONDS)
+        self._repeat = replace(self._cell, window_seconds=once, repeats=1, cap_seconds=1.5 * once)
         self._template = bench.prepared(spec.pipeline, dict(spec.data))
         begin(path, Head.of(spec, device_model(Execution()), bench.torch))
         self.processes = list(processes_of(path))
@@ -78,7 +87,7 @@ class Recorder:
         # Configurations that train alike share one loss.
         if repeated or config.quality_key() in self._losses or not isinstance(samples, int):
             samples = 0
-        plan = replace(REPEAT if repeated else CELL, quality_samples=samples)
+        plan = replace(self._repeat if repeated else self._cell, quality_samples=samples)
         outcome = self._bench.trial(self._template, config, plan).outcome
         found = Process(
             configuration=params or {name: config.flatten().get(name) for name in spec.space},

@@ -28,7 +28,7 @@ class Fused(Intervention):
                 optimizer.__init__ = _fusing(optimizer.__init__, optimizer, report)
 
 
-def _fusing(original: Callable[..., None], kind: type, report: Report) -> Callable[..., None]:
+def _fusing(original: Callable[..., None], kind: Any, report: Report) -> Callable[..., None]:
     @functools.wraps(original)
     def init(optimizer: Any, params: Any, *args: Any, **kwargs: Any) -> None:
         if type(optimizer) is not kind:

@@ -123,7 +123,7 @@ def test_a_command_that_does_not_train_is_said_so(here, monkeypatch, capsys, tex
 def test_a_command_that_submits_a_job_is_not_run(here, capsys):
     Path("job.sh").touch()
     init_command("sbatch job.sh", None, force=False)
-    assert "not watched, because `sbatch` starts it elsewhere" in capsys.readouterr().err
+    assert "not run, because `sbatch` starts it elsewhere" in capsys.readouterr().err
 
 
 def test_a_command_need_not_run(here, capsys):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from torch import Tensor
 
 
 @pytest.fixture(autouse=True, scope="package")
@@ -14,3 +15,19 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def in_bf16() -> Callable[[Callable[[], Tensor]], Tensor]:
+    """Returns a function that computes a loss in bfloat16, and skips the rest where no LSTM can."""
+
+    def run(loss: Callable[[], Tensor]) -> Tensor:
+        try:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return loss()
+        except RuntimeError as error:
+            if "could not create a primitive" not in str(error):
+                raise
+            pytest.skip("this processor has no instructions for an LSTM in bfloat16")
+
+    return run

@@ -119,7 +119,7 @@ def test_an_error_of_the_file_systems_own_kind_is_said(bucket: str, monkeypatch:
         raise DisconnectedError("the server has gone")
 
     monkeypatch.setattr(remote_data, "_copy_file", cut)
-    with pytest.raises(UserError, match=r"the server has gone\. The same command goes on"):
+    with pytest.raises(UserError, match=r"the server has gone\. Run the same command again"):
         local_copy(bucket, lambda line: None)
 
 
@@ -216,9 +216,10 @@ def test_a_name_that_leads_out_of_the_copy_is_refused(
 ):
     memory = type(fsspec.filesystem("memory"))
     info = {"name": "/bucket/rows/../../../x", "size": 1, "type": "file"}
-    monkeypatch.setattr(memory, "find", lambda *_, **__: {info["name"]: info})
-    with pytest.raises(UserError, match=r"must not have files with `\.\.` in their names"):
-        local_copy(bucket, lambda line: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "find", lambda *_, **__: {info["name"]: info})
+        with pytest.raises(UserError, match=r"must not have files with `\.\.` in their names"):
+            local_copy(bucket, lambda line: None)
 
 
 def test_a_file_cut_short_by_a_power_cut_is_copied_again(bucket: str, monkeypatch: pytest.MonkeyPatch):

@@ -16,6 +16,7 @@ from sweeper.telemetry.nvml.devices import (
     driver_problem,
     full_uuid,
     gpu_names,
+    gpu_uuids,
     memory_used_gib,
     name_and_memory_gib,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "driver_problem",
     "full_uuid",
     "gpu_names",
+    "gpu_uuids",
     "memory_used_gib",
     "name_and_memory_gib",
 ]
