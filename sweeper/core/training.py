@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 Schedule = Literal["constant", "linear", "cosine"]
@@ -16,6 +17,12 @@ STOP = "stop"
 CHECKPOINTS = "checkpoints"
 BEST = "best"
 WEIGHTS = "model.safetensors"
+
+
+def checkpoints_of(folder: Path) -> list[Path]:
+    """Returns the complete checkpoints of the run in `folder`, the latest last."""
+    # From 1,000,000,000 steps on, a name has more than nine digits.
+    return sorted((folder / CHECKPOINTS).glob("[0-9]*"), key=lambda path: (len(path.name), path.name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

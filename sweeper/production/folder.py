@@ -22,7 +22,7 @@ from typing import Any
 
 from sweeper.core.job import OUTCOME, read_outcome
 from sweeper.core.measurement import Report
-from sweeper.core.training import CHECKPOINTS, HISTORY
+from sweeper.core.training import HISTORY, checkpoints_of
 from sweeper.errors import SweepConflictError
 from sweeper.production.request import Wanted
 from sweeper.sweep.job_runner import retry
@@ -82,13 +82,8 @@ class RunFolder:
 
     def committed_bytes(self) -> int:
         """Returns the bytes of history up to the latest checkpoint, which a resumed run keeps."""
-        # From 1,000,000,000 steps on, a name has more than nine digits.
-        found = max(
-            (self.path / CHECKPOINTS).glob("[0-9]*/position.json"),
-            key=lambda path: (len(path.parent.name), path.parent.name),
-            default=None,
-        )
-        return int(read_json(found)["history_bytes"]) if found else 0
+        found = checkpoints_of(self.path)
+        return int(read_json(found[-1] / "position.json")["history_bytes"]) if found else 0
 
     def history(self) -> Iterator[dict[str, Any]]:
         """Yields the committed lines of the history."""

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from sweeper.core.codec import decode, encode, stored_as
-from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS
+from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS, checkpoints_of
 from sweeper.errors import UserError
 from sweeper.system.files import make_folder, read_json, write_json
 from sweeper.trainer import tensors
@@ -70,14 +70,8 @@ class Position:
 
 def newest(folder: Path) -> Path | None:
     """Returns the latest checkpoint of the run in `folder`, or None."""
-    found = _by_steps(folder / CHECKPOINTS)
+    found = checkpoints_of(folder)
     return found[-1] if found else None
-
-
-def _by_steps(home: Path) -> list[Path]:
-    """Returns the checkpoints in `home`, the latest last."""
-    # From 1,000,000,000 steps on, a name has more than nine digits.
-    return sorted(home.glob("[0-9]*"), key=lambda path: (len(path.name), path.name))
 
 
 def position_of(checkpoint: Path | None) -> Position:
@@ -104,7 +98,7 @@ def save(folder: Path, stepper: Stepper, position: Position, keep: int) -> None:
     _fsync(making / STATE)
     write_json(making / POSITION, encode(position))
     _appear(making, home / name)
-    for old in _by_steps(home)[:-keep]:
+    for old in checkpoints_of(folder)[:-keep]:
         shutil.rmtree(old)
 
 

@@ -1,4 +1,4 @@
-"""Allows one supervisor per sweep: a lock that ends with its process, and an epoch number for a stale one."""
+"""Allows one supervisor per sweep, by a lock; an epoch number stops one that has lost its lock."""
 
 from __future__ import annotations
 
