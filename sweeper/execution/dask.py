@@ -72,16 +72,19 @@ class DaskPool:
                 require_encryption=True,
             )
         try:
+            # A client that fails on it would stay half open, and block whatever thread collects it.
+            distributed.comm.get_address_host(address)
+        except ValueError as error:
+            raise UserError(
+                f"`execution.address` must be a scheduler's address, but got {address!r}: {error}."
+            ) from None
+        try:
             client = distributed.Client(
                 address, security=security, timeout=CONNECT_SECONDS, set_as_default=False
             )
         except (OSError, TimeoutError) as error:
             raise EnvironmentStopError(
                 f"no Dask scheduler answers at {address} ({error}). Nothing was started."
-            ) from None
-        except ValueError as error:
-            raise UserError(
-                f"`execution.address` must be a scheduler's address, but got {address!r}: {error}."
             ) from None
         self._use(client)
 

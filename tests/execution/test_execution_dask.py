@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -117,10 +118,12 @@ def test_an_address_that_is_none_and_one_where_nobody_is(monkeypatch: pytest.Mon
     monkeypatch.setattr("sweeper.execution.dask.CONNECT_SECONDS", 0.5)
     with pytest.raises(EnvironmentStopError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9"):
         DaskPool("tcp://127.0.0.1:9")
+    before = threading.active_count()
     with pytest.raises(
         UserError, match=r"`execution\.address` must be a scheduler's address, but got 'ftp://a'"
     ):
         DaskPool("ftp://a")
+    assert threading.active_count() == before, "a client is left half open"
     with pytest.raises(UserError, match=r"`execution\.tls` must name existing files, but got 'a\.pem'"):
         DaskPool("tls://127.0.0.1:9", Tls(ca_file="a.pem", cert_file="b.pem", key_file="c.pem"))
 
