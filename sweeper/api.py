@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 from sweeper.analysis.confirmation import Ratio
 from sweeper.cli.screen import trial_line
 from sweeper.cli.summary import decision
+from sweeper.cli.sync import unsent_lines
 from sweeper.core.config import Scalar
 from sweeper.core.record import TrialRecord
 from sweeper.dataframe import frame
@@ -48,6 +49,8 @@ class Sweep:
             no winner is confirmed.
         config: The winner's parameters by their dotted names; empty where there is no winner.
         lines: The decision in words.
+        unsent: What MLflow or the study's copy lacks, and the command that sends it, in words; empty if
+            nothing is missing.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Sweep:
     ratio: Ratio | None
     config: Mapping[str, Scalar]
     lines: tuple[str, ...]
+    unsent: tuple[str, ...]
     _loaded: LoadedSweep
 
     def frame(self) -> pd.DataFrame:
@@ -104,10 +108,12 @@ def run(
             on; what was measured is kept.
     """
     asked = load(spec if isinstance(spec, Mapping) else space_file(str(spec)), overrides)
+    tracker = MlflowTracker(Path(home), tracking_uri)
     with _observer(progress) as observer:
-        ran = run_sweep(
-            Path(home), asked, MlflowTracker(Path(home), tracking_uri), observer, new=new, extend=extend
-        )
+        ran = run_sweep(Path(home), asked, tracker, observer, new=new, extend=extend)
+        unsent = tuple(unsent_lines(ran, tracker, tracking_uri, Path(home)))
+        for line in unsent:
+            observer.line(line)
     summary = ran.sweep.summary
     return Sweep(
         name=ran.sweep.journal.name,
@@ -116,6 +122,7 @@ def run(
         ratio=summary.ratio,
         config=summary.winner.config.flatten() if summary.winner else {},
         lines=tuple(decision(summary)),
+        unsent=unsent,
         _loaded=ran.sweep,
     )
 

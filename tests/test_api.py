@@ -17,6 +17,7 @@ import sweeper
 from sweeper import api
 from sweeper.errors import UserError
 from sweeper.sweep.observer import Status
+from sweeper.sweep.run import Ran
 from sweeper.sweep.store.load import load_sweep
 
 SPEC = {
@@ -66,8 +67,8 @@ def replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> api.Sweep:
     """A finished sweep, loaded as `run` would."""
     journal = write_sweep(tmp_path / "home", "toy", trials=12, with_series=False)
     sweep = load_sweep(journal)
-    monkeypatch.setattr(api, "run_sweep", lambda *_, **__: type("Ran", (), {"sweep": sweep}))
-    monkeypatch.setattr(api, "MlflowTracker", lambda *_: None)
+    ran = Ran(sweep, ran=False, pending=2, problem="no answer")
+    monkeypatch.setattr(api, "run_sweep", lambda *_, **__: ran)
     return sweeper.run(SPEC, home=tmp_path / "home", progress=False)
 
 
@@ -85,6 +86,11 @@ def test_a_notebook_shows_the_decision_and_the_fastest_trials(tmp_path, monkeypa
     assert shown.index(fastest["name"]) < shown.index(table.sort_values("x_baseline").iloc[-3]["name"])
     winner = table.loc[table["stage"] == "confirmed"].iloc[0]
     assert found.config["batch_size"] == winner["param.batch_size"]
+    (unsent,) = found.unsent
+    home = tmp_path / "home"
+    assert unsent == (
+        f"2 runs are not in MLflow yet (no answer). `sweeper sync toy --home {home}` sends them."
+    )
 
 
 def test_a_bad_specification_is_one_error_with_a_line_per_mistake():

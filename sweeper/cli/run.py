@@ -17,7 +17,7 @@ from sweeper.cli.options import DEFAULT_HOME, Home, Sets, Space, Uri, home_optio
 from sweeper.cli.screen import Screen, console
 from sweeper.cli.sensitivity import sensitivity_line
 from sweeper.cli.summary import print_decision, print_summary
-from sweeper.cli.sync import PENDING, pending_line, study_line, uri_option
+from sweeper.cli.sync import PENDING, unsent_lines
 from sweeper.errors import UserError
 from sweeper.execution.launcher import Launcher
 from sweeper.spec import SweepSpec, load
@@ -175,9 +175,7 @@ def run_spec(
     out.print(Text(f"         {place}"), soft_wrap=True)
     if ran.stopped:
         return INTERRUPTED, sweep.journal.folder
-    if ran.problem:
-        options = home_option(home) + uri_option(tracker, uri)
-        out.print(Text(pending_line(ran.pending, ran.problem, sweep.journal.name, options)), soft_wrap=True)
-    if ran.study:
-        out.print(Text(study_line(sweep.journal, ran.study, home_option(home))), soft_wrap=True)
-    return PENDING if ran.problem or ran.study else 0, sweep.journal.folder
+    unsent = unsent_lines(ran, tracker, uri, home)
+    for line in unsent:
+        out.print(Text(line), soft_wrap=True)
+    return PENDING if unsent else 0, sweep.journal.folder

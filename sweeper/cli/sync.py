@@ -13,6 +13,7 @@ from sweeper.cli.options import DEFAULT_HOME, Home, Json, Uri, home_option
 from sweeper.cli.screen import console
 from sweeper.errors import EnvironmentStopError, SweepConflictError, UserError
 from sweeper.sweep.publish import Publisher, made_files, publish_sweep, run_views, sweep_info
+from sweeper.sweep.run import Ran
 from sweeper.sweep.store.catalog import all_sweeps, find_sweep
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep
@@ -60,6 +61,15 @@ def study_line(journal: Journal, problem: str, options: str) -> str:
     """Returns a line on what is missing from the study's copy; `options` as in `pending_line`."""
     copies = f"`sweeper sync {journal.name}{options}` copies what is missing"
     return f"The study at {place_of_copy(journal)}: {problem}. {copies}."
+
+
+def unsent_lines(ran: Ran, tracker: MlflowTracker, uri: str | None, home: Path) -> list[str]:
+    """Returns a line if MLflow lacks something of a sweep, and one if the study's copy does."""
+    name, options = ran.journal.name, home_option(home)
+    lines = []
+    if ran.problem:
+        lines.append(pending_line(ran.pending, ran.problem, name, options + uri_option(tracker, uri)))
+    return [*lines, study_line(ran.journal, ran.study, options)] if ran.study else lines
 
 
 def uri_option(tracker: MlflowTracker, uri: str | None) -> str:

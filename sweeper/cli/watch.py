@@ -61,8 +61,8 @@ def watch(
     if reason := leads_elsewhere(command):
         raise UserError(f"`sweeper watch` runs the command twice, but {reason}.")
     out = console()
-    # The script writes to standard output, which goes to a file meanwhile.
-    out.file = sys.stdout
+    # The script writes to standard output, which goes to a file meanwhile; with --json, only JSON does.
+    out.file = sys.stderr if as_json else sys.stdout
     screen = LiveScreen(out)
     progress = Silent() if as_json else _Shown(screen)
     with tempfile.NamedTemporaryFile("w", prefix="sweeper-watch-", suffix=".log", delete=False) as log:

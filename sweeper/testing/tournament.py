@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import itertools
 import math
+import multiprocessing
+import os
 import random
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated
 
@@ -185,6 +188,32 @@ def labelled(files: Sequence[Path]) -> dict[str, Problem]:
     return dict(zip(labels, problems, strict=True))
 
 
+def _processes() -> ProcessPoolExecutor:
+    # Not forked: the progress bar has a thread.
+    return ProcessPoolExecutor(
+        len(os.sched_getaffinity(0)), multiprocessing.get_context("spawn"), initializer=_use_one_thread
+    )
+
+
+def _use_one_thread() -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def _score_of(asked: tuple[str, Path, int]) -> Score:
+    name, path, seed = asked
+    return score(_strategy(name), _problem(path), seed)
+
+
+@cache
+def _strategy(name: str) -> Strategy:
+    return strategy_of(name)
+
+
+@cache
+def _problem(path: Path) -> Problem:
+    return Problem(read(path))
+
+
 def main(
     files: Annotated[list[Path], typer.Argument(help="Recorded surfaces.")],
     strategies: Annotated[
@@ -195,22 +224,25 @@ def main(
 ) -> None:
     """Replays searches over recorded surfaces, and prints who is near the best soonest."""
     try:
-        asked = {name: strategy_of(name) for name in strategies}
-        problems = labelled(files)
+        for name in strategies:
+            strategy_of(name)
+        paths = dict(zip(labelled(files), files, strict=True))
+        asked = list(itertools.product(strategies, paths, range(seeds)))
         scores: dict[str, dict[str, list[Score]]] = {
-            name: {label: [] for label in problems} for name in asked
+            name: {each: [] for each in paths} for name in strategies
         }
-        rounds = itertools.product(problems.items(), range(seeds), asked.items())
-        total = len(problems) * seeds * len(asked)
-        for (label, problem), seed, (name, strategy) in track(rounds, "Replaying", total, transient=True):
-            scores[name][label].append(score(strategy, problem, seed))
-        found = table(scores)
+        with _processes() as processes:
+            found = processes.map(_score_of, [(name, paths[on], seed) for name, on, seed in asked])
+            every = zip(asked, found, strict=True)
+            for (name, on, _), each in track(every, "Replaying", len(asked), transient=True):
+                scores[name][on].append(each)
+        made = table(scores)
         if into is not None:
-            into.write_text(written_into(into.read_text(encoding="utf-8"), found), encoding="utf-8")
+            into.write_text(written_into(into.read_text(encoding="utf-8"), made), encoding="utf-8")
     except UserError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
-    typer.echo(found)
+    typer.echo(made)
 
 
 if __name__ == "__main__":

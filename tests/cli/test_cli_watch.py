@@ -67,6 +67,9 @@ def test_a_script_that_never_trains_says_so_and_ends_with_one(sweeper, tmp_path)
     assert done.returncode == 1
     assert "no_result: the script exited with status 0" in done.stdout
     assert "so far" in done.stdout
+    with_json = sweeper("watch", "--json", "--", sys.executable, "train.py")
+    assert (with_json.returncode, with_json.stdout) == (1, "")
+    assert "no_result: " in with_json.stderr
 
 
 def test_without_a_command_it_is_explained(sweeper):
