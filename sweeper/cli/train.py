@@ -135,8 +135,8 @@ def train_command(exported: Path, home: Path, asked: Asked) -> int:
         if not want.config.canonical().loader.in_order:
             # A checkpoint records only how many batches were trained on, and these need not be the first.
             screen.line(
-                "`loader.in_order` is false. A run that is interrupted and resumed within an epoch may skip "
-                "some samples and repeat others. `--set config.loader.in_order=true` prevents that."
+                "`loader.in_order` is false. If this run stops and resumes within an epoch, it may skip some "
+                "samples and repeat others. `--set config.loader.in_order=true` prevents that."
             )
         ran = production.train(home, want, tracker, screen, device=asked.device, new=asked.new)
     if asked.as_json:

@@ -339,7 +339,7 @@ def test_why_what_was_required_does_not_hold(ends: Any):
 def test_batches_out_of_order_are_said_to_be_no_exact_continuation(ends: Any):
     unordered = ("config.loader.kind=workers", "config.loader.in_order=false")
     _, out, _ = ends(Asked(overrides=(*unordered, "config.loader.num_workers=1")))
-    assert "`loader.in_order` is false. A run that is interrupted and resumed within an epoch may" in out
+    assert "`loader.in_order` is false. If this run stops and resumes within an epoch, it may skip" in out
     # Without workers, they come in order.
     _, out, _ = ends(Asked(overrides=(*unordered, "config.loader.num_workers=0")))
     assert "`loader.in_order` is false." not in out

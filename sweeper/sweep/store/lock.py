@@ -1,4 +1,4 @@
-"""Allows one supervisor per sweep, by a lock; an epoch number stops one that has lost its lock."""
+"""A lock allows one supervisor per sweep, and an epoch number stops a supervisor that has lost it."""
 
 from __future__ import annotations
 
