@@ -438,8 +438,9 @@ def test_a_folder_that_somebody_else_has_made_is_not_used(
 def test_many_parcels_at_once_of_different_sweeps_each_come_home(
     scratch: Path, tmp_path: Path, threads: ThreadPoolExecutor
 ) -> None:
+    before = threading.active_count()
     asked = {sweep: threads.submit(node.run_parcel, parcel(sweep, sweep=sweep)) for sweep in "abc"}
     for sweep, each in asked.items():
         outcome_of(each.result(SOON), tmp_path / sweep)
         assert json.loads((tmp_path / sweep / OUTCOME).read_text())["type"] == "measurement"
-    assert threading.active_count() < 40
+    assert threading.active_count() < before + 20

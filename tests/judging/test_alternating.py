@@ -55,15 +55,20 @@ def test_a_training_that_is_short_ends_the_turns():
 
 
 def test_a_fault_ends_all():
-    said: list[int] = []
+    threads: list[threading.Thread] = []
+
+    def seen(measure: Measure) -> Measure:
+        def measured(turns: Turns) -> Measurement:
+            threads.append(threading.current_thread())
+            return measure(turns)
+
+        return measured
+
+    broken = taking(1, [], most=1, fault=ValueError("broken"))
     with pytest.raises(ValueError, match="broken"):
-        alternated(
-            {0: taking(0, said), 1: taking(1, said, most=1, fault=ValueError("broken"))},
-            [0, 1],
-            6,
-            random.Random(0),
-        )
-    assert threading.active_count() < 10
+        alternated({0: seen(taking(0, [])), 1: seen(broken)}, [0, 1], 6, random.Random(0))
+    assert len(threads) == 2
+    assert not any(each.is_alive() for each in threads)
 
 
 def test_without_room_one_follows_the_other(monkeypatch: pytest.MonkeyPatch):
