@@ -143,7 +143,7 @@ class Climb:
                 yield number
 
     def expected_gain(self, taken: Container[str]) -> float | None:
-        """Returns the expected gain of the most promising untried neighbour over the best.
+        """Returns the expected gain of the best untried neighbour, whichever it is, over the best trial.
 
         The gain is the logarithm of a ratio. None while too little is known, or while it is small but a
         batch size next to the best's is untried.
@@ -152,9 +152,9 @@ class Climb:
             return None
         # An earlier sweep is only a guess, which must not end the search.
         model = LocalModel(self._best_known(), self._spec)
-        left = (each for number in self._bases() for each in self._left(number, taken))
-        most = max((model.improvement(each.flat) for each in left if not self._fails(each)), default=0.0)
-        return None if self._batches(taken) and most <= self._least else most
+        left = {each.key: each for number in self._bases() for each in self._left(number, taken)}
+        gain = model.improvement_of_any([each.flat for each in left.values() if not self._fails(each)])
+        return None if self._batches(taken) and gain <= self._least else gain
 
     def gains_of(self, configs: Sequence[TrialConfig]) -> list[float]:
         """Returns each configuration's expected gain over the best, as the logarithm of a ratio."""

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sweeper.analysis.effects import Design, Flat
 from sweeper.spec import SweepSpec
@@ -26,6 +27,9 @@ ALONE = 0.06
 
 EFFECT, EFFECT_AFTER = 0.5, 0.2
 """Prior standard deviation of a value's effect on the log of the speed, without and with an earlier sweep."""
+
+DRAWS = 400
+"""Number of draws from the posterior for an expected maximum."""
 
 
 class LocalModel:
@@ -64,11 +68,33 @@ class LocalModel:
 
     def improvement(self, flat: Flat) -> float:
         """Returns the expected improvement over the best (Jones, Schonlau and Welch 1998)."""
-        step = np.concatenate([[0.0], self._design.row(flat) - self._origin])
-        spread = float(step @ self._covariance @ step) + self._design.num_new(flat) * self._effect**2
-        spread += ALONE**2
+        step = self._step(flat)
+        spread = float(step @ self._covariance @ step) + self._own_variance(flat)
         middle = float(step @ self._effects) + self._earlier(flat, self._here)
         return _above_zero(middle, math.sqrt(spread))
+
+    def improvement_of_any(self, flats: Sequence[Flat]) -> float:
+        """Returns the expected improvement of the best of several configurations over the best so far.
+
+        It exceeds each one's own, as it is not known which of them is the best.
+        """
+        if not flats:
+            return 0.0
+        steps = np.array([self._step(flat) for flat in flats])
+        middles = steps @ self._effects + np.array([self._earlier(flat, self._here) for flat in flats])
+        spreads = np.sqrt([self._own_variance(flat) for flat in flats])
+        # The same draws each time: the search repeats exactly.
+        draw = np.random.default_rng(0)
+        effects = np.linalg.cholesky(self._covariance) @ draw.standard_normal((steps.shape[1], DRAWS))
+        gains = steps @ effects + spreads[:, None] * draw.standard_normal((len(flats), DRAWS))
+        return float((middles[:, None] + gains).max(axis=0).clip(min=0).mean())
+
+    def _step(self, flat: Flat) -> NDArray[np.float64]:
+        return np.concatenate([[0.0], self._design.row(flat) - self._origin])
+
+    def _own_variance(self, flat: Flat) -> float:
+        """Returns the variance of the part that no known configuration shares."""
+        return self._design.num_new(flat) * self._effect**2 + ALONE**2
 
 
 def _above_zero(middle: float, spread: float) -> float:

@@ -93,7 +93,7 @@ class Searcher:
             self._learn(number, each, attributes.get(number, {}))
 
     def expected_gain(self, taken: Container[str]) -> float | None:
-        """Returns the expected gain of one more step from the best, as the logarithm of a ratio.
+        """Returns the expected gain of the best untried step from the best, as the logarithm of a ratio.
 
         None with several objectives, while starts are left, or while too little is known.
         """

@@ -235,8 +235,8 @@ class Search(Section):
         sampler: A name in `sweeper.core.samplers.SAMPLERS`.
         minutes: Limit for the whole sweep, including confirmation; null for none.
         patience: The search ends after this many trials in a row without a better one.
-        regret: The search ends once no change of the best trial is expected to gain more than this share;
-            null turns this off. Only the samplers `auto` and `climb` estimate it.
+        regret: The search ends once the best of the untried changes is not expected to gain more than this
+            share; null turns this off. Only the samplers `auto` and `climb` estimate it.
         memory_headroom: Share of the memory limit that a prediction must leave free for a
             configuration to run.
         warm_start: The earlier sweep of the same training that the search starts from: the latest
@@ -248,7 +248,7 @@ class Search(Section):
     minutes: Positive | None = 20.0
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     patience: Count | None = None
-    regret: Annotated[float, Field(gt=0, lt=1)] | None = 0.02
+    regret: Annotated[float, Field(gt=0, lt=1)] | None = 0.01
     memory_headroom: Annotated[float, Field(ge=0, lt=1)] = 0.0
     warm_start: Annotated[str, Field(min_length=1)] = LATEST
 

@@ -7,8 +7,10 @@ import itertools
 import pytest
 from replays import spec_of
 
+from sweeper.analysis.effects import Acting
 from sweeper.core.record import SearchResult
 from sweeper.search.climb import Climb
+from sweeper.search.local_model import LocalModel
 
 SPACE = {
     "batch_size": {"type": "categorical", "choices": [64, 128, 256, 512]},
@@ -81,3 +83,15 @@ def test_a_batch_next_to_the_best_is_tried_before_a_search_ends():
         taken.add(spec.config(asked.params).key())
     assert {64, 256} <= set(tried)
     assert climb.expected_gain(taken) is not None
+
+
+def test_the_best_of_several_unknown_changes_is_expected_to_gain_more_than_each():
+    acting, small = Acting(SPEC), GRID[:4]
+    known = [(acting(SPEC.config(params)), -0.01 * number) for number, params in enumerate(small)]
+    model = LocalModel(known, SPEC)
+    left = [acting(SPEC.config(params)) for params in GRID[4:] if params["batch_size"] > 64]
+    each = [model.improvement(flat) for flat in left]
+    alone = model.improvement_of_any(left[:1])
+    assert alone == pytest.approx(each[0], rel=0.2)
+    assert max(each) * 1.1 < model.improvement_of_any(left) < sum(each)
+    assert model.improvement_of_any([]) == 0.0
