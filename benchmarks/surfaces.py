@@ -3,10 +3,10 @@
 python benchmarks/surfaces.py [NAME...]     writes benchmarks/surfaces/<device>/<name>.jsonl
 
 NAME is a specification in benchmarks/surfaces/. A line is one fresh process: some short windows, start-up,
-peak memory (`sweeper.testing.recorded`). Every round takes the cells in a shuffled order. A round takes
-about a third of the time, so that a change of the machine within an hour is not mistaken for a difference
-between cells. Between the first two rounds, a few cells are repeated many times. If interrupted, the same
-command continues.
+peak memory (`sweeper.testing.recorded`). The first round takes all cells, in a shuffled order. Then a few
+cells are repeated many times, which shows how much processes differ. The rest of the hour goes to rounds of
+the cells that may be the fastest, by what processes differ: a search is judged by its distance from them. If
+interrupted, the same command continues.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from sweeper.search.distributions import combinations
 from sweeper.spec import SweepSpec, load
 from sweeper.spec.sections import Execution
 from sweeper.sweep.setup import device_model
-from sweeper.testing.recorded import CORRECT, Head, Process, add, begin, processes_of
+from sweeper.testing.recorded import CORRECT, Head, Process, add, begin, processes_of, read
+from sweeper.testing.strategies import Problem
 
 FOLDER = Path(__file__).parent / "surfaces"
 SHIPPED = FOLDER / "amd-epyc-2-cores"
 """Recordings of all surfaces, replayed on machines without recordings of their own."""
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
-PASSES = 3
-MINUTES = 40.0
+PASSES = 40
+MINUTES = 60.0
 WARMUP_SECONDS, REPEAT_SECONDS = 0.8, 0.5
 ROUNDS = 60
 REPEATED = 2
@@ -118,7 +119,7 @@ class Recorder:
 
 
 def measure(bench: Bench, folder: Path, name: str, passes: int) -> None:
-    """Measures a surface until every cell has `passes` lines, or the time is up."""
+    """Measures a surface for `passes` rounds, or until the time is up."""
     spec = surface_of(name)
     recorder = Recorder(bench, folder / f"{name}.jsonl", spec)
     cells: dict[str, Mapping[str, Scalar] | None] = {**combinations(spec)}
@@ -130,7 +131,8 @@ def measure(bench: Bench, folder: Path, name: str, passes: int) -> None:
             for each in recorder.processes
             if each.round == index and not each.repeated
         }
-        left = [key for key in cells if key not in done]
+        in_it = cells if index == 0 else Problem(read(folder / f"{name}.jsonl")).contenders()
+        left = [key for key in in_it if key not in done]
         random.Random(index).shuffle(left)
         for count, key in enumerate(left):
             began = time.perf_counter()

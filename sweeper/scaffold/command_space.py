@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import select
@@ -207,7 +208,9 @@ def propose(line: CommandLine, help_text: str = "", look: FirstLook | None = Non
 
 
 def _gpus(visible: str) -> list[str]:
-    return [each.strip() for each in visible.split(",") if each.strip() not in ("", "-1")]
+    # CUDA hides what follows an invalid entry.
+    names = (each.strip() for each in visible.split(","))
+    return list(itertools.takewhile(lambda name: name not in ("", "-1"), names))
 
 
 def _literal(words: Sequence[str]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ _USUAL: Mapping[str, Sequence[Scalar]] = {
     "loader.num_workers": (0,),
     "loader.pin_memory": (True,),
     "loader.persistent_workers": (True,),
+    "loader.buckets": (8, 6, 4),
     "precision.amp": ("bf16", "fp16"),
     "precision.tf32": (True,),
     "compile.mode": ("eager",),

@@ -48,13 +48,10 @@ def run_phases(context: SweepContext) -> None:
     If the user asks it to stop, it quickly confirms the best trial so far; the sweep can be continued.
     """
     journal = context.journal
-    is_traced = bool(context.spec.measure.trace and context.spec.pipeline)
     with TrialRunner.of(context) as trials:
         unfinished = _load(context, trials)
         try:
             reason = _up_to_the_search(context, trials, unfinished)
-            if is_traced:
-                trials.budget.charge(_trace_seconds(context, trials))
             result = SweepResult(reason=reason, confirmation=confirm(context, trials))
         except StopAskedError:
             trials.jobs.cancel()
@@ -66,7 +63,7 @@ def run_phases(context: SweepContext) -> None:
         if context.stopping.asked:
             journal.stop(result)
             return
-        if is_traced:
+        if _is_traced(context):
             try:
                 _trace(context, trials, [BASELINE, result.confirmation.winner])
             except StopAskedError:
@@ -102,6 +99,9 @@ def _up_to_the_search(context: SweepContext, trials: TrialRunner, unfinished: Un
         origin = f"entry {number} of the space's `also_try`"
         _reference(trials, number, "reference", config, origin, unfinished)
     spec, passed = preflight(context, trials, spec)
+    if _is_traced(context):
+        # The traces come last, and neither the search nor the confirmation may take their time.
+        trials.budget.charge(_trace_seconds(context, trials))
     searched = [entry for number, entry in unfinished.items() if number >= len(references)]
     return Search(context, trials, spec, passed, searched).run()
 
@@ -133,6 +133,10 @@ def _baseline(context: SweepContext, trials: TrialRunner, unfinished: Unfinished
         context.observer.line(
             f"Outside its folder, the script {', '.join(found.outside)}. Every trial does the same."
         )
+
+
+def _is_traced(context: SweepContext) -> bool:
+    return bool(context.spec.measure.trace and context.spec.pipeline)
 
 
 def _trace_seconds(context: SweepContext, trials: TrialRunner) -> float:

@@ -69,7 +69,8 @@ class Process:
     Attributes:
         configuration: The values of the parameters that are searched.
         baseline: Whether it is the baseline, which may lie outside the space.
-        round: Number of its round. Every configuration runs once in a round, in random order.
+        round: Number of its round, in which configurations run once, in random order: all in the first, and
+            those that may be the fastest in the others.
         repeated: Whether its round has only a few configurations, to show how much processes differ.
         invalidity: `correct`, or why there is no measurement, by `sweeper.core.measurement.FailureKind`.
         throughput: Samples per second of each window.
@@ -115,12 +116,14 @@ class Cell:
         start_seconds: Time from the start of the process to the first window.
         peak_gib: Peak memory.
         failure: How it failed; empty if it was measured.
+        num_processes: Number of processes behind its throughput.
     """
 
     throughput: float = 0.0
     start_seconds: float = 0.0
     peak_gib: float = 0.0
     failure: str = ""
+    num_processes: int = 0
 
 
 UNKNOWN = Cell(failure=str(FailureKind.UNSUPPORTED))
@@ -186,6 +189,7 @@ def _cell(processes: Sequence[Process]) -> Cell:
         throughput=statistics.fmean(each.speed for each in clean),
         start_seconds=statistics.fmean(each.startup_seconds + each.warmup_seconds for each in clean),
         peak_gib=statistics.median(each.peak_gib or 0.0 for each in measured),
+        num_processes=len(clean),
     )
 
 

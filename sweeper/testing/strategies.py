@@ -6,6 +6,7 @@ import math
 import os
 import random
 import runpy
+import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ WINDOW_SECONDS, REPEATS, SCREEN_SECONDS = 0.5, 2, 0.25
 
 FEASIBLE_SHARE = 0.7
 """Share of the configurations that fit into memory."""
+
+DEVIATIONS = 2.0
+"""Half-width of an interval, in standard deviations of the mean."""
 
 OURS_TRIALS = 80
 NOTHING = "pipelines.tabular"
@@ -82,6 +86,17 @@ class Problem:
     def share(self, key: str) -> float:
         """Returns the throughput of a configuration as a share of the best that fits."""
         return self.cells[key].throughput / self.best
+
+    def contenders(self) -> list[str]:
+        """Returns the keys of the configurations that fit and may be the fastest, by 95% intervals."""
+        noise = statistics.pstdev(self.noise)
+        intervals: dict[str, tuple[float, float]] = {}
+        for key in filter(self.fits, self.params):
+            half = DEVIATIONS * noise / math.sqrt(self.cells[key].num_processes)
+            middle = math.log(self.share(key))
+            intervals[key] = middle - half, middle + half
+        least = max(low for low, _ in intervals.values())
+        return [key for key, (_, high) in intervals.items() if high >= least]
 
 
 @dataclass(frozen=True)

@@ -281,6 +281,7 @@ def test_variables_before_the_command_are_its_environment(loaded: Loaded):
     assert spec.execution.gpus == [1, "GPU-ab"]
     assert {k: render(v, {}) for k, v in spec.script.env.items()} == {"OMP_NUM_THREADS": "4", "NO": "{x} yes"}
     assert loaded("CUDA_VISIBLE_DEVICES= python train.py").execution.gpus == 0
+    assert loaded("CUDA_VISIBLE_DEVICES=2,-1,1 python train.py").execution.gpus == [2]
     assert loaded("python train.py").execution.gpus == "all"
 
 

@@ -99,6 +99,16 @@ def test_the_best_is_the_fastest_that_fits(problem: Problem):
     assert problem.grid_seconds == pytest.approx(28 * (2.0 + REPEATS * WINDOW_SECONDS))
 
 
+def test_contenders_are_fewer_the_more_is_known_of_them(path: Path):
+    fast = [{"batch_size": 1024, "loader.kind": "resident", "precision.amp": amp} for amp in LEVELS]
+    fp32, bf16 = (SPEC.config(each).key() for each in fast)
+    assert set(Problem(read(path)).contenders()) == {fp32, bf16}
+    # Nine processes are 3.6% slower.
+    for turn in range(1, 9):
+        add(path, Process(configuration=fast[1], round=turn, throughput=(0.96 * 3072,), peak_gib=1.024))
+    assert Problem(read(path)).contenders() == [fp32]
+
+
 def test_a_search_is_near_once_what_would_be_confirmed_is(problem: Problem):
     speeds = {key: problem.cells[key].throughput for key in problem.params if problem.fits(key)}
     best = max(speeds, key=lambda key: speeds[key])

@@ -256,7 +256,7 @@ class Search:
                 most = MAX_HALVES_SHARE
             left -= max(CONFIRM_SHARE * total, min(most * total, self._confirm_seconds()))
         # A sweep cut off during confirmation must not go on searching in the time that was never charged.
-        least = SLACK * 60 * (search.minutes or 0.0) if self._has_confirmed else budget.usual_seconds / 2
+        least = SLACK * 60 * (search.minutes or 0.0) if self._has_confirmed else budget.usual_seconds
         if left is not None and left < least:
             return f"the time is up after {count} trials"
         if search.patience is not None and self._is_no_better(search.patience):
