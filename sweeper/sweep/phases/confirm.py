@@ -27,6 +27,9 @@ from sweeper.system.files import make_folder
 
 HURRY_SECONDS = 18.0
 HURRY_WINDOW_SECONDS = 0.5
+LATER = 1.25
+"""Factor by which rounds may take longer than the trials of the same configurations: a host is not always as
+fast."""
 
 
 def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
@@ -99,11 +102,10 @@ def _begun(
 
 
 def confirm_seconds(trials: TrialRunner, spec: SweepSpec, candidates: Sequence[TrialRecord]) -> float:
-    """Returns about how many seconds the fewest rounds that can confirm `candidates` take."""
+    """Returns how many seconds the fewest rounds that can confirm `candidates` may take."""
     runs = (trials.table.records[BASELINE], *candidates)
-    return _loss_seconds(trials, spec, candidates[0]) + MIN_ROUNDS * sum(
-        run_seconds(record.measurement, spec) for record in runs if record.measurement
-    )
+    one_round = sum(run_seconds(each.measurement, spec) for each in runs if each.measurement)
+    return _loss_seconds(trials, spec, candidates[0]) + LATER * MIN_ROUNDS * one_round
 
 
 def _loss_seconds(trials: TrialRunner, spec: SweepSpec, record: TrialRecord) -> float:

@@ -234,6 +234,18 @@ def test_patience_ends_the_search(bench):
     assert numbers[-1] - best.number == 5
 
 
+@pytest.mark.parametrize(("trace", "searched"), [(True, 0), (False, 20)])
+def test_the_search_leaves_time_for_the_traces(bench, trace, searched):
+    # Each trace is expected to take three seconds.
+    bench.run(
+        spec_of(
+            search={"trials": 20, "minutes": 0.1},
+            measure={"window_seconds": 2.0, "trace": trace},
+        )
+    )
+    assert len(bench.jobs("search")) == searched
+
+
 def test_little_to_gain_ends_the_search(bench):
     bench.run(spec_of(search={"trials": 100, "regret": 0.02}))
     assert "the expected gain was at most" in reason_of(bench)
