@@ -15,6 +15,7 @@ from sweeper.spec import SweepSpec
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.early_rounds import early_rounds
 from sweeper.sweep.phases.idle_values import without_idle
+from sweeper.sweep.phases.kept_processes import WINDOWS, is_expensive
 from sweeper.sweep.phases.ladder import ladder
 from sweeper.sweep.phases.losses import losses_over_seeds, num_seeds
 from sweeper.sweep.phases.rounds import AMONG, END_SECONDS, Rounds, run_seconds
@@ -105,6 +106,9 @@ def confirm_seconds(trials: TrialRunner, spec: SweepSpec, candidates: Sequence[T
     """Returns how many seconds the fewest rounds that can confirm `candidates` may take."""
     runs = (trials.table.records[BASELINE], *candidates)
     one_round = sum(run_seconds(each.measurement, spec) for each in runs if each.measurement)
+    if not spec.command and is_expensive(runs, spec.measure.window_seconds, 0.0):
+        # Kept processes measure several windows each.
+        one_round += len(runs) * (WINDOWS - 1) * spec.measure.window_seconds
     return _loss_seconds(trials, spec, candidates[0]) + LATER * MIN_ROUNDS * one_round
 
 
