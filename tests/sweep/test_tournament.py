@@ -103,9 +103,9 @@ def test_contenders_are_fewer_the_more_is_known_of_them(path: Path):
     fast = [{"batch_size": 1024, "loader.kind": "resident", "precision.amp": amp} for amp in LEVELS]
     fp32, bf16 = (SPEC.config(each).key() for each in fast)
     assert set(Problem(read(path)).contenders()) == {fp32, bf16}
-    # Nine processes are 3.6% slower.
+    # Nine processes are 2.5% slower on average. A single one could be as fast.
     for turn in range(1, 9):
-        add(path, Process(configuration=fast[1], round=turn, throughput=(0.96 * 3072,), peak_gib=1.024))
+        add(path, Process(configuration=fast[1], round=turn, throughput=(0.972 * 3072,), peak_gib=1.024))
     assert Problem(read(path)).contenders() == [fp32]
 
 

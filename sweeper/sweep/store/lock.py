@@ -1,4 +1,4 @@
-"""A lock allows one supervisor per sweep, and an epoch number stops a supervisor that has lost it."""
+"""A lock allows one supervisor per sweep, and an epoch number stops one that has lost the lock."""
 
 from __future__ import annotations
 
