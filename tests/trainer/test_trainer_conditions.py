@@ -237,7 +237,8 @@ def test_windows_have_what_went_on_in_them(make_job):
         assert window.canary_ms > 1
         assert window.load >= 0
         assert window.helper_cpu_seconds < 0.02
-        assert window.waited_seconds is None or 0 <= window.waited_seconds <= window.seconds
+        # Of all threads together: it may be longer than the window.
+        assert window.waited_seconds is None or window.waited_seconds >= 0
         assert window.others_cpu_seconds >= 0
         assert window.minor_faults >= 0
         assert window.steal_seconds >= 0
