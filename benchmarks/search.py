@@ -320,7 +320,7 @@ def live(_: Sequence[Problem]) -> Iterator[Figure]:
     for title, changes in LIVE_PAIRS.items():
         tracks: dict[str, list[list[tuple[float, float]]]] = {"off": [], "before": []}
         with tempfile.TemporaryDirectory() as home:
-            _really_run(Path(home), "before", usual)
+            run_sweep(Path(home), _named("before", usual), NullTracker(), Quiet())
             for turn in range(LIVE_TURNS):
                 order = list(tracks)
                 random.Random(turn).shuffle(order)
