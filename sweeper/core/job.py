@@ -74,6 +74,7 @@ class MeasurePlan:
         cap_seconds: Measuring time after which no further window begins.
         quality_samples: Training samples of the quality pass; 0 skips it.
         quality_parts: Number of parts of the pass; the loss is measured after each.
+        evaluate: Whether the pass ends with the pipeline's own metrics.
         until_loss: Loss at which the pass may end after a part; None to train on all its samples.
         quality_above: Throughput below which the trial cannot win and the pass is skipped.
         quality_cap_seconds: Longest expected duration at which the pass still runs, judging by the
@@ -90,6 +91,7 @@ class MeasurePlan:
     cap_seconds: float = 120.0
     quality_samples: int = 0
     quality_parts: int = 4
+    evaluate: bool = True
     until_loss: float | None = None
     quality_above: float = 0.0
     quality_cap_seconds: float = 600.0

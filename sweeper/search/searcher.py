@@ -105,6 +105,14 @@ class Searcher:
         """Returns each configuration's expected gain over the best, as the logarithm of a ratio."""
         return self._climb.gains_of(configs) if self._climb is not None else [0.0] * len(configs)
 
+    def num_other_sizes(self, taken: Container[str]) -> int:
+        """Returns how many untried starts do other work than the baseline's."""
+        return sum(key not in taken for key, each in self._starts.items() if not self._does_usual_work(each))
+
+    def drop_other_sizes(self) -> None:
+        """Drops the starts that do other work than the baseline's."""
+        self._starts = {key: each for key, each in self._starts.items() if self._does_usual_work(each)}
+
     def close(self) -> None:
         """Ends the sampler's process, if it has one."""
         if self._helper is not None:

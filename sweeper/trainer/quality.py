@@ -95,7 +95,7 @@ def measure(pipeline: Pipeline, stepper: Stepper, plan: MeasurePlan) -> Quality:
         constant_loss=pipeline.constant_loss,
         best_loss=pipeline.best_loss,
         curve=(*(point for point in curve if math.isfinite(point[1])), (seen, val_loss)),
-        metrics=evaluated(pipeline, stepper),
+        metrics=evaluated(pipeline, stepper) if plan.evaluate else {},
     )
 
 

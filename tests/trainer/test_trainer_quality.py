@@ -222,6 +222,8 @@ def test_the_pipeline_is_asked_about_each_validation_sample_once(make_job, monke
         "error": 0.25,
         "whole": 3.0,
     }
+    plan = MeasurePlan(quality_samples=200, evaluate=False)
+    assert quality.measure(pipeline, stepper, plan).metrics == {}
     assert torch.equal(torch.cat(seen), pipeline.val.tensors["y"])
     assert stepper.model.training
 

@@ -15,7 +15,7 @@ from sweeper.spec import SweepSpec
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.early_rounds import early_rounds
 from sweeper.sweep.phases.idle_values import without_idle
-from sweeper.sweep.phases.kept_processes import WINDOWS, is_expensive
+from sweeper.sweep.phases.kept_processes import WINDOWS, keeps_processes
 from sweeper.sweep.phases.ladder import ladder
 from sweeper.sweep.phases.losses import losses_over_seeds, num_seeds
 from sweeper.sweep.phases.rounds import AMONG, END_SECONDS, Rounds, run_seconds
@@ -85,7 +85,7 @@ def _num_candidates(context: SweepContext, trials: TrialRunner, chosen: Sequence
 def _fits(context: SweepContext, trials: TrialRunner, chosen: Sequence[TrialRecord]) -> bool:
     """Returns whether there is time for the fewest rounds of the candidates `chosen`."""
     left = trials.budget.seconds_left
-    return left is None or confirm_seconds(trials, context.spec, chosen) <= left
+    return left is None or confirm_seconds(context, trials, chosen) <= left
 
 
 def _begun(
@@ -102,12 +102,13 @@ def _begun(
     return chosen[:number] if isinstance(number, int) else chosen
 
 
-def confirm_seconds(trials: TrialRunner, spec: SweepSpec, candidates: Sequence[TrialRecord]) -> float:
+def confirm_seconds(context: SweepContext, trials: TrialRunner, candidates: Sequence[TrialRecord]) -> float:
     """Returns how many seconds the fewest rounds that can confirm `candidates` may take."""
+    spec = context.spec
     runs = (trials.table.records[BASELINE], *candidates)
     one_round = sum(run_seconds(each.measurement, spec) for each in runs if each.measurement)
-    if not spec.command and is_expensive(runs, spec.measure.window_seconds, 0.0):
-        # Kept processes measure several windows each.
+    if not spec.command and keeps_processes(context, runs, spec.measure.window_seconds):
+        # Each process measures several windows.
         one_round += len(runs) * (WINDOWS - 1) * spec.measure.window_seconds
     return _loss_seconds(trials, spec, candidates[0]) + LATER * MIN_ROUNDS * one_round
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 
 from sweeper.core.job import OUTCOME, Job, read_outcome
+from sweeper.core.launchers import traits
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import TrialRecord
 from sweeper.core.retries import MAX_ATTEMPTS
@@ -27,6 +28,7 @@ from sweeper.sweep.job_runner import JobRunner
 from sweeper.sweep.progress import Progress
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import write_atomic
+from sweeper.telemetry.nvml.devices import is_exclusive
 from sweeper.trainer.on_demand import END, GO, POLL_SECONDS, READY, number_in
 
 MIN_PROCESSES = 5
@@ -37,6 +39,19 @@ MEMORY_SHARE = 0.85
 MEMORY = "tree_mem_gib"
 MAX_STEP_SECONDS = 0.1
 """Longest step of a script that takes turns: a step that a stop interrupts is lost."""
+
+
+def keeps_processes(context: SweepContext, records: Sequence[TrialRecord], window_seconds: float) -> bool:
+    """Returns whether the processes of a round stay: slow to start, or scripts that can take turns."""
+    spec, devices = context.spec, context.machine.devices
+    if not traits(spec.execution.launcher).keeps_processes:
+        return False
+    if spec.command:
+        return can_take_turns(records)
+    memory_gib = min(each.memory_gib for each in devices)
+    if not is_expensive(records, window_seconds, memory_gib):
+        return False
+    return not any(is_exclusive(each.uuid) for each in devices)
 
 
 def is_expensive(records: Sequence[TrialRecord], window_seconds: float, memory_gib: float) -> bool:

@@ -87,7 +87,12 @@ def losses_over_seeds(
         seeded = config.replace({"seed": config.seed + i}) if i else config
         known = trials.table.quality_of(seeded)
         if known is None:
-            plan = MeasurePlan(repeats=0, quality_samples=trials.table.quality_samples, quality_parts=PARTS)
+            plan = MeasurePlan(
+                repeats=0,
+                quality_samples=trials.table.quality_samples,
+                quality_parts=PARTS,
+                evaluate=i == 0 or "seed" in context.spec.space,
+            )
             runner = SCRIPT_QUALITY_RUNNER if context.spec.command else QUALITY_RUNNER
             sooner = context.spec.trained_sooner(seeded)
             job = dataclasses.replace(trials.job("loss", sooner), runner=runner, plan=plan)

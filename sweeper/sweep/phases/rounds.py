@@ -21,17 +21,15 @@ from sweeper.analysis.drift import block_of
 from sweeper.analysis.finalists import is_speed
 from sweeper.analysis.rounds import Round
 from sweeper.core.job import Job, MeasurePlan
-from sweeper.core.launchers import traits
 from sweeper.core.measurement import Failure, Measurement
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, can_take_turns, is_expensive, kept_round
+from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, keeps_processes, kept_round
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.machine_record import MachineRecord
 from sweeper.sweep.store.result import ConfirmationResult
 from sweeper.sweep.trial_runner import TrialRunner
-from sweeper.telemetry.nvml.devices import is_exclusive
 
 QUICK_WARMUP_SECONDS = 5.0
 SLICE_SECONDS, SLICE_WARMUP_SECONDS = 0.6, 3.0
@@ -112,13 +110,7 @@ class Rounds:
         precision = spec.confirm.precision
         self._numbers = [BASELINE, *numbers]
         records = [trials.table.records[number] for number in self._numbers]
-        devices = self._context.machine.devices
-        memory = min(each.memory_gib for each in devices)
-        if traits(spec.execution.launcher).keeps_processes:
-            if spec.command:
-                self._kept = can_take_turns(records)
-            elif is_expensive(records, self._window_seconds, memory):
-                self._kept = not any(is_exclusive(each.uuid) for each in devices)
+        self._kept = keeps_processes(self._context, records, self._window_seconds)
         if self._kept and not spec.command:
             self._wanted = max(MIN_PROCESSES, self._wanted // 2)
         among, longest = list(numbers), 0.0

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Iterator
 
 from sweeper.analysis.confirmation import changes
 from sweeper.analysis.trial_table import TrialTable, is_passed_over
-from sweeper.core.config import Scalar, TrialConfig
+from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import BASELINE, SearchResult, TrialRecord
 from sweeper.core.samplers import AUTO, CLIMB
@@ -33,6 +33,8 @@ from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.failpoints import failpoint
 
 CONFIRM_SHARE, MAX_CONFIRM_SHARE, MAX_LADDER_SHARE, MAX_HALVES_SHARE = 0.2, 0.5, 0.6, 0.45
+SIZES_SHARE = 0.1
+"""Share of the sweep's time that trials at other sizes of the model or the data may take: none can win."""
 SLACK = 0.1
 """Share of the time that may be left over when a search that had ended before continues."""
 MAX_IN_A_ROW = 20
@@ -186,6 +188,7 @@ class Search:
         trials, table = self._trials, self._table
         if reason := self._why_enough():
             return reason
+        self._limit_sizes()
         left = self._last_gain()
         risk = self._risk() if left is not None else None
         if left is not None and risk is None:
@@ -263,6 +266,23 @@ class Search:
             return f"{search.patience} trials in a row were no better"
         return ""
 
+    def _limit_sizes(self) -> None:
+        """Drops the starts at other sizes once another one would take more than their share of the time."""
+        base, minutes = self._table.yardstick, self._spec.search.minutes
+        num_left = self._searcher.num_other_sizes(self._taken)
+        if not num_left or base is None or minutes is None:
+            return
+        usual = base.baseline.config.work_key()
+        others = (each.outcome for each in self._table.searched() if each.config.work_key() != usual)
+        spent = [outcome.seconds for outcome in others if outcome is not None]
+        if sum(spent) + max(spent, default=0.0) > SIZES_SHARE * 60 * minutes:
+            self._searcher.drop_other_sizes()
+            names = ", ".join(name for name in self._spec.space if name.partition(".")[0] in OPEN_SECTIONS)
+            self._context.observer.line(
+                f"{names}: {num_left} of the other sizes left out, because together they would take "
+                f"more than {SIZES_SHARE:.0%} of the time."
+            )
+
     def _last_gain(self) -> float | None:
         """Returns the gain that can still be expected if it is too small to continue; else None."""
         search = self._spec.search
@@ -299,7 +319,7 @@ class Search:
             known = {each.config.key() for each in self._table.finished()}
             number += len(rest)
             seconds = self._trials.budget.usual_seconds * sum(each.key() not in known for each in rest)
-        return seconds + confirm_seconds(self._trials, self._spec, [best] * number)
+        return seconds + confirm_seconds(self._context, self._trials, [best] * number)
 
     def _is_no_better(self, patience: int) -> bool:
         """Returns whether the last `patience` searched trials that ended were no better.

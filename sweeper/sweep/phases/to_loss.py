@@ -110,7 +110,9 @@ def _curve(
     if until is None and (known := trials.table.quality_of(seeded)) is not None:
         return known.curve
     parts = PARTS * (MAX_SAMPLES if until is not None else 1)
-    plan = MeasurePlan(repeats=0, quality_samples=samples, quality_parts=parts, until_loss=until)
+    plan = MeasurePlan(
+        repeats=0, quality_samples=samples, quality_parts=parts, until_loss=until, evaluate=False
+    )
     job = dataclasses.replace(trials.job("loss", seeded), runner=QUALITY_RUNNER, plan=plan)
     if context.spec.confirm.to_loss:
         # The user asked for it, even beyond the sweep's time.

@@ -45,3 +45,10 @@ def test_an_extension_compares_losses_after_the_same_samples(bench: Bench):
         samples |= {job.plan.quality_samples for job in bench.jobs("search")} - {0}
     # Two seconds of batches of 64, each of which takes a millisecond.
     assert samples == {128_000}
+
+
+def test_only_the_first_seed_reports_the_pipelines_metrics(bench: Bench):
+    bench.run()
+    jobs = [job for job in bench.launcher.jobs if job.stage == "loss" and job.plan.until_loss is None]
+    assert {job.plan.evaluate for job in jobs if job.config.seed == 0} == {True}
+    assert {job.plan.evaluate for job in jobs if job.config.seed != 0} == {False}

@@ -246,6 +246,30 @@ def test_the_search_leaves_time_for_the_traces(bench, trace, searched):
     assert len(bench.jobs("search")) == searched
 
 
+@pytest.mark.parametrize(("minutes", "tried"), [(10, {128, 256}), (None, {128, 256, 512})])
+def test_other_sizes_get_a_tenth_of_the_time(bench, minutes, tried):
+    def answer(config: TrialConfig) -> Measurement:
+        size = config.model["hidden_size"]
+        return dataclasses.replace(synthetic(64_000.0 / size), seconds=1.0 if size == 64 else 30.0)
+
+    bench.run(
+        spec_of(
+            space={
+                "batch_size": {"type": "int", "low": 64, "high": 1024, "log": True},
+                "model.hidden_size": {"type": "categorical", "choices": [64, 128, 256, 512]},
+            },
+            baseline={"model.hidden_size": 64, "batch_size": 64},
+            also_try=[],
+            search={"trials": 8, "minutes": minutes, "regret": 0.01},
+        ),
+        answer,
+    )
+    sizes = [job.config.model["hidden_size"] for job in bench.jobs("search")]
+    assert {*sizes} - {64} == tried
+    said = "model.hidden_size: 1 of the other sizes left out, because together they would take more than 10%"
+    assert any(line.startswith(said) for line in bench.watcher.lines) == (minutes is not None)
+
+
 def test_little_to_gain_ends_the_search(bench):
     bench.run(spec_of(search={"trials": 100, "regret": 0.02}))
     assert "the expected gain was at most" in reason_of(bench)
