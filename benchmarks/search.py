@@ -370,7 +370,9 @@ def _measured_again(folder: Path, spec: SweepSpec, tried: Sequence[Tried]) -> di
     configs = {each.config.key(): each.config for each in tried if each.throughput >= WORTH * fastest}
     logs: dict[str, list[float]] = {key: [] for key in configs}
     plan = MeasurePlan(window_seconds=1.0, repeats=1, warmup_cap_seconds=1.0, diagnose=False)
-    bench = Bench(folder / "again")
+    again = folder / "again"
+    again.mkdir()
+    bench = Bench(again)
     template = bench.prepared(str(spec.pipeline), dict(spec.data))
     for turn in range(LIVE_ROUNDS):
         order = list(configs)
