@@ -10,6 +10,8 @@ from sweeper.core.config import Scalar
 from sweeper.spec.space import CategoricalParameter, FloatParameter, IntParameter, Parameter, same
 
 STEPS_OF_A_RANGE = 10
+END_WAY = 0.2
+"""Share of the way to the next number from which the end of a range counts as that number."""
 
 
 def is_number(value: Scalar) -> TypeGuard[int | float]:
@@ -43,7 +45,7 @@ def neighbours(parameter: Parameter, value: Scalar) -> list[Scalar]:
 
     The next number is the next choice; in a `log` range, half or twice the value; in another range, one step
     away, or a tenth of the range if that is more. Near the end of a range it is the end, if that is at least
-    half as far.
+    `END_WAY` as far.
     """
     if isinstance(parameter, CategoricalParameter):
         others = [choice for choice in parameter.choices if not same(choice, value)]
@@ -66,11 +68,11 @@ def neighbours(parameter: Parameter, value: Scalar) -> list[Scalar]:
 
 
 def _within(parameter: IntParameter | FloatParameter, value: float, wanted: float) -> Scalar:
-    """Returns the number in range nearest to `wanted`; None if it is less than half of the way there."""
+    """Returns the number in range nearest to `wanted`; None if it is less than `END_WAY` of the way there."""
     inside = min(max(wanted, parameter.low), parameter.high)
     # A user expects 0.1 + 0.2 to be 0.3.
     number = round(inside) if isinstance(parameter, IntParameter) else float(f"{inside:.12g}")
-    if not parameter.contains(number) or _way(parameter, value, wanted, number) < 0.5:
+    if not parameter.contains(number) or _way(parameter, value, wanted, number) < END_WAY:
         return None
     return number
 

@@ -63,8 +63,9 @@ def by_place(found) -> dict:
     ("parameter", "value", "beside"),
     [
         ({"type": "int", "low": 64, "high": 2048, "log": True}, 300, [150, 600]),
-        # What is left of the range, where that is half of the way.
+        # What is left of the range, where that is a fifth of the way.
         ({"type": "int", "low": 64, "high": 2048, "log": True}, 1100, [550, 2048]),
+        ({"type": "int", "low": 64, "high": 2048, "log": True}, 1722, [861, 2048]),
         ({"type": "int", "low": 64, "high": 2048, "log": True}, 1900, [950]),
         ({"type": "int", "low": 0, "high": 4}, 4, [3]),
         ({"type": "int", "low": 0, "high": 100, "step": 4}, 40, [32, 48]),
