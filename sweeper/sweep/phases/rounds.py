@@ -34,7 +34,7 @@ from sweeper.sweep.trial_runner import TrialRunner
 QUICK_WARMUP_SECONDS = 5.0
 SLICE_SECONDS, SLICE_WARMUP_SECONDS = 0.6, 3.0
 """Seconds of a window of scripts that take turns, and of the warm-up before the first one."""
-END_SECONDS = 1.0
+END_SECONDS = 0.5
 """Seconds from the last window of a process to the start of the next process."""
 AMONG = "candidates"
 """Parameter of a confirmation's jobs: the numbers of all candidates."""
