@@ -8,19 +8,14 @@ Trials that are already in the folder are skipped; trials that were cut off run 
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import (
     PREPARE_RUNNER,
     PROBE_RUNNER,
-    TRACE,
-    TRACE_RUNNER,
-    MeasurePlan,
     seconds_of,
 )
-from sweeper.core.measurement import Failure
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.errors import NothingFeasibleError
 from sweeper.sweep.budget import union_seconds
@@ -29,8 +24,8 @@ from sweeper.sweep.phases.confirm import confirm, confirm_in_a_hurry
 from sweeper.sweep.phases.interference import check_interference
 from sweeper.sweep.phases.losses import measure_losses
 from sweeper.sweep.phases.preflight import preflight
-from sweeper.sweep.phases.rounds import run_seconds
 from sweeper.sweep.phases.search import Search
+from sweeper.sweep.phases.traces import is_traced, trace_seconds, write_traces
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.journal import CONFIRM, EARLY, Entry
 from sweeper.sweep.store.load import enter_trials
@@ -63,9 +58,9 @@ def run_phases(context: SweepContext) -> None:
         if context.stopping.asked:
             journal.stop(result)
             return
-        if _is_traced(context):
+        if is_traced(context.spec):
             try:
-                _trace(context, trials, [BASELINE, result.confirmation.winner])
+                write_traces(context, trials, [BASELINE, result.confirmation.winner])
             except StopAskedError:
                 # The result is complete without traces.
                 trials.jobs.cancel()
@@ -99,9 +94,8 @@ def _up_to_the_search(context: SweepContext, trials: TrialRunner, unfinished: Un
         origin = f"entry {number} of the space's `also_try`"
         _reference(trials, number, "reference", config, origin, unfinished)
     spec, passed = preflight(context, trials, spec)
-    if _is_traced(context):
-        # The traces come last, and neither the search nor the confirmation may take their time.
-        trials.budget.charge(_trace_seconds(context, trials))
+    # The traces come last, and neither the search nor the confirmation may take their time.
+    trials.budget.charge(trace_seconds(context.spec, trials.table))
     searched = [entry for number, entry in unfinished.items() if number >= len(references)]
     return Search(context, trials, spec, passed, searched).run()
 
@@ -133,36 +127,3 @@ def _baseline(context: SweepContext, trials: TrialRunner, unfinished: Unfinished
         context.observer.line(
             f"Outside its folder, the script {', '.join(found.outside)}. Every trial does the same."
         )
-
-
-def _is_traced(context: SweepContext) -> bool:
-    return bool(context.spec.measure.trace and context.spec.pipeline)
-
-
-def _trace_seconds(context: SweepContext, trials: TrialRunner) -> float:
-    """Returns about how many seconds the traces of the baseline and of a winner take."""
-    measured = trials.table.records[BASELINE].measurement
-    return 2 * run_seconds(measured, context.spec) if measured is not None else 0.0
-
-
-def _trace(context: SweepContext, trials: TrialRunner, numbers: Sequence[int | None]) -> None:
-    """Writes a profiler trace of some steps to the folder of each trial in `numbers`."""
-    trials.progress.begin("tracing")
-    journal, warmup = context.journal, context.spec.measure.warmup_cap_seconds
-    for number in numbers:
-        record = trials.table.records.get(number) if number is not None else None
-        if record is None:
-            continue
-        job = dataclasses.replace(
-            trials.job("trace", record.config.on_one_device()),
-            runner=TRACE_RUNNER,
-            trace=str(journal.trial_folder(record.number).resolve() / TRACE),
-            plan=MeasurePlan(repeats=0, warmup_cap_seconds=warmup),
-        )
-        folder = journal.setup_folder(f"trace-{record.number}")
-        outcome = trials.run(folder, job)
-        if (folder / TRACE).exists():
-            # A remote worker has only the job's folder.
-            (folder / TRACE).replace(job.trace)
-        if isinstance(outcome, Failure):
-            context.observer.line(f"No trace of {context.name(record)} ({outcome.kind}: {outcome.message}).")

@@ -43,8 +43,9 @@ _ENV = {
 
 
 def preload() -> None:
-    """Imports MLflow, which takes more than a second; meant for a background thread."""
+    """Imports MLflow and its database store, which takes seconds; meant for a background thread."""
     client_class()
+    import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 
 
 def client_class() -> type[MlflowClient]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from typing import Any
 
@@ -50,7 +51,8 @@ def run(job: Job, progress: Progress) -> Report:
         loader.start()
         progress.stage("warmup")
         with contextlib.closing(Group.start(1, lambda own, orders: None)) as alone:
-            Timing(stepper, loader, alone).warm_up(job.plan.warmup_cap_seconds)
+            # The steps need not be steady: the profiler changes their speed anyway.
+            Timing(stepper, loader, alone).warm_up(job.plan.warmup_cap_seconds, screen_above=math.inf)
         progress.stage("trace")
         with profile(activities=activities) as found:
             # The first step is distorted by the profiler.

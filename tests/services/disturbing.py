@@ -102,6 +102,7 @@ def _survived(sweep: Sweep, disturb: Callable[[Sweep], None]) -> Survived:
     wait_for(lambda: any(each["busy"] for each in sweep.workers()), 30, lambda: "no worker is busy")
     disturb(sweep)
     sweep.wait_for(sweep.trials // 2, 240, supervisor)
+    wait_for(lambda: not sweep.has_last_attempts(), 60, lambda: "a trial was lost twice, and still runs")
     sweep.kill(supervisor)
     sweep.finish(sweep.start(), 300)
     seconds = time.monotonic() - began

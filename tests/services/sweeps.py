@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from services.processes import wait_for
+from sweeper.core.retries import MAX_ATTEMPTS
 
 REPOSITORY = Path(__file__).parents[2]
 NAME = "afar"
@@ -158,6 +159,9 @@ class Sweep:
         found = []
         for folder in sorted(self.home.glob("trials/*")):
             outcome = json.loads((folder / "outcome.json").read_text())
+            if outcome["type"] != "measurement":
+                # A trial that was lost has no place.
+                continue
             place = json.loads((folder / "place.json").read_text())
             ended = outcome["finished_at"]
             # Nodes of Ray's on one machine have all of its devices: their workers tell them apart.
@@ -168,6 +172,14 @@ class Sweep:
     def retried(self) -> int:
         """Counts the attempts that were lost and run again."""
         return sum(json.loads(path.read_text())["attempt"] for path in self.home.glob("trials/*/config.json"))
+
+    def has_last_attempts(self) -> bool:
+        """Returns whether a trial runs that would fail if it were lost once more."""
+        return any(
+            json.loads(path.read_text())["attempt"] + 1 >= MAX_ATTEMPTS
+            for path in self.home.glob("trials/*/config.json")
+            if not (path.parent / "outcome.json").exists()
+        )
 
     def _numbers(self) -> Iterator[str]:
         numbers = sorted(int(path.name) for path in self.home.glob("trials/[0-9]*"))

@@ -11,14 +11,13 @@ from sweeper.analysis.confirmation import MIN_ROUNDS
 from sweeper.analysis.finalists import finalists
 from sweeper.core.measurement import FailureKind
 from sweeper.core.record import BASELINE, TrialRecord
-from sweeper.spec import SweepSpec
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.early_rounds import early_rounds
 from sweeper.sweep.phases.idle_values import without_idle
-from sweeper.sweep.phases.kept_processes import WINDOWS, keeps_processes
 from sweeper.sweep.phases.ladder import ladder
-from sweeper.sweep.phases.losses import losses_over_seeds, num_seeds
-from sweeper.sweep.phases.rounds import AMONG, END_SECONDS, Rounds, run_seconds
+from sweeper.sweep.phases.losses import losses_over_seeds
+from sweeper.sweep.phases.reserve import confirm_seconds, loss_seconds
+from sweeper.sweep.phases.rounds import AMONG, Rounds
 from sweeper.sweep.phases.to_loss import to_loss
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.journal import CONFIRM
@@ -28,9 +27,6 @@ from sweeper.system.files import make_folder
 
 HURRY_SECONDS = 18.0
 HURRY_WINDOW_SECONDS = 0.5
-LATER = 1.25
-"""Factor by which rounds may take longer than the trials of the same configurations: a host is not always as
-fast."""
 
 
 def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
@@ -56,7 +52,7 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
     among = [each.number for each in chosen] if is_fixed else ()
     window, wanted = spec.measure.window_seconds, spec.confirm.rounds
     rounds = Rounds(context, trials, CONFIRM, window, wanted, among, early_rounds(context.journal))
-    rounds.run([record.number for record in chosen], _loss_seconds(trials, spec, chosen[0]))
+    rounds.run([record.number for record in chosen], loss_seconds(trials, spec, chosen[0]))
     rounds.record()
     if context.stopping.asked:
         # The sweep must end within seconds.
@@ -100,31 +96,6 @@ def _begun(
     # Earlier versions wrote only the number of candidates, and only if not all took part.
     number = first.get("among")
     return chosen[:number] if isinstance(number, int) else chosen
-
-
-def confirm_seconds(context: SweepContext, trials: TrialRunner, candidates: Sequence[TrialRecord]) -> float:
-    """Returns how many seconds the fewest rounds that can confirm `candidates` may take."""
-    spec = context.spec
-    runs = (trials.table.records[BASELINE], *candidates)
-    one_round = sum(run_seconds(each.measurement, spec) for each in runs if each.measurement)
-    if not spec.command and keeps_processes(context, runs, spec.measure.window_seconds):
-        # Each process measures several windows.
-        one_round += len(runs) * (WINDOWS - 1) * spec.measure.window_seconds
-    return _loss_seconds(trials, spec, candidates[0]) + LATER * MIN_ROUNDS * one_round
-
-
-def _loss_seconds(trials: TrialRunner, spec: SweepSpec, record: TrialRecord) -> float:
-    """Returns about how many seconds the losses of a winner over the baseline's seeds take."""
-    table, measured = trials.table, record.measurement
-    has_limit = table.quality_samples and any(each.metric == "val_loss" for each in table.limits())
-    if measured is None or not has_limit:
-        return 0.0
-    seconds = record.quality.seconds if record.quality is not None else 0.0
-    if spec.command:
-        # A script trains until it has seen the samples.
-        seconds = table.quality_samples / measured.throughput
-    one = measured.startup_seconds + seconds + END_SECONDS
-    return one * (num_seeds(spec, table) - 1)
 
 
 def confirm_in_a_hurry(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:

@@ -9,7 +9,8 @@ from sweeper.analysis.rounds import Round
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import BASELINE
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.phases.rounds import Rounds, run_seconds
+from sweeper.sweep.phases.reserve import run_seconds
+from sweeper.sweep.phases.rounds import Rounds
 from sweeper.sweep.store.journal import EARLY, Journal
 from sweeper.sweep.trial_runner import TrialRunner
 

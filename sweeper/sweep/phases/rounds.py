@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 import time
 from collections.abc import Collection, Sequence
@@ -23,7 +24,6 @@ from sweeper.analysis.rounds import Round
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import Failure, Measurement
 from sweeper.core.record import BASELINE, TrialRecord
-from sweeper.spec import SweepSpec
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, keeps_processes, kept_round
 from sweeper.sweep.stopping import StopAskedError
@@ -31,11 +31,11 @@ from sweeper.sweep.store.machine_record import MachineRecord
 from sweeper.sweep.store.result import ConfirmationResult
 from sweeper.sweep.trial_runner import TrialRunner
 
-QUICK_WARMUP_SECONDS = 5.0
+MIN_WARMUP_SECONDS, MAX_WARMUP_SECONDS = 0.5, 5.0
+"""Limits of a process's warm-up in a round, after its first step. In between, it takes as long as the trial's
+did: anything longer is the noise of the host."""
 SLICE_SECONDS, SLICE_WARMUP_SECONDS = 0.6, 3.0
 """Seconds of a window of scripts that take turns, and of the warm-up before the first one."""
-END_SECONDS = 0.5
-"""Seconds from the last window of a process to the start of the next process."""
 AMONG = "candidates"
 """Parameter of a confirmation's jobs: the numbers of all candidates."""
 MAX_ROUNDS = 4
@@ -44,12 +44,12 @@ MAX_ROUNDS = 4
 Speeds = dict[int, Measurement]
 
 
-def run_seconds(measured: Measurement, spec: SweepSpec) -> float:
-    """Returns about how many seconds one process takes in a round."""
-    window, first = spec.measure.window_seconds, measured.first_step_seconds
-    # The first step compiles, and no cap cuts it.
-    warmup = first + min(QUICK_WARMUP_SECONDS, max(0.0, measured.warmup_seconds - first))
-    return measured.startup_seconds + warmup + window + END_SECONDS
+def warmup_seconds(measured: Measurement | None) -> float:
+    """Returns the longest warm-up of a trial's processes in a round, after their first step."""
+    if measured is None:
+        return MAX_WARMUP_SECONDS
+    took = measured.warmup_seconds - measured.first_step_seconds
+    return max(MIN_WARMUP_SECONDS, min(MAX_WARMUP_SECONDS, took))
 
 
 class Rounds:
@@ -178,7 +178,9 @@ class Rounds:
             window_seconds=min(SLICE_SECONDS, self._window_seconds) if is_in_turns else self._window_seconds,
             repeats=1,
             warmup_cap_seconds=min(
-                SLICE_WARMUP_SECONDS if is_in_turns else QUICK_WARMUP_SECONDS, measure.warmup_cap_seconds
+                SLICE_WARMUP_SECONDS if is_in_turns else math.inf,
+                measure.warmup_cap_seconds,
+                warmup_seconds(record.measurement),
             ),
             # Time to repeat the window once if it is disturbed.
             cap_seconds=1.5 * self._window_seconds,

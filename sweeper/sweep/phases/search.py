@@ -7,11 +7,10 @@ import itertools
 import time
 from collections.abc import Container, Iterable, Iterator
 
-from sweeper.analysis.confirmation import changes
 from sweeper.analysis.trial_table import TrialTable, is_passed_over
 from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.measurement import Failure, FailureKind
-from sweeper.core.record import BASELINE, SearchResult, TrialRecord
+from sweeper.core.record import SearchResult, TrialRecord
 from sweeper.core.samplers import AUTO, CLIMB
 from sweeper.errors import EnvironmentStopError
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
@@ -22,17 +21,16 @@ from sweeper.spec.space import acts
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.job_runner import TICK_SECONDS
 from sweeper.sweep.memory_limit import Capacity
-from sweeper.sweep.phases.confirm import confirm_seconds
 from sweeper.sweep.phases.early_rounds import EarlyRounds
 from sweeper.sweep.phases.failing_values import FAILURES, Choice, FailingValues, without_numbers
 from sweeper.sweep.phases.idle_values import Idle, idle_values
 from sweeper.sweep.phases.refused_values import RefusedValues
+from sweeper.sweep.phases.reserve import seconds_after_search
 from sweeper.sweep.setup import Machine, left_line
 from sweeper.sweep.store.journal import CONFIRM, Entry
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.failpoints import failpoint
 
-CONFIRM_SHARE, MAX_CONFIRM_SHARE, MAX_LADDER_SHARE, MAX_HALVES_SHARE = 0.2, 0.5, 0.6, 0.45
 SIZES_SHARE = 0.1
 """Share of the sweep's time that trials at other sizes of the model or the data may take: none can win."""
 SLACK = 0.1
@@ -192,7 +190,7 @@ class Search:
         left = self._last_gain()
         risk = self._risk() if left is not None else None
         if left is not None and risk is None:
-            return f"the expected gain was at most {100 * left:.2g}% after {table.num_searched} trials"
+            return f"the expected gain was at most {100 * left:.2g}% after {self._num_trials()}"
         number = table.last + 1
         start = self._next_start()
         if start is not None:
@@ -206,7 +204,7 @@ class Search:
         try:
             params, why = self._searcher.ask(number, self._taken)
         except SpaceExhaustedError as error:
-            return f"{error} after {table.num_searched} trials"
+            return f"{error} after {self._num_trials()}"
         failpoint("asked")
         config = self._spec.config(params)
         params = {**self._decided(), **params}
@@ -246,25 +244,24 @@ class Search:
             )
 
     def _why_enough(self) -> str:
-        budget, search = self._trials.budget, self._spec.search
+        trials, search = self._trials, self._spec.search
         count = self._table.num_searched
         if count >= search.trials:
-            return f"all {count} trials are done"
-        left = budget.seconds_left
-        if left is not None and self._spec.confirm.rounds:
-            total = (search.minutes or 0.0) * 60
-            most = MAX_LADDER_SHARE if self._spec.confirm.ladder else MAX_CONFIRM_SHARE
-            if Halves.suits(self._spec):
-                # With too few trials, no change's effect is known, so the search gets more of the time.
-                most = MAX_HALVES_SHARE
-            left -= max(CONFIRM_SHARE * total, min(most * total, self._confirm_seconds()))
+            return f"all {self._num_trials()} are done"
+        left = trials.budget.seconds_left
+        if left is not None:
+            left -= seconds_after_search(self._context, trials, self._spec)
         # A sweep cut off during confirmation must not go on searching in the time that was never charged.
-        least = SLACK * 60 * (search.minutes or 0.0) if self._has_confirmed else budget.usual_seconds
+        least = SLACK * 60 * (search.minutes or 0.0) if self._has_confirmed else trials.budget.usual_seconds
         if left is not None and left < least:
-            return f"the time is up after {count} trials"
+            return f"the time is up after {self._num_trials()}"
         if search.patience is not None and self._is_no_better(search.patience):
             return f"{search.patience} trials in a row were no better"
         return ""
+
+    def _num_trials(self) -> str:
+        count = self._table.num_searched
+        return f"{count} trial{'s' if count != 1 else ''}"
 
     def _limit_sizes(self) -> None:
         """Drops the starts at other sizes once another one would take more than their share of the time."""
@@ -302,24 +299,6 @@ class Search:
         worth = [gain * chance for gain, chance in zip(gains, chances, strict=True)]
         most = max(worth, default=0.0)
         return refused[worth.index(most)] if most > regret else None
-
-    def _confirm_seconds(self) -> float:
-        """Returns about how many seconds the shortest useful confirmation of the best trial so far takes."""
-        best = self._table.best()
-        if best is None:
-            return 0.0
-        number, seconds = 1, 0.0
-        if Halves.suits(self._spec):
-            # The promising changes run together first, then twice the fewest rounds of that and the baseline.
-            number, seconds = 3, self._trials.budget.usual_seconds
-        elif self._spec.confirm.ladder:
-            # The best also runs without each of its changes; trials that the search lacks run first.
-            usual = self._table.records[BASELINE].config.flatten()
-            rest = [best.config.replace({name: usual[name]}) for name in changes(best.config, usual)]
-            known = {each.config.key() for each in self._table.finished()}
-            number += len(rest)
-            seconds = self._trials.budget.usual_seconds * sum(each.key() not in known for each in rest)
-        return seconds + confirm_seconds(self._context, self._trials, [best] * number)
 
     def _is_no_better(self, patience: int) -> bool:
         """Returns whether the last `patience` searched trials that ended were no better.
