@@ -1,0 +1,88 @@
+"""Estimates how long the confirmation takes, so that the search leaves time for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sweeper.analysis.confirmation import MIN_ROUNDS, changes
+from sweeper.core.measurement import Measurement
+from sweeper.core.record import BASELINE, TrialRecord
+from sweeper.search.halves import Halves
+from sweeper.spec import SweepSpec
+from sweeper.sweep.context import SweepContext
+from sweeper.sweep.phases.kept_processes import WINDOWS, keeps_processes
+from sweeper.sweep.phases.losses import num_seeds
+from sweeper.sweep.phases.rounds import warmup_seconds
+from sweeper.sweep.trial_runner import TrialRunner
+
+CONFIRM_SHARE, MAX_CONFIRM_SHARE, MAX_LADDER_SHARE, MAX_HALVES_SHARE = 0.2, 0.5, 0.6, 0.45
+"""Shares of the sweep's time that the search leaves at least, and at most."""
+END_SECONDS = 0.5
+"""Seconds from the last window of a process to the start of the next process."""
+
+
+def seconds_after_search(context: SweepContext, trials: TrialRunner, spec: SweepSpec) -> float:
+    """Returns the seconds that a search with a time limit leaves for the confirmation.
+
+    Args:
+        spec: The specification with the space that is searched.
+    """
+    if not spec.confirm.rounds:
+        return 0.0
+    total = (spec.search.minutes or 0.0) * 60
+    most = MAX_LADDER_SHARE if spec.confirm.ladder else MAX_CONFIRM_SHARE
+    if Halves.suits(spec):
+        # With too few trials, no change's effect is known, so the search gets more of the time.
+        most = MAX_HALVES_SHARE
+    return max(CONFIRM_SHARE * total, min(most * total, _shortest_seconds(context, trials, spec)))
+
+
+def _shortest_seconds(context: SweepContext, trials: TrialRunner, spec: SweepSpec) -> float:
+    """Returns about how many seconds the shortest useful confirmation of the best trial so far takes."""
+    table, usual_seconds = trials.table, trials.budget.usual_seconds
+    best = table.best()
+    if best is None:
+        return 0.0
+    number, seconds = 1, 0.0
+    if Halves.suits(spec):
+        # The promising changes run together first, then twice the fewest rounds of that and the baseline.
+        number, seconds = 3, usual_seconds
+    elif spec.confirm.ladder:
+        # The best also runs without each of its changes; trials that the search lacks run first.
+        usual = table.records[BASELINE].config.flatten()
+        rest = [best.config.replace({name: usual[name]}) for name in changes(best.config, usual)]
+        known = {each.config.key() for each in table.finished()}
+        number += len(rest)
+        seconds = usual_seconds * sum(each.key() not in known for each in rest)
+    return seconds + confirm_seconds(context, trials, [best] * number)
+
+
+def confirm_seconds(context: SweepContext, trials: TrialRunner, candidates: Sequence[TrialRecord]) -> float:
+    """Returns about how many seconds the fewest rounds of `candidates` and the winner's losses take."""
+    spec = context.spec
+    runs = [*candidates, trials.table.records[BASELINE]]
+    one_round = sum(run_seconds(each.measurement, spec) for each in runs if each.measurement)
+    if not spec.command and keeps_processes(context, runs, spec.measure.window_seconds):
+        # Each process measures several windows.
+        one_round += len(runs) * (WINDOWS - 1) * spec.measure.window_seconds
+    return loss_seconds(trials, spec, candidates[0]) + MIN_ROUNDS * one_round
+
+
+def run_seconds(measured: Measurement, spec: SweepSpec) -> float:
+    """Returns about how many seconds one process takes in a round."""
+    start = measured.startup_seconds + measured.first_step_seconds + warmup_seconds(measured)
+    return start + spec.measure.window_seconds + END_SECONDS
+
+
+def loss_seconds(trials: TrialRunner, spec: SweepSpec, winner: TrialRecord) -> float:
+    """Returns about how many seconds the losses of a winner over the baseline's seeds take."""
+    table, measured = trials.table, winner.measurement
+    has_limit = table.quality_samples and any(each.metric == "val_loss" for each in table.limits())
+    if measured is None or not has_limit:
+        return 0.0
+    seconds = winner.quality.seconds if winner.quality is not None else 0.0
+    if spec.command:
+        # A script trains until it has seen the samples.
+        seconds = table.quality_samples / measured.throughput
+    one = measured.startup_seconds + seconds + END_SECONDS
+    return one * (num_seeds(spec, table) - 1)
