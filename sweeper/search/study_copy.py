@@ -9,10 +9,9 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import optuna
-import sqlalchemy
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial
 
@@ -23,6 +22,10 @@ from sweeper.search.study_file import NUMBER, as_trial
 from sweeper.spec import SweepSpec
 from sweeper.system.environment import secrets
 from sweeper.system.secrets import struck
+
+if TYPE_CHECKING:
+    # It takes a quarter of a second to import, and only a copied study needs it.
+    import sqlalchemy
 
 RETRY_SECONDS = 2.0
 MAX_SECONDS = 30.0
@@ -174,12 +177,14 @@ def compare_study(url: str, name: str, results: Mapping[int, SearchResult]) -> t
         UserError: The driver for this kind of server is not installed.
         StorageError: The study cannot be read.
     """
+    from sqlalchemy.exc import SQLAlchemyError
+
     lacking, extra, found = [], [], dict[int | None, FrozenTrial]()
     try:
         with _connected(with_driver(url)) as storage:
             names = {study.study_name: study._study_id for study in storage.get_all_studies()}
             trials = storage.get_all_trials(names[name], deepcopy=False) if name in names else []
-    except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError, RuntimeError) as error:
+    except (SQLAlchemyError, optuna.exceptions.OptunaError, RuntimeError) as error:
         raise StorageError(
             f"the study cannot be read ({_said(error)}). Nothing was changed. Try again later."
         ) from error
@@ -246,6 +251,8 @@ def _connects_no_more(engine: sqlalchemy.Engine) -> None:
 
     Otherwise Optuna would repeat an insert whose commit was not acknowledged, and store it twice.
     """
+    from sqlalchemy import event
+
     lost: list[BaseException] = []
 
     def note(context: sqlalchemy.ExceptionContext) -> None:
@@ -256,8 +263,8 @@ def _connects_no_more(engine: sqlalchemy.Engine) -> None:
         if lost:
             raise ConnectionError("the connection was lost") from lost[0]
 
-    sqlalchemy.event.listen(engine, "handle_error", note)
-    sqlalchemy.event.listen(engine, "do_connect", refuse)
+    event.listen(engine, "handle_error", note)
+    event.listen(engine, "do_connect", refuse)
 
 
 def _said(error: BaseException) -> str:

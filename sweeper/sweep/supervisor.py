@@ -33,6 +33,9 @@ from sweeper.sweep.store.result import SweepResult
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.failpoints import failpoint
 
+REPORT_SECONDS = 2.0
+"""Seconds from the last trace to the end of `sweeper run`, in which the report is drawn."""
+
 Unfinished = Mapping[int, Entry]
 """Trials that were begun and have no final outcome, by number."""
 
@@ -94,8 +97,8 @@ def _up_to_the_search(context: SweepContext, trials: TrialRunner, unfinished: Un
         origin = f"entry {number} of the space's `also_try`"
         _reference(trials, number, "reference", config, origin, unfinished)
     spec, passed = preflight(context, trials, spec)
-    # The traces come last, and neither the search nor the confirmation may take their time.
-    trials.budget.charge(trace_seconds(context.spec, trials.table))
+    # These come last, and neither the search nor the confirmation may take their time.
+    trials.budget.charge(trace_seconds(context.spec, trials.table) + REPORT_SECONDS)
     searched = [entry for number, entry in unfinished.items() if number >= len(references)]
     return Search(context, trials, spec, passed, searched).run()
 

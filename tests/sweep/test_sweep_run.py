@@ -81,7 +81,7 @@ def test_a_reference_inside_the_space_is_told_and_not_asked_again(bench):
     trials = list(Journal(folder_of(bench)).trials())
     assert [entry.job.config.batch_size for entry in trials] == [64, 128]
     assert trials[0].result is not None
-    assert result_of(bench)["reason"] == "the space is exhausted after 1 trials"
+    assert result_of(bench)["reason"] == "the space is exhausted after 1 trial"
 
 
 def test_a_space_of_four_gives_four_trials(bench):
@@ -240,7 +240,7 @@ def test_what_the_device_cannot_do_leaves_the_space_with_a_line_each(bench):
     assert bench.jobs("reference")[0].config.loader.num_workers == 8
 
 
-@pytest.mark.parametrize(("rounds", "ran", "trials"), [(0, 0, 10), (1, 2, 7)])
+@pytest.mark.parametrize(("rounds", "ran", "trials"), [(0, 0, 10), (1, 2, 8)])
 def test_minutes_end_the_search_and_leave_a_fifth_for_confirmation(bench, monkeypatch, rounds, ran, trials):
     """120 s, of which confirmation keeps 24, and every trial takes 10 by this clock."""
 

@@ -236,7 +236,7 @@ def test_patience_ends_the_search(bench):
 
 @pytest.mark.parametrize(("trace", "searched"), [(True, 0), (False, 20)])
 def test_the_search_leaves_time_for_the_traces(bench, trace, searched):
-    # Each trace is expected to take three seconds.
+    # Each trace is expected to take one and a half seconds.
     bench.run(
         spec_of(
             search={"trials": 20, "minutes": 0.1},

@@ -1,0 +1,42 @@
+"""The time that a search leaves for what follows it, and that the rounds then take."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from replays import spec_of, throughput
+
+from sweeper.core.config import TrialConfig
+from sweeper.core.measurement import Measurement
+from sweeper.sweep.phases.reserve import run_seconds
+from sweeper.testing.noop import synthetic
+
+START = {"startup_seconds": 0.25, "first_step_seconds": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("warmup", "expected"), [(0.5, 3.75), (1.75, 4.5), (9.5, 8.25)], ids=["short", "usual", "long"]
+)
+def test_a_process_takes_its_start_its_warm_up_a_window_and_its_end(warmup, expected):
+    """The warm-up counts from the first step, for half a second at least and five at most."""
+    found = dataclasses.replace(synthetic(100.0), warmup_seconds=warmup, **START)
+    assert run_seconds(found, spec_of(measure={"window_seconds": 2.0})) == pytest.approx(expected)
+
+
+def test_a_round_warms_up_as_long_as_its_trial_did(bench):
+    def answer(config: TrialConfig) -> Measurement:
+        warmup = {"rows": 9.5, "workers": 0.5, "resident": 1.75}[config.loader.kind]
+        return dataclasses.replace(synthetic(throughput(config)), warmup_seconds=warmup, **START)
+
+    bench.run(spec_of(confirm={"rounds": 3, "top": 1}), answer)
+    caps = {(job.config.loader.kind, job.plan.warmup_cap_seconds) for job in bench.jobs("confirm")}
+    assert caps == {("rows", 5.0), ("resident", 1.25)}
+
+
+def test_a_round_warms_up_no_longer_than_the_settings_allow(bench):
+    def answer(config: TrialConfig) -> Measurement:
+        return dataclasses.replace(synthetic(throughput(config)), warmup_seconds=4.0)
+
+    bench.run(spec_of(confirm={"rounds": 3, "top": 1}, measure={"warmup_cap_seconds": 1.5}), answer)
+    assert {job.plan.warmup_cap_seconds for job in bench.jobs("confirm")} == {1.5}
