@@ -419,7 +419,8 @@ def _ends(name: str, most: float) -> Iterator[Figure]:
                 command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL
             ).check_returncode()
             seconds.append(time.monotonic() - began)
-            result = Journal(Path(folder) / "mlruns" / "sweeps" / name).result()
+            (sweep,) = (Path(folder) / "mlruns" / "sweeps").iterdir()
+            result = Journal(sweep).result()
             assert result is not None
             winner = result.confirmation.winner
             (ratio,) = [each for each in result.confirmation.ratios if each.number == winner]
