@@ -11,11 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.job import (
-    PREPARE_RUNNER,
-    PROBE_RUNNER,
-    seconds_of,
-)
+from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, seconds_of
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.errors import NothingFeasibleError
 from sweeper.sweep.budget import union_seconds

@@ -247,7 +247,7 @@ class Search:
         trials, search = self._trials, self._spec.search
         count = self._table.num_searched
         if count >= search.trials:
-            return f"all {self._num_trials()} are done"
+            return f"all {count} trials are done" if count != 1 else "its only trial is done"
         left = trials.budget.seconds_left
         if left is not None:
             left -= seconds_after_search(self._context, trials, self._spec)
