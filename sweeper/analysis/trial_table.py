@@ -200,6 +200,26 @@ class TrialTable:
         theirs = base.baseline.metric("throughput") if base else None
         return mine / theirs if mine is not None and theirs else None
 
+    def restart_seconds(self, record: TrialRecord) -> float:
+        """Returns about how long a measured trial takes to start again, in seconds, its first step included.
+
+        A trial that compiled finds its code in the cache then: its first step takes about as long as the
+        slowest one of the trials with the same compile settings that found theirs.
+        """
+        measured = record.measurement
+        assert measured is not None
+        first = measured.first_step_seconds
+        if measured.compile_cache == "cold":
+            cached = [
+                each.measurement.first_step_seconds
+                for each in self.records.values()
+                if each.config.compile == record.config.compile
+                and each.measurement is not None
+                and each.measurement.compile_cache == "warm"
+            ]
+            first = min(first, max(cached, default=first))
+        return measured.startup_seconds + first
+
     def best(self, like: TrialConfig | None = None) -> TrialRecord | None:
         """Returns the fastest feasible trial with a measured loss, among those of the same work.
 

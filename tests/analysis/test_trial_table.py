@@ -9,7 +9,7 @@ import pytest
 from replays import spec_of
 
 from sweeper.analysis.judge import objective_values
-from sweeper.analysis.trial_table import _Extremes, is_passed_over
+from sweeper.analysis.trial_table import TrialTable, _Extremes, is_passed_over
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind, Quality
 from sweeper.core.record import TrialRecord
@@ -65,3 +65,25 @@ def test_only_what_is_expected_not_to_fit_was_passed_over():
     for kind, passed_over in kinds.items():
         record = dataclasses.replace(drawn(random.Random(0), 1), outcome=Failure(kind=kind, message=""))
         assert is_passed_over(record) == passed_over
+
+
+def test_a_start_of_what_has_compiled_takes_as_long_as_that_of_cached_code():
+    """The slowest start from the cache counts, of the same compile settings."""
+    table = TrialTable(spec_of())
+    ways = [
+        ("default", 8.0, "cold"),
+        ("default", 2.0, "warm"),
+        ("default", 3.0, "warm"),
+        ("max-autotune", 60.0, "cold"),
+        ("eager", 4.0, ""),
+    ]
+    for number, (mode, first, cache) in enumerate(ways):
+        outcome = dataclasses.replace(
+            synthetic(100.0), startup_seconds=1.0, first_step_seconds=first, compile_cache=cache
+        )
+        config = TrialConfig().replace({"compile.mode": mode})
+        table.enter(
+            TrialRecord(number=number, uid=str(number), stage="search", config=config, outcome=outcome)
+        )
+    seconds = [table.restart_seconds(record) for record in table.records.values()]
+    assert seconds == [4.0, 3.0, 4.0, 61.0, 5.0]

@@ -51,8 +51,7 @@ class EarlyRounds:
         best, baseline = table.best(), table.records[BASELINE]
         if best is None or best.number == BASELINE or not (best.measurement and baseline.measurement):
             return
-        pair = (baseline.measurement, best.measurement)
-        if sum(run_seconds(each, spec) for each in pair) > MAX_SHARE * total:
+        if sum(run_seconds(table, each, spec) for each in (baseline, best)) > MAX_SHARE * total:
             return
         rounds = Rounds(self._context, self._trials, EARLY, spec.measure.window_seconds, 1)
         self._next, index = self._next + 1, self._next

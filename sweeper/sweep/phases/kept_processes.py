@@ -1,9 +1,9 @@
 """Runs a confirmation round with processes that stay: each starts once and measures windows on request.
 
-It is for candidates that are expensive to start (long compilation), where a fresh process for every window
-would spend most of its time starting. It is also for scripts, which are stopped between their windows: the
-speed of a host changes within seconds, and alternating windows see the same changes. The process stays the
-unit of repetition.
+It is for candidates that are expensive to start even if their compiled code is cached: a fresh process for
+every window would spend most of its time starting. It is also for scripts, which are stopped between their
+windows: the speed of a host changes within seconds, and alternating windows see the same changes. The process
+stays the unit of repetition.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.job import OUTCOME, Job, read_outcome
 from sweeper.core.launchers import traits
 from sweeper.core.measurement import Measurement
@@ -41,33 +42,40 @@ MAX_STEP_SECONDS = 0.1
 """Longest step of a script that takes turns: a step that a stop interrupts is lost."""
 
 
-def keeps_processes(context: SweepContext, records: Sequence[TrialRecord], window_seconds: float) -> bool:
-    """Returns whether the processes of a round stay: slow to start, or scripts that can take turns."""
+def keeps_processes(
+    context: SweepContext, table: TrialTable, records: Sequence[TrialRecord], window_seconds: float
+) -> bool:
+    """Returns whether the processes of a round stay: slow to start again, or scripts that can take turns."""
     spec, devices = context.spec, context.machine.devices
     if not traits(spec.execution.launcher).keeps_processes:
         return False
     if spec.command:
         return can_take_turns(records)
-    memory_gib = min(each.memory_gib for each in devices)
-    if not is_expensive(records, window_seconds, memory_gib):
+    measured = [record for record in records if record.measurement is not None]
+    slowest = max((table.restart_seconds(record) for record in measured), default=0.0)
+    if not is_expensive(slowest, window_seconds):
         return False
-    return not any(is_exclusive(each.uuid) for each in devices)
+    memory_gib = min(each.memory_gib for each in devices)
+    return fit(measured, memory_gib) and not any(is_exclusive(each.uuid) for each in devices)
 
 
-def is_expensive(records: Sequence[TrialRecord], window_seconds: float, memory_gib: float) -> bool:
-    """Returns whether the start-up is long enough to keep processes, and all fit into memory together.
+def is_expensive(restart_seconds: float, window_seconds: float) -> bool:
+    """Returns whether a start is so long that processes are kept."""
+    return restart_seconds > max(EXPENSIVE_SECONDS, EXPENSIVE * window_seconds)
+
+
+def fit(records: Sequence[TrialRecord], memory_gib: float) -> bool:
+    """Returns whether trials of a pipeline fit into memory together.
 
     Args:
         memory_gib: The device's memory in GiB; 0 if unknown.
     """
     measured = [record.measurement for record in records if record.measurement is not None]
-    least = max(EXPENSIVE_SECONDS, EXPENSIVE * window_seconds)
-    expensive = any(m.startup_seconds + m.first_step_seconds > least for m in measured)
-    taken = sum(m.gpu_mem_peak_gib or 0.0 for m in measured)
-    fit = not memory_gib or taken <= MEMORY_SHARE * memory_gib
+    on_device = sum(m.gpu_mem_peak_gib or 0.0 for m in measured)
     # Loader workers share most of their memory with the training process, so only that one counts.
     on_host = sum(m.host_mem_peak_gib or 0.0 for m in measured)
-    return expensive and fit and on_host <= MEMORY_SHARE * _available_gib()
+    fits_device = not memory_gib or on_device <= MEMORY_SHARE * memory_gib
+    return fits_device and on_host <= MEMORY_SHARE * _available_gib()
 
 
 def can_take_turns(records: Sequence[TrialRecord]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sweeper.analysis.confirmation import MIN_ROUNDS, changes
-from sweeper.core.measurement import Measurement
+from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.search.halves import Halves
 from sweeper.spec import SweepSpec
@@ -60,17 +60,20 @@ def _shortest_seconds(context: SweepContext, trials: TrialRunner, spec: SweepSpe
 def confirm_seconds(context: SweepContext, trials: TrialRunner, candidates: Sequence[TrialRecord]) -> float:
     """Returns about how many seconds the fewest rounds of `candidates` and the winner's losses take."""
     spec = context.spec
-    runs = [*candidates, trials.table.records[BASELINE]]
-    one_round = sum(run_seconds(each.measurement, spec) for each in runs if each.measurement)
-    if not spec.command and keeps_processes(context, runs, spec.measure.window_seconds):
+    table = trials.table
+    runs = [*candidates, table.records[BASELINE]]
+    one_round = sum(run_seconds(table, each, spec) for each in runs)
+    if not spec.command and keeps_processes(context, table, runs, spec.measure.window_seconds):
         # Each process measures several windows.
         one_round += len(runs) * (WINDOWS - 1) * spec.measure.window_seconds
     return loss_seconds(trials, spec, candidates[0]) + MIN_ROUNDS * one_round
 
 
-def run_seconds(measured: Measurement, spec: SweepSpec) -> float:
-    """Returns about how many seconds one process takes in a round."""
-    start = measured.startup_seconds + measured.first_step_seconds + warmup_seconds(measured)
+def run_seconds(table: TrialTable, record: TrialRecord, spec: SweepSpec) -> float:
+    """Returns about how many seconds one process of a trial takes in a round; 0 if it was not measured."""
+    if record.measurement is None:
+        return 0.0
+    start = table.restart_seconds(record) + warmup_seconds(record.measurement)
     return start + spec.measure.window_seconds + END_SECONDS
 
 

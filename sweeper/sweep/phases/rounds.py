@@ -110,7 +110,7 @@ class Rounds:
         precision = spec.confirm.precision
         self._numbers = [BASELINE, *numbers]
         records = [trials.table.records[number] for number in self._numbers]
-        self._kept = keeps_processes(self._context, records, self._window_seconds)
+        self._kept = keeps_processes(self._context, trials.table, records, self._window_seconds)
         if self._kept and not spec.command:
             self._wanted = max(MIN_PROCESSES, self._wanted // 2)
         among, longest = list(numbers), 0.0

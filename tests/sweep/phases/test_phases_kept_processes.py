@@ -17,7 +17,7 @@ from sweeper.core.job import read_job
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
 from sweeper.core.record import TrialRecord
 from sweeper.sweep.phases import kept_processes
-from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, WINDOWS, can_take_turns, is_expensive
+from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, WINDOWS, can_take_turns, fit, is_expensive
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
 from sweeper.system.files import write_atomic
@@ -43,24 +43,24 @@ def record(startup: float, first: float, peak: float | None = None) -> TrialReco
 
 
 def test_processes_are_kept_where_a_start_takes_much_longer_than_a_window():
-    assert not is_expensive([record(0.5, 0.4)], 0.1, 0.0)
-    assert not is_expensive([record(2.0, 2.5)], 1.0, 0.0)
-    assert is_expensive([record(0.1, 0.1), record(1.0, 20.0)], 1.0, 0.0)
-    assert not is_expensive([record(1.0, 20.0)], 10.0, 0.0)
+    assert not is_expensive(0.9, 0.1)
+    assert not is_expensive(4.5, 1.0)
+    assert is_expensive(21.0, 1.0)
+    assert not is_expensive(21.0, 10.0)
 
 
 def test_and_where_all_of_them_fit_onto_the_device_at_once():
     dear = [record(1.0, 20.0, 10.0), record(1.0, 20.0, 5.0)]
-    assert is_expensive(dear, 1.0, 24.0)
-    assert not is_expensive(dear, 1.0, 16.0)
+    assert fit(dear, 24.0)
+    assert not fit(dear, 16.0)
 
 
 def test_and_where_all_of_them_fit_into_the_memory_of_the_machine():
     """The winner of a CPU sweep is compared with three others, which are all there at once."""
     dear = record(1.0, 20.0)
     large = dataclasses.replace(dear.outcome, host_mem_peak_gib=psutil.virtual_memory().total / 2**30 / 2)
-    assert is_expensive([dear, dear], 1.0, 0.0)
-    assert not is_expensive([dataclasses.replace(dear, outcome=large)] * 2, 1.0, 0.0)
+    assert fit([dear, dear], 0.0)
+    assert not fit([dataclasses.replace(dear, outcome=large)] * 2, 0.0)
 
 
 def test_scripts_take_turns_where_a_stop_ends_their_work():
@@ -109,8 +109,8 @@ class TurnTaking(ReplayLauncher):
         together: How many kept jobs were under way at most.
     """
 
-    def __init__(self) -> None:
-        super().__init__(lambda config: dataclasses.replace(surface(config), first_step_seconds=60.0))
+    def __init__(self, first=lambda config: {"first_step_seconds": 60.0}) -> None:
+        super().__init__(lambda config: dataclasses.replace(surface(config), **first(config)))
         self._pool._max_workers = 16
         self.order: list[tuple[int, int]] = []
         self.together = self._now = 0
@@ -155,6 +155,25 @@ def test_a_sweep_whose_start_is_dear_keeps_its_processes(bench: Bench):
     for start in range(0, len(first), 3):
         assert len(set(first[start : start + 3])) == 3
     assert len({tuple(first[start : start + 3]) for start in range(0, len(first), 3)}) > 1
+
+
+@pytest.mark.parametrize(("cached", "kept"), [(1.0, False), (30.0, True)])
+def test_a_start_that_only_compiled_once_is_not_dear(bench: Bench, attentive, cached: float, kept: bool):
+    """Every trial but the first of its settings found its code in the cache, and so do the rounds."""
+    seen: set[int] = set()
+
+    def first(config: TrialConfig) -> dict[str, object]:
+        if config.batch_size in seen:
+            return {"first_step_seconds": cached, "compile_cache": "warm"}
+        seen.add(config.batch_size)
+        return {"first_step_seconds": 60.0, "compile_cache": "cold"}
+
+    launcher = TurnTaking(first)
+    spec = spec_of(confirm={"rounds": 4, "top": 2})
+    run_sweep(bench.home, spec, NullTracker(), bench.watcher, launch=lambda folder: launcher)
+    entries = [read_job(entry.folder) for entry in Journal(bench.home / "sweeps" / "toy").rounds("confirm")]
+    assert entries
+    assert {bool(job.turns) for job in entries} == {kept}
 
 
 @pytest.mark.usefixtures("attentive")

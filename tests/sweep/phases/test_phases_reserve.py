@@ -7,8 +7,10 @@ import dataclasses
 import pytest
 from replays import spec_of, throughput
 
+from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement
+from sweeper.core.record import TrialRecord
 from sweeper.sweep.phases.reserve import run_seconds
 from sweeper.testing.noop import synthetic
 
@@ -21,7 +23,9 @@ START = {"startup_seconds": 0.25, "first_step_seconds": 0.5}
 def test_a_process_takes_its_start_its_warm_up_a_window_and_its_end(warmup, expected):
     """The warm-up counts from the first step, for half a second at least and five at most."""
     found = dataclasses.replace(synthetic(100.0), warmup_seconds=warmup, **START)
-    assert run_seconds(found, spec_of(measure={"window_seconds": 2.0})) == pytest.approx(expected)
+    record = TrialRecord(number=0, uid="", stage="search", config=TrialConfig(), outcome=found)
+    spec = spec_of(measure={"window_seconds": 2.0})
+    assert run_seconds(TrialTable(spec), record, spec) == pytest.approx(expected)
 
 
 def test_a_round_warms_up_as_long_as_its_trial_did(bench):
