@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -100,7 +100,7 @@ def decision(summary: Summary) -> list[str]:
     )
     if best is None or ratio is None:
         return [
-            f"{summary.name}: {_undecided(found)}; {summary.reason}.",
+            f"{summary.name}: {_undecided(found, summary.counts)}; {summary.reason}.",
             *stopped,
             *why_lines(found),
         ]
@@ -174,8 +174,8 @@ def _prices(summary: Summary, best: Side, base: Side) -> str:
     return f"; {cost:,.3g} instead of {before:,.3g} at {summary.price_per_hour:g} per hour"
 
 
-def _undecided(found: Decision) -> str:
-    """Returns why there is no confirmed winner."""
+def _undecided(found: Decision, counts: Mapping[str, int]) -> str:
+    """Returns why there is no confirmed winner; `counts` are trials by outcome."""
     assert found.baseline is not None
     if found.best is not None:
         return f"{found.best.name} is {times(found.speedup)} your baseline in a single trial, unconfirmed"
@@ -192,6 +192,8 @@ def _undecided(found: Decision) -> str:
             f"95% interval is {interval(tried.low, tried.high)} after {len(tried.rounds)} rounds. More"
             " (`confirm.rounds`) or a quieter machine (`sweeper doctor`) would settle it"
         )
+    if not counts:
+        return f"no trial was compared with your baseline ({_pace(found.baseline)})"
     return f"nothing is better than your baseline ({_pace(found.baseline)})"
 
 

@@ -185,6 +185,15 @@ def test_a_sweep_without_a_winner_says_so(cli, tmp_path, monkeypatch):
     assert json.loads(cli("show", "toy", "--home", "home", "--json")[1])["winner"] is None
 
 
+def test_a_sweep_whose_time_is_up_before_its_first_trial_does_not_compare(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "toy_pipeline.py").write_text(PIPELINE)
+    Bench(tmp_path / "home").run(spec_of(search={"minutes": 1e-6}, also_try=[]))
+    out = cli("show", "toy", "--home", "home")[1]
+    assert "toy: no trial was compared with your baseline" in out
+    assert "the time is up after 0 trials" in out
+
+
 def test_a_confirmation_that_decides_nothing_says_what_it_knows(cli, tmp_path, monkeypatch):
     """Faster in the search, and in the rounds now faster, now slower."""
     from sweeper.testing.noop import synthetic
