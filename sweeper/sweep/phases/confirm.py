@@ -154,6 +154,11 @@ def _unfit(context: SweepContext, trials: TrialRunner, rounds: Rounds) -> set[in
             )
             unfit.add(winner)
             continue
+        if failure is not None:
+            context.observer.line(
+                f"The loss of {context.name(record)} is that of fewer seeds than your baseline's"
+                f" ({failure.kind}: {failure.message})."
+            )
         mean = statistics.fmean(losses) if losses else 0.0
         exceeded = next((each for each in limits if losses and each.violation(mean) > 0), None)
         if exceeded is None:

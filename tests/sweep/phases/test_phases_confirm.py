@@ -135,6 +135,24 @@ def test_a_winner_that_diverges_with_another_seed_is_passed_over(bench):
     assert any("ruled out: with another seed, the loss is not" in line for line in bench.watcher.lines)
 
 
+def test_a_seed_whose_loss_is_not_known_is_named(bench):
+    """The machine, not the configuration, may be why it took too long, so it may still win."""
+
+    class Slow(ReplayLauncher):
+        def _answer(self, job):
+            if job.runner == QUALITY_RUNNER and job.config.batch_size == 512 and job.config.seed == 1:
+                return Failure(kind=FailureKind.TIMEOUT, message="it took longer than 600 s")
+            return super()._answer(job)
+
+    spec = spec_of(space=BATCHES, search={"trials": 3})
+    run_sweep(bench.home, spec, NullTracker(), bench.watcher, launch=lambda folder: Slow(surface))
+    summary = summarise(load_sweep(journal_of(bench)))
+    assert summary.winner is not None
+    assert summary.winner.config.batch_size == 512
+    (line,) = (line for line in bench.watcher.lines if line.startswith("The loss of "))
+    assert line.endswith("fewer seeds than your baseline's (timeout: it took longer than 600 s).")
+
+
 # -- Ctrl-C ---------------------------------------------------------------------------------------------
 
 
