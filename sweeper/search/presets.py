@@ -47,6 +47,9 @@ _VARIANTS: Sequence[tuple[str, float, Mapping[str, Sequence[Scalar]]]] = (
 )
 """Starts: a description, the place in the batch size's range (0: smallest, 1: largest), unusual values."""
 
+_LATE = _VARIANTS[-1]
+"""The start that is rarely near the best; it is for spaces in which the climb ends in a local optimum."""
+
 THREADS = "device.cpu_threads"
 
 MAX_SINGLE_CHANGES = 10
@@ -80,10 +83,11 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Parameters to begin with, and why."""
+    """Parameters to begin with, and why; late ones are tried before the search ends."""
 
     params: dict[str, Scalar]
     why: str
+    is_late: bool = False
 
 
 def presets(spec: SweepSpec, hints: Hints | None = None) -> list[Start]:
@@ -91,20 +95,21 @@ def presets(spec: SweepSpec, hints: Hints | None = None) -> list[Start]:
     hints = hints or Hints()
     found: dict[str, Start] = {}
 
-    def add(params: dict[str, Scalar], why: str) -> None:
-        found.setdefault(spec.config(params).key(), Start(params, why))
+    def add(params: dict[str, Scalar], why: str, *, is_late: bool = False) -> None:
+        found.setdefault(spec.config(params).key(), Start(params, why, is_late))
 
     if spec.confirm.ladder:
         for params, said in (*_larger_batches(spec), *_single_changes(spec)):
             add(params, said)
         return list(found.values())
-    for index, (why, share, other) in enumerate(_VARIANTS):
+    for index, variant in enumerate(_VARIANTS):
+        why, share, other = variant
         if index == 1:
             # It is not known what is usually fast for a script, so each of its flags is tried alone.
             for params, said in _single_changes(spec):
                 add(params, said)
         batch = {"batch_size": _at(spec.space["batch_size"], share)} if "batch_size" in spec.space else {}
-        add(*_filled(spec, {**_USUAL, **other}, batch, hints, why))
+        add(*_filled(spec, {**_USUAL, **other}, batch, hints, why), is_late=variant is _LATE)
     guided = _guided(spec, hints)
     if guided is not None:
         add(*guided)
@@ -195,6 +200,16 @@ def _guided(spec: SweepSpec, hints: Hints) -> tuple[dict[str, Scalar], str] | No
     said = ", ".join(f"{name} {value}" for name, value in fixed.items())
     data = f" and {size.title}" if size.title else ""
     return _filled(spec, _USUAL, fixed, hints, f"the guides' values for {preset.title}{data}: {said}")
+
+
+def usual_size(spec: SweepSpec) -> dict[str, Scalar]:
+    """Returns the baseline's values of the parameters that change the work, as far as the space has them."""
+    own = spec.baseline_config().work()
+    return {
+        name: parameter.like(own[name])
+        for name, parameter in spec.space.items()
+        if name.partition(".")[0] in OPEN_SECTIONS and name in own and parameter.contains(own[name])
+    }
 
 
 def _other_sizes(spec: SweepSpec) -> list[dict[str, Scalar]]:

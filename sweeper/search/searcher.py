@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import random
 import warnings
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from sweeper.search.climb import Asked, Climb
 from sweeper.search.distributions import combinations, distributions_of, drawn
 from sweeper.search.halves import Halves
 from sweeper.search.history import RUNNING, History, Past
-from sweeper.search.presets import Hints, Start, presets
+from sweeper.search.presets import Hints, Start, presets, usual_size
 from sweeper.search.prior import Prior
 from sweeper.search.sampler_process import Helper
 from sweeper.search.samplers import make, mixed
@@ -31,6 +32,8 @@ from sweeper.spec.space import same
 
 REPEATS_BEFORE_LISTING = 4
 SOBOL_POINTS = 2
+SMALL_GAIN = 0.01
+"""Expected gain of the climb at which a search without `search.regret` looks elsewhere."""
 LISTED_AT_MOST = 50_000
 DRAWN_AT_MOST = 5_000
 DRAWN_BEFORE_LISTING = 100
@@ -72,7 +75,8 @@ class Searcher:
         self._spec = spec
         self._distributions = distributions_of(spec)
         starts = presets(spec, hints) if spec.search.sampler == AUTO else []
-        self._starts = {spec.config(each.params).key(): each for each in starts}
+        self._late = [each for each in starts if each.is_late and len(spec.objectives) == 1]
+        self._starts = {spec.config(each.params).key(): each for each in starts if each not in self._late}
         self._halves = Halves(spec) if Halves.suits(spec) else None
         guess = hints if hints is not None and self._halves is None else Hints()
         self._prior = Prior.of(guess.past, spec, guess.baseline)
@@ -99,7 +103,8 @@ class Searcher:
         """
         if self._climb is None or self._next_start(taken) is not None:
             return None
-        return self._climb.expected_gain(taken)
+        gain = self._climb.expected_gain(taken)
+        return None if self._next_elsewhere(gain, taken) is not None else gain
 
     def gains_of(self, configs: Sequence[TrialConfig]) -> list[float]:
         """Returns each configuration's expected gain over the best, as the logarithm of a ratio."""
@@ -131,6 +136,7 @@ class Searcher:
             self._next_of_halves(taken)
             or self._next_start(taken)
             or self._next_stack(taken)
+            or self._next_late(taken)
             or self._next_climb(number, taken)
             or self._next_suggested(number, taken)
             or _Next(self._untried(number, taken), "drawn from the untried configurations")
@@ -233,6 +239,33 @@ class Searcher:
         asked = self._climb.stacked(taken)
         return _Next(*asked) if asked is not None else None
 
+    def _next_late(self, taken: Container[str]) -> _Next | None:
+        """Returns a configuration elsewhere once the climb has nothing left that is worth a trial."""
+        if self._climb is None:
+            return None
+        return self._next_elsewhere(self._climb.expected_gain(taken), taken)
+
+    def _next_elsewhere(self, gain: float | None, taken: Container[str]) -> _Next | None:
+        """Returns the first late start or Sobol point that was not asked for yet, if `gain` is small.
+
+        The climb may be in a local optimum. An earlier sweep shows better where to look.
+        """
+        regret, prior = self._spec.search.regret, self._prior
+        least = SMALL_GAIN if regret is None else regret
+        if self._spec.search.sampler != AUTO or gain is None or gain > least or (prior and prior.holds):
+            return None
+        return next((each for key, each in self._elsewhere.items() if key not in taken), None)
+
+    @functools.cached_property
+    def _elsewhere(self) -> Mapping[str, _Next]:
+        """The late starts and the Sobol points, by key, at the size that can win."""
+        found = [_Next(each.params, f"start: {each.why}") for each in self._late]
+        size = usual_size(self._spec)
+        for index in range(SOBOL_POINTS):
+            if (point := self._ask_here(SOBOL, index, ())) is not None:
+                found.append(_Next({**point.params, **size}, point.why))
+        return {self._spec.config(each.params).key(): each for each in found}
+
     def _next_climb(self, number: int, taken: Container[str]) -> _Next | None:
         """Returns a neighbour of the best so far, if the sampler climbs and one is left."""
         if self._sampler() != CLIMB or self._climb is None:
@@ -253,9 +286,9 @@ class Searcher:
         name = self._spec.search.sampler
         if name != AUTO:
             return name
-        if self._prior is not None and self._prior.holds:
-            return CLIMB
-        return SOBOL if self._num_results < len(self._starts) + SOBOL_POINTS else CLIMB
+        # The late starts include points of SOBOL, but with several objectives there is no climb to end.
+        is_early = self._num_results < len(self._starts) + SOBOL_POINTS
+        return SOBOL if self._climb is None and is_early else CLIMB
 
     def _ask_here(self, name: str, number: int, taken: Container[str]) -> _Next | None:
         """Asks the sampler `name` in this process, a few times if it repeats itself."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,8 @@ def test_what_is_measured_otherwise_is_forgotten(tmp_path: Path):
     (first, _), *misled = asked(tmp_path, earlier(lambda config: 1.0 + 9 * (config == slow)), 5)
     assert first == slow
     cold = asked(tmp_path / "cold", None, 5)
-    starts = [why for _, why in cold if why.startswith("start: ")]
+    starts = list(itertools.takewhile(lambda why: why.startswith("start: "), (why for _, why in cold)))
+    assert starts
     assert [why for _, why in misled][: len(starts)] == starts
 
 

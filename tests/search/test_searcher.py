@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib.util
+import math
 import os
 from pathlib import Path
 
@@ -335,10 +336,66 @@ def test_cmaes_needs_its_package_and_says_so(tmp_path):
 def test_auto_begins_with_what_usually_is_fast_and_then_climbs(tmp_path):
     search = Search(tmp_path, spec_of(search={"trials": 40}))
     asked = search.run(*range(1, 21))
-    starts = [start.params for start in presets(search.spec)]
+    starts = [start.params for start in presets(search.spec) if not start.is_late]
     assert asked[: len(starts)] == starts
     best = {"batch_size": 1024, "loader.kind": "resident", "precision.amp": "bf16"}
     assert any(best.items() <= params.items() for params in asked)
+
+
+def ended(folder: Path, spec: SweepSpec, speed) -> list[tuple[dict, str]]:
+    """What a search asks for until it expects to gain no more than its regret, and why."""
+    searcher, taken, asked = Searcher(folder / "study.log", spec, {}), set(), []
+    for number in range(1, 200):
+        gain = searcher.expected_gain(taken)
+        if gain is not None and gain <= spec.search.regret:
+            return asked
+        params, why = searcher.ask(number, taken)
+        taken.add(spec.config(params).key())
+        asked.append((params, why))
+        searcher.tell(number, SearchResult(params=params, values=(speed(params),), constraints={}))
+    raise AssertionError("it does not end")
+
+
+TWO_PEAKS = {
+    "batch_size": {"type": "int", "low": 16, "high": 65536, "log": True},
+    "precision.amp": {"type": "categorical", "choices": ["fp32", "bf16"]},
+    "model.hidden_size": {"type": "categorical", "choices": [64, 128]},
+}
+SIZED = {"batch_size": 64, "model.hidden_size": 64}
+
+
+def test_a_search_looks_elsewhere_before_it_ends_and_not_before(tmp_path):
+    """Late starts and Sobol points cost a trial each, and are rarely near the best."""
+    spec = spec_of(space=TWO_PEAKS, baseline=SIZED, also_try=[], search={"trials": 200, "regret": 0.01})
+    asked = ended(tmp_path, spec, lambda params: 100.0 + (params["precision.amp"] == "bf16"))
+    whys = [why.partition(":")[0] for _, why in asked]
+    climbed = [place for place, why in enumerate(whys) if why.startswith("one step")]
+    elsewhere = [
+        place
+        for place, (_, why) in enumerate(asked)
+        if why in ("start: full precision with a small batch", "spread over the space (Sobol)")
+    ]
+    assert len(elsewhere) == 3
+    assert climbed[0] < elsewhere[0]
+    # Nothing is gained there, so the search ends soon.
+    assert elsewhere[-1] >= len(asked) - 3
+    # Another size cannot win.
+    assert {asked[place][0]["model.hidden_size"] for place in elsewhere} == {64}
+
+
+def test_what_is_found_elsewhere_is_climbed_from(tmp_path):
+    """Full precision is fastest with a small batch, which no single step from the usual starts shows."""
+
+    def speed(params: dict) -> float:
+        batch = math.log2(params["batch_size"])
+        if params["precision.amp"] == "fp32":
+            return 900.0 - 100 * abs(batch - 5) if batch < 8 else 1.0
+        return 300.0 - 20 * abs(batch - 12)
+
+    spec = spec_of(space=TWO_PEAKS, baseline=SIZED, also_try=[], search={"trials": 200, "regret": 0.01})
+    best = max((params for params, _ in ended(tmp_path, spec, speed)), key=speed)
+    assert best["precision.amp"] == "fp32"
+    assert best["batch_size"] < 64
 
 
 def test_where_there_is_nothing_to_climb_the_reason_names_who_suggested(tmp_path):
