@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sweeper.core.registry import Registry
 
 AUTO, CLIMB, SOBOL = "auto", "climb", "qmc"
-"""AUTO and its parts: it tries the usual starts, then some points of SOBOL, then those of CLIMB."""
+"""AUTO and its parts: it tries the usual starts, then those of CLIMB, and some of SOBOL before it ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
