@@ -77,6 +77,7 @@ class Searcher:
         starts = presets(spec, hints) if spec.search.sampler == AUTO else []
         self._late = [each for each in starts if each.is_late and len(spec.objectives) == 1]
         self._starts = {spec.config(each.params).key(): each for each in starts if each not in self._late}
+        self._has_looked = False
         self._halves = Halves(spec) if Halves.suits(spec) else None
         guess = hints if hints is not None and self._halves is None else Hints()
         self._prior = Prior.of(guess.past, spec, guess.baseline)
@@ -241,7 +242,7 @@ class Searcher:
 
     def _next_late(self, taken: Container[str]) -> _Next | None:
         """Returns a configuration elsewhere once the climb has nothing left that is worth a trial."""
-        if self._climb is None:
+        if self._climb is None or self._has_looked:
             return None
         return self._next_elsewhere(self._climb.expected_gain(taken), taken)
 
@@ -254,7 +255,9 @@ class Searcher:
         least = SMALL_GAIN if regret is None else regret
         if self._spec.search.sampler != AUTO or gain is None or gain > least or (prior and prior.holds):
             return None
-        return next((each for key, each in self._elsewhere.items() if key not in taken), None)
+        found = next((each for key, each in self._elsewhere.items() if key not in taken), None)
+        self._has_looked = found is None
+        return found
 
     @functools.cached_property
     def _elsewhere(self) -> Mapping[str, _Next]:
