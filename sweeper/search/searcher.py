@@ -249,7 +249,7 @@ class Searcher:
     def _next_elsewhere(self, gain: float | None, taken: Container[str]) -> _Next | None:
         """Returns the first late start or Sobol point that was not asked for yet, if `gain` is small.
 
-        The climb may be in a local optimum. An earlier sweep shows better where to look.
+        The climb may be in a local optimum. If an earlier sweep guides the search, it knows better.
         """
         regret, prior = self._spec.search.regret, self._prior
         least = SMALL_GAIN if regret is None else regret

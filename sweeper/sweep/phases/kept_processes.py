@@ -51,12 +51,11 @@ def keeps_processes(
         return False
     if spec.command:
         return can_take_turns(records)
-    measured = [record for record in records if record.measurement is not None]
-    slowest = max((table.restart_seconds(record) for record in measured), default=0.0)
-    if not is_expensive(slowest, window_seconds):
+    starts = (table.restart_seconds(record) for record in records if record.measurement is not None)
+    if not is_expensive(max(starts, default=0.0), window_seconds):
         return False
     memory_gib = min(each.memory_gib for each in devices)
-    return fit(measured, memory_gib) and not any(is_exclusive(each.uuid) for each in devices)
+    return fit(records, memory_gib) and not any(is_exclusive(each.uuid) for each in devices)
 
 
 def is_expensive(restart_seconds: float, window_seconds: float) -> bool:

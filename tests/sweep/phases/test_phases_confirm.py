@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -119,36 +120,34 @@ def test_a_winner_whose_loss_holds_for_one_seed_only_is_passed_over(bench):
     assert any("is ruled out: its loss over 3 seeds is 1.667" in line for line in bench.watcher.lines)
 
 
-def test_a_winner_that_diverges_with_another_seed_is_passed_over(bench):
-    class Diverging(ReplayLauncher):
+def winning_batch(bench: Bench, failure: Failure, seeds: Collection[int]) -> int:
+    """The winner's batch size, if the loss of the fastest one ends with `failure` for some seeds."""
+
+    class Failing(ReplayLauncher):
         def _answer(self, job):
             config = job.config
-            if job.runner == QUALITY_RUNNER and config.batch_size == 512 and config.seed:
-                return Failure(kind=FailureKind.NON_FINITE, message="the loss is not finite")
+            if job.runner == QUALITY_RUNNER and config.batch_size == 512 and config.seed in seeds:
+                return failure
             return super()._answer(job)
 
     spec = spec_of(space=BATCHES, search={"trials": 3})
-    run_sweep(bench.home, spec, NullTracker(), bench.watcher, launch=lambda folder: Diverging(surface))
+    run_sweep(bench.home, spec, NullTracker(), bench.watcher, launch=lambda folder: Failing(surface))
     summary = summarise(load_sweep(journal_of(bench)))
     assert summary.winner is not None
-    assert summary.winner.config.batch_size == 256
+    return summary.winner.config.batch_size
+
+
+def test_a_winner_that_diverges_with_another_seed_is_passed_over(bench):
+    diverged = Failure(kind=FailureKind.NON_FINITE, message="the loss is not finite")
+    assert winning_batch(bench, diverged, {1, 2}) == 256
     assert any("ruled out: with another seed, the loss is not" in line for line in bench.watcher.lines)
 
 
 def test_a_seed_whose_loss_is_not_known_is_named(bench):
     """The machine, not the configuration, may be why it took too long, so it may still win."""
 
-    class Slow(ReplayLauncher):
-        def _answer(self, job):
-            if job.runner == QUALITY_RUNNER and job.config.batch_size == 512 and job.config.seed == 1:
-                return Failure(kind=FailureKind.TIMEOUT, message="it took longer than 600 s")
-            return super()._answer(job)
-
-    spec = spec_of(space=BATCHES, search={"trials": 3})
-    run_sweep(bench.home, spec, NullTracker(), bench.watcher, launch=lambda folder: Slow(surface))
-    summary = summarise(load_sweep(journal_of(bench)))
-    assert summary.winner is not None
-    assert summary.winner.config.batch_size == 512
+    slow = Failure(kind=FailureKind.TIMEOUT, message="it took longer than 600 s")
+    assert winning_batch(bench, slow, {1}) == 512
     (line,) = (line for line in bench.watcher.lines if line.startswith("The loss of "))
     assert line.endswith("fewer seeds than your baseline's (timeout: it took longer than 600 s).")
 
