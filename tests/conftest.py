@@ -2,6 +2,8 @@
 
 import gc
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,20 @@ def _serves(folder: Path) -> bool:
         return False
     has_room = found.f_bavail * found.f_frsize >= ROOM_BYTES
     return has_room and not found.f_flag & os.ST_NOEXEC and os.access(folder, os.W_OK)
+
+
+SCRIPTS = {"inject", "interventions", "judging", "patching", "scaffold", "script", "tuning", "untouched"}
+"""Folders of tests that run scripts. In shared memory, where every script may write, none is guarded."""
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A folder of the test's own; on a disk if it may run scripts."""
+    if SCRIPTS.isdisjoint(request.path.parts) or not tmp_path.is_relative_to(MEMORY):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="sweeper-test-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def pytest_collection_finish() -> None:

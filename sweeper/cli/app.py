@@ -18,6 +18,7 @@ from typer.main import get_command
 
 from sweeper._version import __version__
 from sweeper.cli import signals
+from sweeper.cli.options import with_paths
 from sweeper.errors import EnvironmentStopError, SweeperError, UserError
 
 INTERRUPTED = 130
@@ -59,6 +60,10 @@ class Commands(TyperGroup):
         """Registers only the names; typer suggests the nearest one for a typo."""
         super().__init__(**options)
         self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the options of the program itself; returns the remaining words."""
+        return list(super().parse_args(ctx, with_paths(args)))
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Returns the names, in the order of the table."""

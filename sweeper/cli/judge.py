@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from sweeper.analysis.formatting import interval
-from sweeper.cli.options import Json
+from sweeper.cli.options import Json, Unprotected
 from sweeper.cli.screen import LiveScreen, console, prose
 from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
@@ -61,6 +61,7 @@ def judge(
         Required | None,
         typer.Option("--require", help="Exit with 1 unless this holds and the new version trains the same."),
     ] = None,
+    unprotected: Unprotected = None,
     as_json: Json = False,
 ) -> None:
     """Judge a change to a training script: is it faster, and does it train the same?

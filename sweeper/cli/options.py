@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from sweeper.core.script import UNPROTECTED
 from sweeper.errors import UserError
 
 MAX_SHOWN = 80
@@ -51,6 +52,40 @@ def _space(given: Path) -> Path:
     return space_file(str(given))
 
 
+def leave_unprotected(paths: list[str] | None) -> list[str] | None:
+    """Lets the scripts of this command write to some places of the user's.
+
+    Raises:
+        UserError: One does not exist.
+    """
+    for path in paths or ():
+        if not Path(path).exists():
+            raise UserError(f"`--unprotected` must be a file or a folder, but {path!r} does not exist.")
+    if paths:
+        os.environ[UNPROTECTED] = "\n".join(map(os.path.abspath, paths))
+    return paths
+
+
+def with_paths(words: list[str]) -> list[str]:
+    """Returns a command line in which `--unprotected` without a path is of the current folder."""
+    ours = words[: words.index("--")] if "--" in words else words
+    complete = []
+    for word, following in zip(ours, [*ours[1:], "-"], strict=True):
+        complete.append(word)
+        if word == "--unprotected" and following.startswith("-"):
+            complete.append(".")
+    return [*complete, *words[len(ours) :]]
+
+
+Unprotected = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--unprotected",
+        metavar="[PATH]",
+        help="Let the script write there; without a path, run it in this folder itself. May be repeated.",
+        callback=leave_unprotected,
+    ),
+]
 Home = Annotated[
     Path,
     typer.Option("--home", envvar="SWEEPER_HOME", help="State folder.", show_default=True, callback=_folder),

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from sweeper.analysis.bottleneck import verdict_of
 from sweeper.cli.export import export_command
-from sweeper.cli.options import DEFAULT_HOME, Home, Uri, home_option
+from sweeper.cli.options import DEFAULT_HOME, Home, Unprotected, Uri, home_option
 from sweeper.cli.run import run_spec
 from sweeper.cli.screen import LiveScreen, console, prose, rate
 from sweeper.cli.tune_view import ladder_lines, names
@@ -96,6 +96,7 @@ def tune(
         str | None, typer.Option("--name", help="Name of the sweep. Default: tune-SCRIPT.")
     ] = None,
     new: Annotated[bool, typer.Option("--new", help="Start over, under a new name.")] = False,
+    unprotected: Unprotected = None,
     home: Home = DEFAULT_HOME,
     uri: Uri = None,
 ) -> None:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from sweeper.analysis.formatting import seconds
 from sweeper.analysis.trial_card import card
-from sweeper.cli.options import Json
+from sweeper.cli.options import Json, Unprotected, leave_unprotected
 from sweeper.cli.screen import LiveScreen, console, prose, rate
 from sweeper.core.codec import encode
 from sweeper.core.measurement import Measurement, Window
@@ -41,10 +41,9 @@ def watch(
     ],
     in_place: Annotated[
         bool,
-        typer.Option(
-            "--in-place", help="Run it in this folder, not in a mirror, without taking its steps apart."
-        ),
+        typer.Option("--in-place", hidden=True),
     ] = False,
+    unprotected: Unprotected = None,
     as_json: Json = False,
 ) -> None:
     """Watch an unmodified training script: its speed, the parts of a step, and what limits it.
@@ -58,6 +57,12 @@ def watch(
 
     Example: sweeper watch -- python train.py --epochs 3
     """
+    if in_place:
+        renamed = "`--in-place` is now called `--unprotected`."
+        if not sys.stdin.isatty():
+            raise UserError(renamed)
+        print(renamed, file=sys.stderr)
+        leave_unprotected(["."])
     if reason := leads_elsewhere(command):
         raise UserError(f"`sweeper watch` runs the command twice, but {reason}.")
     out = console()
@@ -68,7 +73,7 @@ def watch(
     with tempfile.NamedTemporaryFile("w", prefix="sweeper-watch-", suffix=".log", delete=False) as log:
         try:
             with screen, contextlib.redirect_stdout(log):
-                found = watch_script(command, Path.cwd(), progress, in_place=in_place)
+                found = watch_script(command, Path.cwd(), progress)
         except TrialFailedError as error:
             out.print(Text(f"{error.kind}: {error}"), soft_wrap=True)
             last = Path(log.name).read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]

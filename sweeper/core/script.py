@@ -12,6 +12,9 @@ from sweeper.core.template import names_in, render
 FOLDER = "trial.folder"
 """A name that templates may use besides the parameters: the folder of the trial's own files."""
 
+UNPROTECTED = "SWEEPER_UNPROTECTED"
+"""Environment variable with places of the user's that scripts may write to, a line each."""
+
 RETAIN = {"MALLOC_MMAP_MAX_": 0, "MALLOC_TRIM_THRESHOLD_": 2**31 - 1, "MALLOC_TOP_PAD_": 2**26}
 """Environment variables that make the C library keep freed memory for the next step (mallopt(3))."""
 
@@ -44,6 +47,7 @@ class Script:
         folder: The folder in which the user started it; paths are relative to it.
         workdir: Whether each trial works in a mirror of `folder` whose large files are links, in a
             full copy, or `here`, in `folder` itself.
+        unprotected: Files and folders of the user's that it may write to, by path from `folder`.
         stop: Whether it is asked to stop once it is measured, or runs to completion.
         keep: Whether the files it wrote are kept.
         watch: Whether torch reports its steps from inside its processes (`sweeper.inject`).
@@ -62,6 +66,7 @@ class Script:
     env: Mapping[str, str] = field(default_factory=dict)
     folder: str = "."
     workdir: Literal["link", "copy", "here"] = "link"
+    unprotected: tuple[str, ...] = ()
     stop: Literal["when_measured", "at_end"] = "when_measured"
     keep: bool = False
     watch: bool = True

@@ -11,6 +11,7 @@ import psutil
 
 from sweeper.core.loaders import RESIDENT
 from sweeper.doctor.finding import Check, Look, State, judged
+from sweeper.script.sandbox import why_unguarded
 from sweeper.system.cpu import control_groups, cpu_limits, usable_cpus
 
 MIB, GIB = 2**20, 2**30
@@ -34,8 +35,22 @@ def looks() -> Sequence[Look]:
         ("memory", _memory),
         ("swap", lambda: swap(psutil.swap_memory().used, pressure("memory"))),
         ("shared memory", _shared_memory),
+        ("scripts", lambda: scripts(why_unguarded(Path.cwd()))),
         ("open files", lambda: open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))),
     )
+
+
+def scripts(problem: str) -> Check:
+    """Returns a check of what keeps scripts from changing the user's files.
+
+    Args:
+        problem: Why they are not guarded; empty if they are.
+    """
+    if not problem:
+        text = "scripts run under guard: they read your files, and what they write goes to a scratch folder"
+        return Check("scripts", State.OK, text)
+    remedy = "Their absolute paths lead to your own files: `sweeper watch` names those that they write"
+    return Check("scripts", State.WARN, f"scripts run in a copy of their folder: {problem}", remedy)
 
 
 def load(pressure_pct: float | None, load_1min: float, num_cores: int) -> Check:

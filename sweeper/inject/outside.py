@@ -12,6 +12,9 @@ from typing import Any
 SUBMITTERS = frozenset({"sbatch", "srun", "salloc", "qsub", "bsub", "kubectl", "ssh"})
 """Programs that start work elsewhere, where a sweep cannot end it."""
 
+WRITES = "writes to "
+"""Start of what is reported of a file."""
+
 MAX_REPORTS, MAX_CHARACTERS = 20, 300
 _WRITES = os.O_WRONLY | os.O_RDWR
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
@@ -102,7 +105,7 @@ class Outside:
         # Hidden files are caches and settings of libraries.
         if any(part.startswith(".") or part == "__pycache__" for part in path.split(os.sep)):
             return ""
-        return "writes to " + path
+        return WRITES + path
 
     def _looks_up(self, args: Any) -> str:
         host = str(os.fsdecode(args[0] or ""))

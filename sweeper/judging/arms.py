@@ -11,14 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.core.script import Script
 from sweeper.errors import UserError
-from sweeper.script.workspace import make
+from sweeper.script.mirror import make_mirror
+from sweeper.script.sandbox import INSTEAD_OF
 
 ABSENT, LINK, EXECUTABLE, SUBMODULE = "000000", "120000", "100755", "160000"
 """Modes of files, as git writes them."""
-INSTEAD_OF = "SWEEPER_INSTEAD_OF"
-"""Environment variable with a folder and its mirror, a line each (`sweeper/inject/site`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +78,7 @@ def since(revision: str, command: Sequence[str], folder: Path) -> Iterator[tuple
                 f"`--ref` compares files, but the submodule {path!r} is not at the commit it has in "
                 f"{revision!r}. Check that commit out first."
             )
-    with _mirror_of(root) as mirror:
+    with _mirror_of(root, [path for _, path in changed]) as mirror:
         # Files that the revision lacks go first: one may be where the revision has a folder, or inside a
         # folder where it has a file.
         for (mode, _), path in sorted(changed, key=lambda each: each[0][0] != ABSENT):
@@ -122,8 +120,9 @@ def patched(text: bytes, name: str, command: Sequence[str], folder: Path) -> Ite
         UserError: The patch does not apply.
     """
     root = root_of(folder)
-    with _mirror_of(root) as mirror:
-        for path in _paths(text, mirror):
+    paths = _paths(text, root)
+    with _mirror_of(root, paths) as mirror:
+        for path in paths:
             if (mirror / path).exists():
                 _detach(mirror / path, mirror, keep=True)
         done = subprocess.run(
@@ -154,8 +153,11 @@ def _mirrored(name: str, command: Sequence[str], folder: Path, root: Path, mirro
         if not path.is_absolute() or not path.is_file():
             return word
         path = path.resolve()
-        # A virtual environment in the repository is not mirrored.
-        if not path.is_relative_to(root) or not (mirror / path.relative_to(root)).exists():
+        if not path.is_relative_to(root):
+            return word
+        # What is the same in both versions, such as a virtual environment, is a link.
+        mirrored = (mirror / path.relative_to(root)).resolve()
+        if not mirrored.is_relative_to(mirror) or not mirrored.exists():
             return word
         return f"{option}{equals}{os.path.relpath(path, folder.resolve())}"
 
@@ -203,10 +205,10 @@ def _paths(patch: bytes, folder: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def _mirror_of(root: Path) -> Iterator[Path]:
-    """Yields a mirror of a folder: small files are copies, large ones and data are links."""
+def _mirror_of(root: Path, changed: Sequence[str]) -> Iterator[Path]:
+    """Yields a mirror of a folder, in which files are links but code and what is changed."""
     with tempfile.TemporaryDirectory(prefix="sweeper-judge-") as place:
-        mirror = make(Script(command=(), folder=str(root)), {}, Path(place) / "mirror").folder
+        mirror = make_mirror(root, Path(place) / "mirror", opened={root / path for path in changed}).folder
         # With it, the mirrors of trials link to what surrounds the folder, as they do in a repository.
         (mirror / ".git").mkdir(exist_ok=True)
         yield mirror.resolve()

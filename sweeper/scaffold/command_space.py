@@ -41,7 +41,7 @@ from sweeper.script.command_line import (
     readings,
 )
 from sweeper.script.first_look import FirstLook
-from sweeper.script.workspace import make
+from sweeper.script.sandbox import Sandbox, make_sandbox
 from sweeper.spec.rules import leads_elsewhere
 
 HELP_SECONDS = 20.0
@@ -130,25 +130,25 @@ def help_of(line: CommandLine) -> str:
     elif line.start[-2:-1] != ("-m",):
         return ""
     with (
-        suppress(OSError),
+        suppress(OSError, UserError),
         tempfile.TemporaryDirectory(prefix="sweeper-", ignore_cleanup_errors=True) as place,
     ):
-        return _help_in(make(Script(command=()), {}, Path(place) / "mirror").folder, line)
+        sandbox = make_sandbox(Script(command=()), {}, Path(place) / "mirror", Path(place))
+        try:
+            return _help_in(sandbox, line)
+        finally:
+            sandbox.close()
     return ""
 
 
-def _help_in(folder: Path, line: CommandLine) -> str:
-    program, *words = line.start
-    if "/" in program and not (folder / program).exists():
-        # For example, the python of a virtual environment, which a mirror leaves out.
-        program = os.path.abspath(program)
-    process = subprocess.Popen(
-        [program, *words, "--help"],
-        cwd=folder,
+def _help_in(sandbox: Sandbox, line: CommandLine) -> str:
+    environment = {**os.environ, **line.env, "COLUMNS": "200", "NO_COLOR": "1"}
+    process = sandbox.start(
+        [*sandbox.moved(line.start), "--help"],
+        {**environment, **sandbox.environment(environment)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, **line.env, "COLUMNS": "200", "NO_COLOR": "1"},
         start_new_session=True,
     )
     with process:

@@ -34,6 +34,7 @@ _OPTIONS = (
     ("files", "{config.yaml: {template: config.yaml.in}}", "written from templates before it starts"),
     ("env", "{OMP_NUM_THREADS: '4'}", "environment variables; they may have templates"),
     ("workdir", "link", "each trial gets links to this folder; copy: a full copy; here: the folder itself"),
+    ("unprotected", "[checkpoints]", "files and folders of yours that it may write to"),
     ("stop", "when_measured", "at_end: it runs until it ends, and its final loss counts"),
     ("samples_per_step", "64", "if it is not batch_size; factors work too: '{batch_size}*2'"),
     ("samples_per_epoch", "50000", "for output in seconds per epoch"),

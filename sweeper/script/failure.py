@@ -20,12 +20,15 @@ _OFFLINE = re.compile(r"HF_HUB_OFFLINE|OfflineMode|outgoing traffic has been dis
 _RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*")
 
 
-def explain(process: ScriptProcess, listener: Listener, source: str, oom_kills: int) -> NoReturn:
+def explain(
+    process: ScriptProcess, listener: Listener, source: str, oom_kills: int, refused: str = ""
+) -> NoReturn:
     """Raises the failure of a script that has exited.
 
     Args:
         source: Source that reports the baseline's speed.
         oom_kills: Number of processes that the kernel had killed for memory before the script started.
+        refused: What the script could not write, in words.
 
     Raises:
         TrialFailedError: It failed, or reported no speed.
@@ -48,6 +51,8 @@ def explain(process: ScriptProcess, listener: Listener, source: str, oom_kills: 
             ". A trial cannot reach the Hugging Face hub: run the script once outside of sweeper, so that"
             " its files are in the cache, or set `script: {env: {HF_HUB_OFFLINE: '0'}}`"
         )
+    if refused:
+        text += f". The script may not write to {refused} here; `--unprotected PATH` allows it"
     raise TrialFailedError(kind, text)
 
 

@@ -17,7 +17,7 @@ from sweeper.core.script import Script
 from sweeper.core.template import literal
 from sweeper.errors import UserError
 from sweeper.script.output import Listener
-from sweeper.script.start import started
+from sweeper.script.start import begun_again, started
 from sweeper.script.timeline import Stretch
 from sweeper.script.watch import job_outside_a_sweep
 
@@ -61,7 +61,7 @@ def look_at(command: Sequence[str], folder: Path, env: Mapping[str, str] | None 
         output = (Path(job.folder) / "output").open("w", encoding="utf-8")
         try:
             with output, contextlib.redirect_stdout(output):
-                return _look(job)
+                return begun_again(job, lambda: _look(job))
         except TrialFailedError as error:
             return FirstLook(failure=Failure(kind=FailureKind(error.kind), message=str(error)))
         except (UserError, OSError) as error:
@@ -93,7 +93,7 @@ def _look(job: Job) -> FirstLook:
         with contextlib.suppress(TrialFailedError):
             has_loss = bool(listener.losses().losses or listener.losses().val_losses)
         return FirstLook(
-            facts=script.workspace.observed(listener.watched.facts),
+            facts=script.sandbox.observed(listener.watched.facts),
             samples_per_s=sum(each.samples for each in late) / sum(each.seconds for each in late),
             startup_seconds=stretches[0].start_s - process.started_s,
             source=listener.source,

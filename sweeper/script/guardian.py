@@ -55,6 +55,13 @@ def main(folder: str) -> None:
                 os.kill(each, signal.SIGKILL)
         time.sleep(0.05)
     if not is_done:
+        for name, folders, _ in os.walk(folder):
+            for inner in folders:
+                # A script may have made some that cannot be changed.
+                path = os.path.join(name, inner)
+                with contextlib.suppress(OSError):
+                    if not os.path.islink(path):
+                        os.chmod(path, 0o700)
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -10,11 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
 from sweeper.script.output import Listener
+from sweeper.script.sandbox import Sandbox
 from sweeper.system.process import tree
 from sweeper.worker import stacks
 
@@ -34,15 +34,15 @@ class ScriptProcess:
     """
 
     def __init__(
-        self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], listener: Listener
+        self, arguments: Sequence[str], sandbox: Sandbox, environment: Mapping[str, str], listener: Listener
     ) -> None:
-        self._listener = listener
+        self._listener, self._sandbox = listener, sandbox
+        self._num_refused, self._is_stopping = 0, False
         self.started_s = time.perf_counter()
         try:
-            self._process = subprocess.Popen(
+            self._process = sandbox.start(
                 arguments,
-                cwd=folder,
-                env=dict(environment),
+                environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -67,7 +67,11 @@ class ScriptProcess:
             self._streams.append(stream.fileno())
 
     def listen(self, seconds: float) -> bool:
-        """Reads output for up to `seconds`; returns False once the script has exited."""
+        """Reads output for up to `seconds`; returns False once the script has exited.
+
+        Raises:
+            BeginAgainError: The script needs another mirror.
+        """
         if self.status is not None:
             return False
         for descriptor, _ in self._poller.poll(1e3 * max(0.0, seconds)):
@@ -76,6 +80,9 @@ class ScriptProcess:
             elif descriptor == self._pidfd:
                 self._ended()
         self._listener.listen()
+        if self._sandbox.num_refused > self._num_refused and not self._is_stopping:
+            self._num_refused = self._sandbox.num_refused
+            self._sandbox.check()
         return self.status is None
 
     def _read(self, descriptor: int) -> bool:
@@ -125,6 +132,7 @@ class ScriptProcess:
 
     def stop(self) -> None:
         """Stops the script and its children with ever stronger signals; returns once it exits."""
+        self._is_stopping = True
         for number in SIGNALS:
             if self.status is not None:
                 return

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from sweeper import inject
+from sweeper.core.job import Job
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.script import Script
 from sweeper.core.template import literal
 from sweeper.errors import UserError
 from sweeper.inject.prover import EXIT, RECORD, VARIABLE
-from sweeper.script.start import started
+from sweeper.script.start import begun_again, started
 from sweeper.script.watch import job_outside_a_sweep
 
 LIMIT_SECONDS = 60.0
@@ -89,21 +90,13 @@ def record(
         folder=str(folder),
         env={name: literal(value) for name, value in own.items()},
     )
-    began, has_ended = time.perf_counter(), False
+    began = time.perf_counter()
     with job_outside_a_sweep(script, cache=cache) as job:
-        changes: Mapping[str, str] = {}
         try:
-            with started(job, Silent(), inject.PROVE) as running:
-                watched, process = running.listener.watched, running.process
-                while not watched.has_proved and time.perf_counter() - began <= limit:
-                    if not process.listen(LISTEN_SECONDS):
-                        has_ended = True
-                        break
-                changes = dict(watched.changes)
-                status, lines = process.status, list(running.listener.last_lines)
-                failed = watched.failures[:1]
+            run = begun_again(job, lambda: _run(job, began + limit))
         except (TrialFailedError, UserError, OSError) as error:
-            return Recorded(failure=str(error), changes=changes)
+            return Recorded(failure=str(error))
+        has_ended, changes, status, lines, failed = run
         events = {
             path.stem: _read(path, has_ended=has_ended)
             for path in sorted(Path(job.folder).glob(RECORD.format("*")))
@@ -116,6 +109,21 @@ def record(
         why = failed[0] if failed else "its training was not observed"
         return Recorded(failure=why, changes=changes, seconds=seconds)
     return Recorded(events=events, changes=changes, seconds=seconds)
+
+
+def _run(
+    job: Job, deadline_s: float
+) -> tuple[bool, Mapping[str, str], int | None, Sequence[str], Sequence[str]]:
+    """Returns whether a run ended by itself, its changes, its status, its output and its failures."""
+    for path in Path(job.folder).glob(RECORD.format("*")):
+        path.unlink()
+    has_ended = False
+    with started(job, Silent(), inject.PROVE) as running:
+        watched, process = running.listener.watched, running.process
+        while not watched.has_proved and time.perf_counter() <= deadline_s and not has_ended:
+            has_ended = not process.listen(LISTEN_SECONDS)
+        lines = list(running.listener.last_lines)
+        return has_ended, dict(watched.changes), process.status, lines, watched.failures[:1]
 
 
 def _read(path: Path, *, has_ended: bool) -> list[Mapping[str, Any]]:

@@ -9,8 +9,8 @@ from sweeper.core.job import Job
 from sweeper.core.measurement import Quality, Window
 from sweeper.core.script import WATCH, Script
 from sweeper.script.output import Listener
+from sweeper.script.sandbox import Sandbox
 from sweeper.script.timeline import Stretch
-from sweeper.script.workspace import Workspace
 from sweeper.trainer.conditions import Conditions, between
 from sweeper.trainer.windows import Windows
 
@@ -59,11 +59,11 @@ def quality(job: Job, listener: Listener) -> Quality | None:
     )
 
 
-def effective(script: Script, listener: Listener, workspace: Workspace) -> dict[str, str]:
+def effective(script: Script, listener: Listener, sandbox: Sandbox) -> dict[str, str]:
     """Returns, by setting, why something was not as the trial requested."""
     found: dict[str, str] = {}
-    if changed := workspace.overwritten():
-        found["script.workdir"] = f"the script changed {changed[0]} through a link: use `copy`"
+    if places := sandbox.refused_by_name():
+        found["script.unprotected"] = f"the script could not write to {places}"
     if doubt := listener.disagreement():
         found["speed"] = doubt
     watched = listener.watched

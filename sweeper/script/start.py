@@ -5,27 +5,30 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from sweeper import inject
 from sweeper.core.codec import encode
 from sweeper.core.config import Scalar
 from sweeper.core.job import ANYWHERE, RECORD, Job
-from sweeper.core.measurement import DeviceInfo
-from sweeper.core.progress import Progress
+from sweeper.core.measurement import DeviceInfo, FailureKind
+from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.core.script import FOLDER, Script
 from sweeper.core.template import arguments, render
 from sweeper.errors import UserError
 from sweeper.interventions import VARIABLE as CHANGES
 from sweeper.interventions.kept import FOLDER as KEPT_FOLDER
 from sweeper.interventions.kept import VARIABLE as KEPT
+from sweeper.script.mirror import leads_out
 from sweeper.script.output import Listener
 from sweeper.script.ports import VARIABLES as PORT_VARIABLES
 from sweeper.script.ports import reserved_port
 from sweeper.script.process import ScriptProcess
-from sweeper.script.workspace import Workspace, leads_out, make
+from sweeper.script.sandbox import BeginAgainError, Sandbox, make_sandbox, remember
 from sweeper.system.cpu import cpu_name
 from sweeper.system.environment import secrets
 from sweeper.system.files import write_json
@@ -47,6 +50,8 @@ OFFLINE = {
 WANDB_FOLDER = "WANDB_DIR"
 QUIET = ("disabled", "dryrun")
 """Other modes of W&B that send nothing."""
+MAX_BEGINNINGS = 6
+T = TypeVar("T")
 MLFLOW_SERVER = ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")
 
 
@@ -61,7 +66,7 @@ class Started:
 
     process: ScriptProcess
     listener: Listener
-    workspace: Workspace
+    sandbox: Sandbox
     device: DeviceInfo
     oom_kills: int
 
@@ -82,31 +87,28 @@ def started(job: Job, progress: Progress, mode: str = inject.WATCH) -> Iterator[
     assert script is not None
     values: dict[str, Scalar] = {**(job.config.args or {}), FOLDER: str(place)}
     command = arguments(script.command, values)
-    if script.workdir != "here" and (path := leads_out(command, Path(script.folder))):
-        raise UserError(
-            "`command` must not contain a relative path that leads farther up than the folder around its"
-            f" repository, or into a folder that a mirror leaves out, but has {path!r}. Write the absolute"
-            " path, or set `script.workdir: here`."
-        )
     if is_trial:
         progress.stage("build")
-    workspace = make(script, values, place / ("work" if is_trial else "diagnosis"))
-    program = Path(script.folder).resolve() / command[0]
-    if "/" in command[0] and not (workspace.folder / command[0]).exists() and program.exists():
-        # This may be the python of a virtual environment, which a mirror leaves out.
-        command[0] = str(program)
+    sandbox = make_sandbox(script, values, place / ("work" if is_trial else "diagnosis"), place, job.cache)
+    if not sandbox.is_the_folder and (path := leads_out(command, Path(script.folder))):
+        raise UserError(
+            "`command` must not contain a relative path that leads farther up than the folder around its"
+            f" repository, but has {path!r}. Write the absolute path, or use `--unprotected`."
+        )
+    command = sandbox.moved(command)
     listener = Listener(script, job.config, place, job.source)
     own = script.own_environment(values)
     files = {path: render(text, values) for path, text in script.files.items()}
-    record = {"command": command, "folder": str(workspace.folder), "env": own, "files": files}
+    record = {"command": command, "folder": str(sandbox.folder), "env": own, "files": files}
     kills = failures.oom_kills()
     try:
         with reserved_port() as port, _trackers(place) as trackers:
             environment = _environment(job, script, {**trackers, **own, **listener.environment}, port, mode)
+            environment.update(sandbox.environment(environment))
             hidden = secrets(environment)
             if is_trial:
                 write_json(place / RECORD, struck_tree(record, hidden))
-            process = ScriptProcess(command, workspace.folder, environment, listener)
+            process = ScriptProcess(command, sandbox, environment, listener)
             try:
                 device = _described(job.device)
                 if is_trial:
@@ -115,7 +117,7 @@ def started(job: Job, progress: Progress, mode: str = inject.WATCH) -> Iterator[
                 yield Started(
                     process=process,
                     listener=listener,
-                    workspace=workspace,
+                    sandbox=sandbox,
                     device=device,
                     oom_kills=kills,
                 )
@@ -128,8 +130,31 @@ def started(job: Job, progress: Progress, mode: str = inject.WATCH) -> Iterator[
                     write_json(place / RECORD, struck_tree({**record, "heard": heard}, hidden))
     finally:
         listener.close()
+        sandbox.close()
         if not (script.keep and is_trial):
-            workspace.remove()
+            sandbox.remove()
+
+
+def begun_again(job: Job, run: Callable[[], T]) -> T:
+    """Returns what `run` returns; runs it again with another mirror if the script needs one.
+
+    Args:
+        run: Starts the script of `job`.
+
+    Raises:
+        TrialFailedError: The script needs another mirror again and again.
+    """
+    assert job.script is not None
+    places = []
+    for _ in range(MAX_BEGINNINGS):
+        try:
+            return run()
+        except BeginAgainError as again:
+            places.append(again.place)
+            remember(Path(job.script.folder).resolve(), job.cache, again.place)
+            print(f"sweeper: the script writes {again.place}: it begins again with a copy.", file=sys.stdout)
+    names = ", ".join(map(str, places))
+    raise TrialFailedError(FailureKind.USER_ERROR, f"the script begins again too often: it writes {names}")
 
 
 @contextlib.contextmanager

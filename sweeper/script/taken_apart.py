@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.measurement import Breakdown, Diagnosis
+from sweeper.inject.outside import WRITES
 from sweeper.system.cpu import usable_cpus
 
 ARITHMETIC = ("forward", "backward", "optimizer")
@@ -51,11 +52,12 @@ class TakenApart:
             host_gap_s=self._per_step("rest"),
         )
 
-    def diagnosis(self, folder: Path, *, on_gpu: bool) -> Diagnosis:
+    def diagnosis(self, folder: Path, *, on_gpu: bool, is_guarded: bool = False) -> Diagnosis:
         """Returns the cost of each part alone, as far as it was reported.
 
         Args:
             folder: Folder that the script ran in; its lines are named relative to it.
+            is_guarded: Whether it could not write outside of its sandbox, whatever it tried.
         """
         loader, halves = self.parts.get("loader"), self.parts.get("halves", {})
         waits = self.parts.get("waits")
@@ -71,7 +73,7 @@ class TakenApart:
             preparation_s=self._preparation_s(),
             usable_cpus=usable_cpus(),
             lines=self._lines(folder),
-            outside=tuple(self.outside),
+            outside=tuple(deed for deed in self.outside if not (is_guarded and deed.startswith(WRITES))),
         )
 
     @property

@@ -23,7 +23,7 @@ from sweeper.errors import UserError
 from sweeper.script import failure
 from sweeper.script.output import Listener
 from sweeper.script.result import effective, left_out, peak_gib, quality, window_of
-from sweeper.script.start import Started, started
+from sweeper.script.start import Started, begun_again, started
 from sweeper.script.taken_apart import TakenApart
 from sweeper.script.timeline import Timeline
 from sweeper.system.process import usage
@@ -54,6 +54,12 @@ def run(
         UserError: It cannot be started.
     """
     turn = turn or (Turns(Path(job.turns)) if job.turns else None)
+    return begun_again(job, lambda: _run(job, progress, turn, on_start))
+
+
+def _run(
+    job: Job, progress: Progress, turn: Turn | None, on_start: Callable[[int], None] | None
+) -> Measurement:
     with started(job, progress) as script:
         if on_start is not None:
             on_start(script.process.pid)
@@ -61,13 +67,15 @@ def run(
         found = trial.measured()
         is_watched, evaluation_share = trial.is_watched, trial.evaluation_share
     # In the user's own folder, a diagnosis would leave a model that was trained on a single batch.
-    if job.plan.diagnose and is_watched and job.script is not None and job.script.workdir != "here":
+    if job.plan.diagnose and is_watched and not script.sandbox.is_the_folder:
         progress.stage("diagnose")
         with started(job, progress, inject.DIAGNOSE) as script:
             trial = _Trial(job, progress, script)
             most = DIAGNOSIS_SECONDS_ON_GPU if found.trains_on_gpu else DIAGNOSIS_SECONDS
             parts = trial.taken_apart(found.startup_seconds + most)
-            diagnosis = parts.diagnosis(trial.folder, on_gpu=found.trains_on_gpu)
+            diagnosis = parts.diagnosis(
+                trial.folder, on_gpu=found.trains_on_gpu, is_guarded=script.sandbox.is_guarded
+            )
             diagnosis = dataclasses.replace(diagnosis, evaluation_share=evaluation_share)
         breakdown = parts.breakdown()
         if breakdown is not None:
@@ -83,6 +91,10 @@ def run_for_loss(job: Job, progress: Progress) -> Report:
     Raises:
         TrialFailedError: It exited too early, or reports no loss.
     """
+    return begun_again(job, lambda: _run_for_loss(job, progress))
+
+
+def _run_for_loss(job: Job, progress: Progress) -> Report:
     with started(job, progress) as script:
         trial = _Trial(job, progress, script)
         trial.listen_for_loss()
@@ -102,7 +114,7 @@ class _Trial:
         assert job.script is not None
         self._turn, self._resumed_s = turn, 0.0
         self._job, self._script, self._progress = job, job.script, progress
-        self._process, self._listener, self._workspace = started.process, started.listener, started.workspace
+        self._process, self._listener, self._sandbox = started.process, started.listener, started.sandbox
         self._device, self._kills = started.device, started.oom_kills
         self._last_heard_s = 0.0
         self._is_short = False
@@ -139,7 +151,7 @@ class _Trial:
     @property
     def folder(self) -> Path:
         """The folder that the script runs in."""
-        return self._workspace.folder
+        return self._sandbox.folder
 
     @property
     def evaluation_share(self) -> float:
@@ -312,7 +324,7 @@ class _Trial:
         warm = timeline.stretches[:num_warm]
         throughput = timed.samples / timed.seconds
         began = timeline.began_s or self._process.started_s
-        changed = effective(script, self._listener, self._workspace)
+        changed = effective(script, self._listener, self._sandbox)
         self._process.stop()
         return Measurement(
             throughput=throughput,
@@ -334,9 +346,10 @@ class _Trial:
             reported_by=self._listener.source,
             left_out=tuple(left_out(timeline.stretches, timed, num_warm, is_short=self._is_short)),
             effective=changed,
-            observed=self._workspace.observed(self._listener.watched.facts),
+            observed=self._sandbox.observed(self._listener.watched.facts),
             finished_at=time.time(),
         )
 
     def _fail(self) -> NoReturn:
-        failure.explain(self._process, self._listener, self._job.source, self._kills)
+        refused = self._sandbox.refused_by_name()
+        failure.explain(self._process, self._listener, self._job.source, self._kills, refused)

@@ -64,7 +64,6 @@ def watch(
     folder: Path,
     progress: Progress,
     *,
-    in_place: bool = False,
     env: Mapping[str, str] = MappingProxyType({}),
     plan: MeasurePlan = PLAN,
     turn: Turn | None = None,
@@ -74,7 +73,6 @@ def watch(
 
     Args:
         folder: Folder that it runs in, or that is mirrored for it.
-        in_place: Whether it runs in `folder` itself.
         env: Its additional environment variables.
         plan: Timing of its windows, and whether its steps are taken apart.
         turn: Turn that it waits for before each window.
@@ -88,7 +86,6 @@ def watch(
         command=tuple(map(literal, command)),
         env={name: literal(text) for name, text in env.items()},
         folder=str(folder),
-        workdir="here" if in_place else "link",
     )
     sampler = Sampler(make_probes())
     with job_outside_a_sweep(script, plan) as job:

@@ -155,6 +155,14 @@ def _patterns(value: Any) -> Any:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
+def _paths(value: Any) -> Any:
+    paths = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not all(isinstance(path, str) and path for path in paths):
+        raise ValueError("must be paths of files or folders")
+    return paths
+
+
+Paths = Annotated[tuple[str, ...], BeforeValidator(_paths)]
 Command = Annotated[tuple[str, ...], BeforeValidator(_command)]
 
 
@@ -170,6 +178,7 @@ class ScriptOptions(Section):
     Attributes:
         files: Files written before the script starts, by path: a text, or `{template: FILE}`.
         env: Additional environment variables of the script.
+        unprotected: Files and folders of the user's that the script may write to.
         elsewhere: Whether the command may start work on other machines, or submit jobs.
         samples_per_step: A number, or factors such as `{bs}*{accum}`; the trial's own batch by default.
     """
@@ -177,6 +186,7 @@ class ScriptOptions(Section):
     files: dict[Annotated[str, AfterValidator(_below)], str | FileTemplate] = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)
     workdir: Literal["link", "copy", "here"] = "link"
+    unprotected: Paths = ()
     stop: Literal["when_measured", "at_end"] = "when_measured"
     keep: bool = False
     watch: bool = True

@@ -149,6 +149,7 @@ class SweepSpec(Section):
             env=dict(options.env),
             folder=str(folder),
             workdir=options.workdir,
+            unprotected=options.unprotected,
             stop=options.stop,
             keep=options.keep,
             watch=options.watch,

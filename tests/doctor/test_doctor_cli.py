@@ -52,7 +52,7 @@ def states(found: Examination) -> dict[str, State]:
 def test_everything_is_looked_at(tmp_path):
     found = examined(tmp_path)
     assert list(states(found)) == [
-        *("load", "cores", "quiet cores", "memory", "swap", "shared memory", "open files"),
+        *("load", "cores", "quiet cores", "memory", "swap", "shared memory", "scripts", "open files"),
         *("python", "packages", "gpu 0"),
         *("home", "disk", "file system", "mlflow store", "torch", "cuda:0", "precision", "compile"),
     ]

@@ -29,7 +29,7 @@ def _use_mirror(folder, mirror):
         return path == parent or path.startswith(parent + os.sep)
 
     # A virtual environment in the folder is not mirrored.
-    stay = [os.path.realpath(path) for path in (sys.prefix, os.path.dirname(__file__))]
+    stay = [os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, os.path.dirname(__file__))]
     stay = [path for path in stay if path != folder]
 
     def moved(path):
