@@ -43,6 +43,7 @@ WALL_STAMPS = {
     # What NVML, MLflow and batch systems stamp with the wall clock, brought together with the monotonic one.
     "sweeper/execution/node.py",
     "sweeper/script/mlflow_store.py",
+    "sweeper/script/start.py",
     "sweeper/script/trial.py",
     "sweeper/telemetry/nvml/processes.py",
     "sweeper/telemetry/log.py",

@@ -223,7 +223,8 @@ def _watched(asked: Asked, out: Console) -> Measurement | None:
     with tempfile.TemporaryFile("w", encoding="utf-8") as log:
         try:
             with LiveScreen(out), contextlib.redirect_stdout(log):
-                return watch_script(asked.command, Path.cwd(), Silent())
+                cache = shared_cache(asked.home)
+                return watch_script(asked.command, Path.cwd(), Silent(), cache=cache)
         except TrialFailedError as error:
             prose(out, f"{error.kind}: {error}")
             return None

@@ -14,7 +14,7 @@ import select
 import stat
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -60,6 +60,8 @@ _CONTENT = MappingProxyType(
         "mkdirat": (_Where(0, 1, follows=False),),
         "mknod": (_Where(None, 0, follows=False),),
         "mknodat": (_Where(0, 1, follows=False),),
+        "rmdir": (_Where(None, 0, follows=False),),
+        "unlinkat": (_Where(0, 1, follows=False),),
         "symlink": (_Where(None, 1, follows=False),),
         "symlinkat": (_Where(1, 2, follows=False),),
         "rename": (_Where(None, 0, follows=False), _Where(None, 1, follows=False)),
@@ -219,23 +221,45 @@ class CopyUp:
             if (result := self._of_an_older_kernel(call, places)) is not None:
                 self._listener.answer(call, result)
                 return
+        if call.name == "truncate" and landlock.version() < landlock.TRUNCATES_SINCE:
+            self._listener.answer(call, errno.EACCES)
+            return
         self._listener.let_go(call)
 
     def _of_an_older_kernel(self, call: Call, places: Sequence[str]) -> int | None:
         """Returns the result of a call that the kernel's Landlock would judge wrongly; None of all others."""
         version = landlock.version()
-        if version < landlock.TRUNCATES_SINCE and (call.name == "truncate" or _flags(call) & os.O_TRUNC):
-            return None if self._may_write(places[0]) else errno.EACCES
-        is_plain = call.name != "renameat2" or not call.arguments[4]
-        if version < landlock.MOVES_SINCE and call.name.startswith("rename") and is_plain:
-            if not all(map(self._may_write, places)):
-                return errno.EACCES
+        if version < landlock.TRUNCATES_SINCE and call.name == "truncate":
+            return self._truncate(call, places[0])
+        if (
+            version < landlock.TRUNCATES_SINCE
+            and _flags(call) & os.O_TRUNC
+            and not self._may_write(places[0])
+        ):
+            return errno.EACCES
+        if version < landlock.MOVES_SINCE and call.name in _MOVES:
+            flags = _MOVES[call.name]
+            if (flags is not None and call.arguments[flags]) or not all(map(self._may_write, places)):
+                return None
             try:
-                os.rename(*places)
+                (os.rename if call.name.startswith("rename") else _link)(*places)
             except OSError as error:
                 return error.errno or errno.EXDEV
             return 0
         return None
+
+    def _truncate(self, call: Call, place: str) -> int:
+        descriptor = os.open(place, os.O_PATH | os.O_CLOEXEC)
+        try:
+            own = f"/proc/self/fd/{descriptor}"
+            if not self._may_write(os.readlink(own)):
+                return errno.EACCES
+            os.truncate(own, call.arguments[1])
+        except OSError as error:
+            return error.errno or errno.EINVAL
+        finally:
+            os.close(descriptor)
+        return 0
 
     # -- content ---------------------------------------------------------------------------------
 
@@ -371,6 +395,15 @@ def _start(call: Call, where: _Where) -> str:
     folder = _CURRENT if where.folder is None else _signed(call.arguments[where.folder])
     return os.readlink(f"/proc/{call.pid}/cwd" if folder == _CURRENT else f"/proc/{call.pid}/fd/{folder}")
 
+
+def _link(source: str, target: str) -> None:
+    os.link(source, target, follow_symlinks=False)
+
+
+_MOVES: Mapping[str, int | None] = MappingProxyType(
+    {"rename": None, "renameat": None, "renameat2": 4, "link": None, "linkat": 4}
+)
+"""Calls that give a file another folder, and which argument has flags that say how."""
 
 _OWN_PROCESS = ("/proc/self", "/proc/thread-self")
 

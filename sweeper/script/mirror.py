@@ -11,6 +11,7 @@ import os
 import shutil
 import stat
 import tempfile
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ COPIED_BYTES = 64 * 2**20
 
 MAX_ENTRIES = 2000
 """A folder with more entries below it is data and linked as a whole, unless code is among the first."""
+MAX_MADE, MAX_COPIED = 3000, 400
+"""Numbers of entries and of files of code in a mirror, the upper folders first, after which all is linked."""
 MAX_SURVEYED = 20_000
 """Entries that are looked at to find the folders of code."""
 MAX_OPENED = 200_000
@@ -50,6 +53,7 @@ class Mirror:
         folder: The mirror of the user's folder.
         opened: Files and folders of the user's, resolved, that are not linked though they would be.
         linked: Files and folders of the user's, resolved, that are linked in any case.
+        home: The mirror of the user's home folder; None if there is none.
     """
 
     root: Path
@@ -57,6 +61,9 @@ class Mirror:
     folder: Path
     opened: Collection[Path] = ()
     linked: Collection[Path] = ()
+    home: Path | None = None
+    _num_made: int = field(default=0, init=False)
+    _num_copied: int = field(default=0, init=False)
     _surveyed: int = field(default=0, init=False)
 
     @property
@@ -120,45 +127,98 @@ class Mirror:
         """Returns a folder on the same file system, if possible one that the script does not list."""
         return str(self.root) if Path(link).is_relative_to(self.root) else os.path.dirname(link)
 
+    def add_home(self, home: Path) -> None:
+        """Makes a mirror of the user's home folder, in which the repository leads to its mirror.
+
+        Args:
+            home: The folder, resolved.
+        """
+        if home == self.top:
+            self.home = self.mirrored_top
+            return
+        place = self.root.with_name(f"{self.root.name}.home")
+        remove_tree(place)
+        place.mkdir()
+        for path in _few(home):
+            (place / path.name).symlink_to(os.path.realpath(path))
+        if self.top.is_relative_to(home):
+            link = place
+            for part in self.top.relative_to(home).parts:
+                if link.is_symlink():
+                    self.open_folder(str(link))
+                link = link / part
+            link.unlink(missing_ok=True)
+            link.symlink_to(self.mirrored_top)
+        self.home = place
+
     def fill(self, source: Path, target: Path, *, copies: bool = False, has_code: bool = True) -> None:
-        """Makes the entries of a folder in its mirror.
+        """Makes the entries of a folder, and of the folders in it, in its mirror.
 
         Args:
             copies: Whether everything is copied, whatever it is.
             has_code: Whether there may be code in its folders.
         """
+        # The upper folders come first.
+        folders = deque((*pair, has_code) for pair in self._filled(source, target, copies=copies))
+        while folders:
+            folder, copy, may_have_code = folders.popleft()
+            is_of_code = self._opens(folder, copies=copies, has_code=may_have_code)
+            if is_of_code is None:
+                copy.symlink_to(folder)
+                continue
+            copy.mkdir()
+            _copy_mode(str(folder), str(copy), 0o700)
+            # In what is only opened since it was written before, no code is looked for.
+            folders.extend((*pair, is_of_code) for pair in self._filled(folder, copy, copies=copies))
+
+    def _filled(self, source: Path, target: Path, *, copies: bool) -> Iterator[tuple[Path, Path]]:
+        """Makes the files of a folder in its mirror; yields its folders and their places in the mirror."""
         with os.scandir(source) as listing:
             entries = sorted(listing, key=lambda entry: entry.name)
         for entry in entries:
             # The sweep's own folder may lie in the user's.
-            if self.root.is_relative_to(entry.path):
+            if f"{self.root}/".startswith(f"{entry.path}/"):
                 continue
+            copy = target / entry.name
             # The user's editor or another training may have removed it meanwhile.
             with contextlib.suppress(FileNotFoundError):
-                self._add(entry, target / entry.name, copies=copies, has_code=has_code)
+                self._num_made += 1
+                if entry.is_dir(follow_symlinks=False) and not self._is_linked(entry):
+                    yield Path(entry.path), copy
+                else:
+                    self._add(entry, copy, copies=copies)
 
-    def _add(self, entry: os.DirEntry[str], copy: Path, *, copies: bool, has_code: bool) -> None:
-        path = Path(entry.path)
+    def _is_linked(self, entry: os.DirEntry[str]) -> bool:
+        """Returns whether an entry is a link in any case, as what the script may not read."""
+        return (bool(self.linked) and Path(entry.path) in self.linked) or _is_denied(entry)
+
+    def _opens(self, folder: Path, *, copies: bool, has_code: bool) -> bool | None:
+        """Returns whether there is code in a folder; None if it becomes a link."""
+        if copies:
+            return True
+        if has_code and folder.name not in LINKED and self._num_made < MAX_MADE and self._is_of_code(folder):
+            return True
+        return False if self._is_opened(folder) else None
+
+    def _add(self, entry: os.DirEntry[str], copy: Path, *, copies: bool) -> None:
         if entry.is_symlink():
-            copy.symlink_to(self._target(path))
-        elif path in self.linked or _is_denied(entry):
-            # What the script must not read in the user's folder, it must not read here.
-            copy.symlink_to(path)
-        elif entry.is_dir():
-            is_of_code = has_code and entry.name not in LINKED and (copies or self._is_of_code(path))
-            if copies or is_of_code or self._is_opened(path):
-                copy.mkdir()
-                self.fill(path, copy, copies=copies, has_code=copies or is_of_code)
-                _copy_mode(entry.path, str(copy))
-            else:
-                copy.symlink_to(path)
-        # Git takes a HEAD that is a link for a broken one.
-        elif entry.is_file() and (
-            copies or path in self.opened or path.parent.name == ".git" or _is_code(entry)
-        ):
-            shutil.copy2(path, copy)
+            copy.symlink_to(self._target(Path(entry.path)))
+        elif entry.is_dir() or (entry.is_file() and self._is_linked(entry)):
+            copy.symlink_to(entry.path)
+        elif entry.is_file() and (copies or self._is_copied(entry)):
+            shutil.copy2(entry.path, copy)
         elif entry.is_file():
-            copy.symlink_to(path)
+            copy.symlink_to(entry.path)
+
+    def _is_copied(self, entry: os.DirEntry[str]) -> bool:
+        """Returns whether a file was written before, or is code or a database and not too much was copied."""
+        # Git takes a HEAD that is a link for a broken one.
+        if os.path.basename(os.path.dirname(entry.path)) == ".git" or Path(entry.path) in self.opened:
+            return True
+        if self._num_copied >= MAX_COPIED or not _is_code(entry):
+            return False
+        self._num_copied += 1
+        return True
 
     def add_around(self, path: Path, copy: Path) -> None:
         """Adds what is beside the user's folder: as a link, unless it has been written before."""
@@ -201,6 +261,7 @@ class Mirror:
     def remove(self) -> None:
         """Removes it, read-only folders included; links are not followed."""
         remove_tree(self.root)
+        remove_tree(self.root.with_name(f"{self.root.name}.home"))
 
 
 def make_mirror(
@@ -320,7 +381,11 @@ def _is_code(entry: os.DirEntry[str]) -> bool:
     return status.st_size <= COPIED_BYTES and (entry.name.endswith(CODE + DATABASES) or bool(is_program))
 
 
-def _copy_mode(source: str, target: str) -> None:
-    """Gives a mirrored folder the mode of the user's, and no right to write that the user does not have."""
+def _copy_mode(source: str, target: str, also: int = 0) -> None:
+    """Gives a mirrored folder the mode of the user's, and no right to write that the user does not have.
+
+    Args:
+        also: Rights that it has in any case.
+    """
     mode = stat.S_IMODE(os.stat(source).st_mode)
-    os.chmod(target, mode if os.access(source, os.W_OK) else mode & ~0o222)
+    os.chmod(target, (mode if os.access(source, os.W_OK) else mode & ~0o222) | also)

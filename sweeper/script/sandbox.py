@@ -23,8 +23,9 @@ from sweeper.core.config import Scalar
 from sweeper.core.script import UNPROTECTED, Script
 from sweeper.core.template import render
 from sweeper.errors import UserError
+from sweeper.script.added import Addition, Store
 from sweeper.script.copy_up import CopyUp
-from sweeper.script.mirror import Mirror, check_size, make_mirror, remove_tree
+from sweeper.script.mirror import Mirror, check_size, make_mirror, remove_tree, repository_of
 from sweeper.system import landlock, seccomp
 from sweeper.system.seccomp import Listener
 
@@ -46,7 +47,7 @@ CACHES: Mapping[str, str] = {
 }
 """Caches that a script may write to: the variable that names each, and where it is without one."""
 _NEEDED = ("TORCH_HOME", "TRITON_CACHE_DIR", "HF_HOME", "CUDA_CACHE_PATH")
-"""Caches without which some libraries fail: where one is missing, sweeper has its own."""
+"""Caches that take long to fill: where one is missing, the runs of a sweep share one of sweeper's own."""
 
 MAX_NAMED = 3
 MAX_SOCKET_FOLDER = 60
@@ -157,12 +158,19 @@ class Sandbox:
         variables = {INSTEAD_OF: f"{installed}\n{self.mirror.mirrored_top}"}
         if not self.is_guarded:
             return variables
+        if (
+            not why_unguarded(self.source)
+            and (home := Path(own.get("HOME", "/"))).is_dir()
+            and home != Path("/")
+        ):
+            self.mirror.add_home(home.resolve())
+            variables["HOME"] = str(self.mirror.home)
         if not self._may_be_written(Path(own.get("TMPDIR") or "/tmp")):
             variables["TMPDIR"] = str(self._own_temporary())
-        for name in _NEEDED:
+        for name in _NEEDED if self.cache else ():
             path = _cache(name, own)
             if path is None or not path.is_dir() or not self._may_be_written(path):
-                kept = Path(self.cache or self.scratch).resolve() / "of_scripts" / name.lower()
+                kept = Path(self.cache).resolve() / "of_scripts" / name.lower()
                 kept.mkdir(parents=True, exist_ok=True)
                 variables[name] = str(kept)
         return variables
@@ -229,7 +237,7 @@ class Sandbox:
         rights = {Path("/dev"): landlock.WRITING, Path("/proc"): landlock.WRITING}
         shared = [SHARED_MEMORY, *_temporary_folders(), *_caches(environment)]
         own = [self.mirror.root, self.scratch.resolve(), *([Path(self.cache)] if self.cache else [])]
-        own += [self._temporary] if self._temporary else []
+        own += [path for path in (self._temporary, self.mirror.home) if path is not None]
         own += self.unprotected
         return {**rights, **dict.fromkeys([*filter(self._may_be_written, shared), *own], landlock.EVERYTHING)}
 
@@ -252,6 +260,16 @@ class Sandbox:
             for name, place in facts.get("places", {}).items()
         }
         return {**facts, "places": places} if places else dict(facts)
+
+    def keep_added(self, before_ns: int) -> list[Addition]:
+        """Keeps for later runs what the script has added before it trained.
+
+        Args:
+            before_ns: The time of its first step on the wall clock, in nanoseconds.
+        """
+        if self.mirror is None or not self.cache:
+            return []
+        return Store(Path(self.cache), self.mirror.top).keep(self.mirror, before_ns)
 
     def close(self) -> None:
         """Stops to answer the script's processes, which have exited."""
@@ -293,7 +311,11 @@ def make_sandbox(
             check_size(source, unprotected)
         is_copied = is_unguarded or script.workdir == "copy"
         opened = remembered(source, cache)
+        store = Store(Path(cache), repository_of(source)) if cache else None
+        opened |= {path for path in (store.paths() if store else ()) if not os.path.lexists(path)}
         mirror = make_mirror(source, place, copies=is_copied, opened=opened, linked=unprotected)
+        if store is not None:
+            store.show(mirror)
         sandbox = Sandbox(source, mirror.folder, scratch, mirror, cache, unprotected)
     for name, text in script.files.items():
         _write(sandbox, name, render(text, values))

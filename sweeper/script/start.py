@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,6 +132,10 @@ def started(job: Job, progress: Progress, mode: str = inject.WATCH) -> Iterator[
     finally:
         listener.close()
         sandbox.close()
+        if (began_s := listener.timeline.began_s) is not None:
+            for addition in sandbox.keep_added(time.time_ns() - round(1e9 * (time.perf_counter() - began_s))):
+                size = f"{addition.num_bytes / 2**20:,.0f} MiB"
+                print(f"sweeper: {addition.path} ({size}), which the script added, is kept for later runs.")
         if not (script.keep and is_trial):
             sandbox.remove()
 
@@ -153,7 +158,8 @@ def begun_again(job: Job, run: Callable[[], T]) -> T:
             places.append(again.place)
             remember(Path(job.script.folder).resolve(), job.cache, again.place)
             print(f"sweeper: the script writes {again.place}: it begins again with a copy.", file=sys.stdout)
-    names = ", ".join(map(str, places))
+    folder = Path(job.script.folder).resolve()
+    names = ", ".join(min(str(place), os.path.relpath(place, folder), key=len) for place in places)
     raise TrialFailedError(FailureKind.USER_ERROR, f"the script begins again too often: it writes {names}")
 
 

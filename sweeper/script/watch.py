@@ -66,6 +66,7 @@ def watch(
     *,
     env: Mapping[str, str] = MappingProxyType({}),
     plan: MeasurePlan = PLAN,
+    cache: Path | None = None,
     turn: Turn | None = None,
     on_start: Callable[[int], None] = lambda pid: None,
 ) -> Measurement:
@@ -75,6 +76,7 @@ def watch(
         folder: Folder that it runs in, or that is mirrored for it.
         env: Its additional environment variables.
         plan: Timing of its windows, and whether its steps are taken apart.
+        cache: Folder of compile caches and the like, which later runs share.
         turn: Turn that it waits for before each window.
         on_start: Called with the id of its process.
 
@@ -88,7 +90,7 @@ def watch(
         folder=str(folder),
     )
     sampler = Sampler(make_probes())
-    with job_outside_a_sweep(script, plan) as job:
+    with job_outside_a_sweep(script, plan, cache) as job:
         gpu = first_gpu()
 
         def start(pid: int) -> None:

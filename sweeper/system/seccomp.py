@@ -1,7 +1,7 @@
 """Hands system calls that change files to a supervisor before they are made (seccomp's user notification).
 
 A thread installs the filter for itself and for whatever it starts. It needs no privileges, and most calls
-are not affected: opening a file to read it, making a shared or temporary file, removing a file.
+are not affected: opening a file to read it, making a shared or temporary file, unlink, which ends the latter.
 
 Source: https://man7.org/linux/man-pages/man2/seccomp_unotify.2.html
 """
@@ -30,7 +30,7 @@ _X86_64 = _numbers("""
     chown 92  fchown 93  lchown 94  utime 132  mknod 133  setxattr 188  lsetxattr 189  fsetxattr 190
     removexattr 197  lremovexattr 198  fremovexattr 199  utimes 235  openat 257  mkdirat 258  mknodat 259
     fchownat 260  futimesat 261  renameat 264  linkat 265  symlinkat 266  fchmodat 268  utimensat 280
-    renameat2 316  openat2 437  fchmodat2 452
+    renameat2 316  rmdir 84  unlinkat 263  openat2 437  fchmodat2 452
 """)
 _AARCH64 = _numbers("""
     setxattr 5  lsetxattr 6  fsetxattr 7  removexattr 14  lremovexattr 15  fremovexattr 16  mknodat 33

@@ -67,6 +67,13 @@ def test_the_search_for_code_ends(source: Path, monkeypatch: pytest.MonkeyPatch)
     assert {"images", "sub", "wandb"} < links(made(source).folder)
 
 
+def test_the_upper_folders_come_first(source: Path, monkeypatch: pytest.MonkeyPatch):
+    (source / "sub" / "deep").mkdir()
+    (source / "sub" / "deep" / "code.py").touch()
+    monkeypatch.setattr(mirror, "MAX_MADE", 10)
+    assert {"sub/deep", "sub/notes.txt", "wandb"} < links(made(source).folder)
+
+
 def test_copies_are_copies(source: Path):
     folder = made(source, copies=True).folder
     assert links(folder) == {"linked"}

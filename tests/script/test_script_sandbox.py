@@ -13,6 +13,7 @@ import pytest
 
 from sweeper.core.script import UNPROTECTED, Script
 from sweeper.errors import UserError
+from sweeper.inject import SITE
 from sweeper.script import sandbox as sandboxes
 from sweeper.script.sandbox import BeginAgainError, Sandbox, make_sandbox, remember, why_unguarded
 from sweeper.system import landlock, seccomp
@@ -40,7 +41,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(box: Sandbox, *command: str) -> subprocess.CompletedProcess[str]:
-    environment = dict(os.environ)
+    environment = {**os.environ, "PYTHONPATH": SITE}
     environment.update(box.environment(environment))
     process = box.start(box.moved(command), environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     output, _ = process.communicate(timeout=60)
@@ -84,6 +85,8 @@ def users(source: Path) -> dict[str, str]:
         "sed -i 's/user/new/' log.txt; cat log.txt",
         "truncate -s 3 log.txt; echo new >> log.txt; cat log.txt",
         "chmod 600 log.txt; touch -d 2001-01-01 log.txt; stat -c 'new %a %Y' log.txt | grep 978",
+        "rm data/3; echo new; test ! -e data/3; rmdir data/4 || test -e data/4",
+        'python3 -c \'import os; os.remove("data/5"); print("new", os.listdir("data").count("5"))\' | grep 0',
         "echo new | dd of=log.txt conv=notrunc; cat log.txt",
     ],
 )
@@ -185,13 +188,36 @@ def test_a_temporary_folder_above_the_users_is_not_the_scripts(source: Path, tmp
 def test_missing_caches_are_sweepers_own(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     torch_home = tmp_path / "home" / ".cache" / "torch"
-    assert Path(box_of(source).environment(os.environ)["TORCH_HOME"]).is_relative_to(tmp_path / "scratch")
+    assert "TORCH_HOME" not in box_of(source).environment(os.environ)
+    kept = box_of(source, cache=str(tmp_path / "cache")).environment(os.environ)["TORCH_HOME"]
+    assert Path(kept).is_relative_to(tmp_path / "cache")
     torch_home.mkdir(parents=True)
     box = box_of(source)
     assert "TORCH_HOME" not in box.environment(os.environ)
     assert run(box, "touch", str(torch_home / "weights"), str(tmp_path / "home" / "x")).returncode == 1
     assert (torch_home / "weights").exists()
     assert not (tmp_path / "home" / "x").exists()
+
+
+def test_the_home_is_a_mirror_too(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    home = tmp_path / "home"
+    (home / ".config").mkdir()
+    (home / "notes.txt").write_text("the user's")
+    monkeypatch.setenv("HOME", str(home))
+    box = box_of(source)
+    words = (
+        "mkdir ~/.config/x; echo new > ~/notes.txt; cat ~/notes.txt; cd ~/source; echo new > log.txt; pwd -P"
+    )
+    done = run(box, "sh", "-ec", words)
+    assert done.stdout.split() == ["new", str(box.folder)]
+    assert (box.folder / "log.txt").read_text() == "new\n"
+    assert (home / "notes.txt").read_text() == "the user's"
+    assert not any((home / ".config").iterdir())
+    box.remove()
+    assert {path.name for path in (tmp_path / "scratch").iterdir()} <= {"tmp"}
+    (home / "train.py").touch()
+    box = box_of(home)
+    assert box.environment({"HOME": str(home)})["HOME"] == str(box.folder)
 
 
 def test_a_daemon_that_outlives_the_script_writes_nothing(box: Sandbox, source: Path):

@@ -12,6 +12,7 @@ from pathlib import Path
 from folder import Project
 
 from sweeper.core.script import Script
+from sweeper.inject import SITE
 from sweeper.script.sandbox import make_sandbox
 
 Runner = Callable[[Sequence[str], Project, Path], str]
@@ -59,7 +60,7 @@ def run_in_sandbox(command: Sequence[str], project: Project, scratch: Path) -> s
     makes below `scratch`, to call `wait_until_alone(project)`, and to return what was printed.
     """
     sandbox = make_sandbox(Script(command=(), folder=str(project.folder)), {}, scratch / "work", scratch)
-    environment = environment_of(project, scratch)
+    environment = {**environment_of(project, scratch), "PYTHONPATH": SITE}
     environment.update(sandbox.environment(environment))
     try:
         process = sandbox.start(

@@ -232,9 +232,8 @@ def test_each_way_of_torch_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert TORCH_WRITES.keys() == ways.TORCH
     before = looked_at(project)
     monkeypatch.setattr("runner.NOT_INHERITED", ())
-    monkeypatch.setenv("WAYS_TRAIN", "1")
     monkeypatch.setenv("WAYS_EPOCHS", "2")
-    printed = run_plainly(command_of(*ways.TORCH), project, scratch)
+    printed = run_plainly(command_of("train", *ways.TORCH), project, scratch)
     assert outcomes(printed) == dict.fromkeys(ways.TORCH, "wrote")
     assert {f"{project.folder}/{line}" for line in TORCH_WRITES.values()} <= set(
         changes(before, looked_at(project), metadata=False)

@@ -13,6 +13,8 @@ from folder import Project, make_project
 from runner import MODES, command_of, outcomes
 from snapshot import Entry, changes, snapshot
 
+from sweeper.system import landlock
+
 Judge = Callable[..., tuple[list[str], dict[str, str]]]
 ALONE = [
     # It takes seconds to import torch; all ways in one process have these, too.
@@ -96,3 +98,23 @@ def test_all_ways_in_one_process_change_nothing(go: Judge, mode: str):
     assert changed == []
     assert said.keys() == ways.WAYS.keys()
     assert unexpected(said) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_older_landlock_promises_the_same(go: Judge, monkeypatch: pytest.MonkeyPatch, version: int):
+    monkeypatch.setattr(landlock, "version", lambda: version)
+    changed, said = go("sandbox", *ways.WAYS)
+    assert changed == []
+    assert said.keys() == ways.WAYS.keys()
+    assert unexpected(said) == {}
+
+
+@pytest.mark.slow
+def test_copies_protect_the_folder(full: Judged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(landlock, "version", lambda: 0)
+    names = [name for name in ways.WAYS if name not in ways.ABSOLUTE]
+    before = snapshot(full.project.folder)
+    said = outcomes(MODES["sandbox"](command_of(*names), full.project, tmp_path))
+    assert changes(before, snapshot(full.project.folder)) == []
+    assert said.keys() == set(names)

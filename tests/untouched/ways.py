@@ -11,7 +11,7 @@ found, if there is one. Each says in one line what became of it:
     way NAME: refused: PermissionError: ...
     way NAME: skipped: why
 
-With WAYS_TRAIN=1 a tiny model is trained afterwards, for WAYS_EPOCHS epochs.
+After the word `train`, a tiny model is trained, for WAYS_EPOCHS epochs (200).
 """
 
 from __future__ import annotations
@@ -1871,22 +1871,22 @@ def absolute_call_32_chmod(target):
     in_child(lambda: call_32(15, path, 0o600))
 
 
-@way("absolute")
+@way("absolute", "either")
 def home_expanded(_target):
     write(os.path.expanduser("~/home.txt"))
 
 
-@way("absolute")
+@way("absolute", "either")
 def home_new(_target):
     write(os.path.expanduser("~/home_new.txt"), "xb")
 
 
-@way("absolute")
+@way("absolute", "either")
 def home_project(target):
     write(os.path.expanduser(f"~/project/{target}"))
 
 
-@way("absolute")
+@way("absolute", "either")
 def home_configuration(_target):
     os.makedirs(os.path.expanduser("~/.config/way"))
 
@@ -2297,9 +2297,10 @@ def main(names: Sequence[str]) -> None:
     if list(names) == ["--list"]:
         print("\n".join(WAYS))
         return
-    for name in WAYS if list(names) == ["all"] else names:
+    ways = [name for name in names if name != "train"]
+    for name in WAYS if ways == ["all"] else ways:
         attempt(name, lambda name=name: WAYS[name](target_of(name)))
-    if os.environ.get("WAYS_TRAIN") == "1":
+    if "train" in names:
         train(int(os.environ.get("WAYS_EPOCHS", "200")))
 
 

@@ -47,6 +47,31 @@ def _use_mirror(folder, mirror):
             namespaces.update({each: list(map(moved, paths)) for each, paths in namespaces.items()})
 
 
+def _open_folders_of_what_is_removed():
+    """Makes what is removed lie in the mirror: of all changes, sweeper does not see this one."""
+
+    def opening(function):
+        def remove(path, *, dir_fd=None):
+            try:
+                function(path, dir_fd=dir_fd)
+            except PermissionError:
+                try:
+                    # It exists already, but now its folder is in the mirror.
+                    os.mkdir(path, dir_fd=dir_fd)
+                except OSError:
+                    pass
+                function(path, dir_fd=dir_fd)
+
+        remove.__name__ = remove.__qualname__ = function.__name__
+        remove.__doc__ = function.__doc__
+        return remove
+
+    for name in ("remove", "unlink", "rmdir"):
+        function = opening(getattr(os, name))
+        setattr(os, name, function)
+        os.supports_dir_fd.add(function)
+
+
 class _Waiting:
     """A finder on `sys.meta_path` that notices the import of torch; the other finders find the module."""
 
@@ -113,6 +138,7 @@ def _report(message):
 
 if os.environ.get("SWEEPER_INSTEAD_OF"):
     _use_mirror(*os.environ["SWEEPER_INSTEAD_OF"].split("\n"))
+    _open_folders_of_what_is_removed()
 _mode = os.environ.get("SWEEPER_HOOK")
 if _mode == "execute" or (_mode and os.environ.get("SWEEPER_METER")):
     sys.meta_path.insert(0, _Waiting())

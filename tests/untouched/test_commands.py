@@ -1,0 +1,95 @@
+"""Nothing of the user's is changed by any command that runs a script, whatever the script does."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import ways
+from folder import Project, make_project
+from runner import NOT_INHERITED, wait_until_alone
+from snapshot import changes, snapshot
+
+SCRIPT = ("python", "train.py", "train", "all")
+SPACE = """
+name: ways
+command: [python, train.py, train, all]
+script: {env: {OMP_NUM_THREADS: "{threads}"}, samples_per_step: 64}
+space: {threads: {type: categorical, choices: [1, 2]}}
+baseline: {threads: 1}
+measure: {window_seconds: 0.5, repeats: 2, warmup_cap_seconds: 2}
+search: {trials: 2, minutes: 1}
+"""
+LIMIT_SECONDS = 400
+REDIRECTED = [
+    name
+    for name in ways.WAYS
+    if name not in ways.ABSOLUTE | ways.EITHER | ways.UNSURE | ways.TORCH | ways.LATE
+]
+"""Ways that a guarded script goes as by hand, so that it trains afterwards."""
+
+
+@pytest.fixture
+def project() -> Iterator[Project]:
+    with tempfile.TemporaryDirectory(prefix="sweeper-test-") as base:
+        yield make_project(Path(base))
+
+
+def sweeper(project: Project, state: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command line as the project's user does, in their folder."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
+    environment = {
+        **kept,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(project.home),
+        "SWEEPER_HOME": str(state),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "sweeper", *words],
+        cwd=project.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=LIMIT_SECONDS,
+    )
+    wait_until_alone(project)
+    return done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("watch", "--", *SCRIPT),
+        ("watch", "--", "python", "train.py", "train", *REDIRECTED),
+        ("tune", "--minutes", "1", "--", *SCRIPT),
+        ("tune", "--minutes", "1", "--", "python", "train.py", "train", *REDIRECTED),
+        ("judge", "--minutes", "0.1", "--before", shlex.join(SCRIPT), "--after", shlex.join(SCRIPT)),
+        ("run", "{state}/ways.yaml"),
+        ("check", "{state}/ways.yaml", "--deep"),
+        ("init", "--command", shlex.join(SCRIPT), "--out", "{state}/init.yaml"),
+    ],
+    ids=lambda words: f"{words[0]}-{len(words)}",
+)
+def test_a_command_changes_nothing(project: Project, tmp_path: Path, words: Sequence[str]):
+    (tmp_path / "ways.yaml").write_text(SPACE)
+    look = (project.home, project.data)
+    # MLflow loads matplotlib into sweeper's own process, which makes its caches.
+    caches = [project.home / name / "matplotlib" for name in (".cache", ".config")]
+    for cache in caches:
+        cache.mkdir(parents=True)
+    ignoring = (*project.allowed, *caches)
+    before = snapshot(*look, ignoring=ignoring)
+    done = sweeper(project, tmp_path / "state", *(word.format(state=tmp_path) for word in words))
+    if words[0] == "tune":
+        sweeper(project, tmp_path / "state", "export", "tune-train", "--format", "patch")
+    assert changes(before, snapshot(*look, ignoring=ignoring)) == []
+    said = done.stdout + done.stderr
+    assert done.returncode == 0 or "begins again too often" in said, said[-3000:]
