@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 from sweeper.errors import UserError
 from sweeper.script.mirror import make_mirror
 from sweeper.script.sandbox import INSTEAD_OF
+from sweeper.script.scratch import scratch_folder
 
 ABSENT, LINK, EXECUTABLE, SUBMODULE = "000000", "120000", "100755", "160000"
 """Modes of files, as git writes them."""
@@ -207,8 +207,8 @@ def _paths(patch: bytes, folder: Path) -> list[str]:
 @contextlib.contextmanager
 def _mirror_of(root: Path, changed: Sequence[str]) -> Iterator[Path]:
     """Yields a mirror of a folder, in which files are links but code and what is changed."""
-    with tempfile.TemporaryDirectory(prefix="sweeper-judge-") as place:
-        mirror = make_mirror(root, Path(place) / "mirror", opened={root / path for path in changed}).folder
+    with scratch_folder() as place:
+        mirror = make_mirror(root, place / "mirror", opened={root / path for path in changed}).folder
         # With it, the mirrors of trials link to what surrounds the folder, as they do in a repository.
         (mirror / ".git").mkdir(exist_ok=True)
         yield mirror.resolve()

@@ -8,7 +8,6 @@ import re
 import select
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -42,6 +41,7 @@ from sweeper.script.command_line import (
 )
 from sweeper.script.first_look import FirstLook
 from sweeper.script.sandbox import Sandbox, make_sandbox
+from sweeper.script.scratch import scratch_folder
 from sweeper.spec.rules import leads_elsewhere
 
 HELP_SECONDS = 20.0
@@ -131,9 +131,9 @@ def help_of(line: CommandLine) -> str:
         return ""
     with (
         suppress(OSError, UserError),
-        tempfile.TemporaryDirectory(prefix="sweeper-", ignore_cleanup_errors=True) as place,
+        scratch_folder() as place,
     ):
-        sandbox = make_sandbox(Script(command=()), {}, Path(place) / "mirror", Path(place))
+        sandbox = make_sandbox(Script(command=()), {}, place / "mirror", place)
         try:
             return _help_in(sandbox, line)
         finally:

@@ -277,11 +277,14 @@ class CopyUp:
             self._refuse(place)
         return place
 
-    def _resolve(self, call: Call, start: str, path: str, *, follows: bool, empty: bool = False) -> str:
+    def _resolve(
+        self, call: Call, start: str, path: str, *, follows: bool, empty: bool = False, content: bool = True
+    ) -> str:
         """Returns where a path leads, once links that lead out of the mirror have become copies on the way.
 
         Args:
             empty: Whether the file at its end is about to be truncated.
+            content: Whether its content is about to change, and not its mode and the like.
         """
         here = "/" if path.startswith("/") else start
         parts = path.split("/")[::-1]
@@ -306,7 +309,7 @@ class CopyUp:
             if num_links > MAX_LINKS:
                 return place
             if self._leads_out(place, target):
-                if not self._copied(place, empty=empty and is_last):
+                if not self._copied(place, empty=empty and is_last, content=content):
                     return os.path.realpath(os.path.join(place, *reversed(parts)))
                 here = place
                 continue
@@ -324,20 +327,21 @@ class CopyUp:
     def _may_write(self, place: str) -> bool:
         return f"{place}/".startswith(self._writable)
 
-    def _copied(self, link: str, *, empty: bool) -> bool:
+    def _copied(self, link: str, *, empty: bool, content: bool) -> bool:
         """Replaces a link by what it leads to; returns whether it was possible."""
         try:
-            mode = os.stat(link).st_mode
+            status = os.stat(link)
         except OSError:
             # By hand, the file would be made where the link leads.
             if not os.access(os.path.dirname(os.path.realpath(link)), os.W_OK):
                 return False
             os.unlink(link)
             return True
-        if stat.S_ISDIR(mode):
+        if stat.S_ISDIR(status.st_mode):
             return self._mirror.open_folder(link)
-        # By hand, too, it could not be written.
-        if not stat.S_ISREG(mode) or not os.access(link, os.W_OK):
+        # By hand, too, others could not be changed.
+        is_own = not content and status.st_uid == os.geteuid()
+        if not stat.S_ISREG(status.st_mode) or not (is_own or os.access(link, os.W_OK)):
             return False
         return self._mirror.copy_file(link, empty=empty)
 
@@ -363,7 +367,7 @@ class CopyUp:
             descriptor = os.open(place, os.O_PATH | os.O_CLOEXEC)
         else:
             follows = where.follows and not flags & _NO_FOLLOW
-            name = self._resolve(call, _start(call, where), path, follows=follows)
+            name = self._resolve(call, _start(call, where), path, follows=follows, content=False)
             kept = 0 if follows else os.O_NOFOLLOW
             descriptor = os.open(name, os.O_PATH | os.O_CLOEXEC | kept)
         try:

@@ -11,8 +11,8 @@ import contextlib
 import ctypes
 import os
 import queue
+import stat
 import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +26,7 @@ from sweeper.errors import UserError
 from sweeper.script.added import Addition, Store
 from sweeper.script.copy_up import CopyUp
 from sweeper.script.mirror import Mirror, check_size, make_mirror, remove_tree, repository_of
+from sweeper.script.scratch import scratch_folder
 from sweeper.system import landlock, seccomp
 from sweeper.system.seccomp import Listener
 
@@ -52,7 +53,6 @@ _NEEDED = ("TORCH_HOME", "TRITON_CACHE_DIR", "HF_HOME", "CUDA_CACHE_PATH")
 MAX_NAMED = 3
 MAX_SOCKET_FOLDER = 60
 """Longest name of a temporary folder: programs make sockets in it, whose paths have at most 107 bytes."""
-_PREFIX = "sweeper-of-"
 _OWN_WORKING_DIRECTORY = 0x200
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -89,6 +89,7 @@ class Sandbox:
     unprotected: Sequence[Path] = ()
     _copy_up: CopyUp | None = field(default=None, init=False)
     _temporary: Path | None = field(default=None, init=False)
+    _at_the_end: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
 
     @property
     def is_guarded(self) -> bool:
@@ -176,10 +177,11 @@ class Sandbox:
         return variables
 
     def _own_temporary(self) -> Path:
+        if self._temporary is not None:
+            return self._temporary
         self._temporary = self.scratch.resolve() / "tmp"
         if len(str(self._temporary)) > MAX_SOCKET_FOLDER:
-            _sweep_temporary()
-            self._temporary = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+            self._temporary = self._at_the_end.enter_context(scratch_folder())
         self._temporary.mkdir(exist_ok=True)
         return self._temporary
 
@@ -234,7 +236,7 @@ class Sandbox:
     def _writable(self, environment: Mapping[str, str]) -> dict[Path, int]:
         """Returns the rights of the script by place."""
         assert self.mirror is not None
-        rights = {Path("/dev"): landlock.WRITING, Path("/proc"): landlock.WRITING}
+        rights = dict.fromkeys([Path("/proc"), *_devices(Path("/dev"))], landlock.WRITING)
         shared = [SHARED_MEMORY, *_temporary_folders(), *_caches(environment)]
         own = [self.mirror.root, self.scratch.resolve(), *([Path(self.cache)] if self.cache else [])]
         own += [path for path in (self._temporary, self.mirror.home) if path is not None]
@@ -277,6 +279,7 @@ class Sandbox:
             self._copy_up.close()
         if self._temporary is not None:
             remove_tree(self._temporary)
+        self._at_the_end.close()
 
     def remove(self) -> None:
         """Removes the mirror; links are not followed."""
@@ -383,17 +386,20 @@ def remember(source: Path, cache: str, place: Path) -> None:
 # -- places that a script may write to ---------------------------------------------------------------
 
 
+def _devices(folder: Path) -> Iterator[Path]:
+    """Yields the devices that a script may write to: terminals, GPUs and the like, no disks, no memory."""
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            mode = path.lstat().st_mode
+            if path.name == "pts" or (stat.S_ISCHR(mode) and path.name not in ("mem", "kmem", "port")):
+                yield path
+            elif stat.S_ISDIR(mode) and path != SHARED_MEMORY:
+                yield from _devices(path)
+
+
 def _temporary_folders() -> Iterator[Path]:
     for name in (os.environ.get("TMPDIR", "/tmp"), "/tmp", "/var/tmp"):
         yield Path(name)
-
-
-def _sweep_temporary() -> None:
-    """Removes the temporary folders of processes that were killed."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
-        pid = path.name.removeprefix(_PREFIX).partition("-")[0]
-        if pid.isdecimal() and not Path("/proc", pid).exists():
-            remove_tree(path)
 
 
 def _caches(environment: Mapping[str, str]) -> Iterator[Path]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +17,7 @@ from sweeper.core.script import Script
 from sweeper.core.template import literal
 from sweeper.script import trial
 from sweeper.script.guardian import guarded
+from sweeper.script.scratch import scratch_folder
 from sweeper.telemetry.nvml.devices import first_gpu
 from sweeper.telemetry.probes import make_probes
 from sweeper.telemetry.sampler import Sampler, summarise
@@ -40,9 +40,9 @@ def job_outside_a_sweep(
     Args:
         cache: Folder of compile caches and the like, which is not removed.
     """
-    with tempfile.TemporaryDirectory(prefix="sweeper-") as folder, guarded(folder) as own:
+    with scratch_folder() as folder, guarded(str(folder)) as own:
         env = {**script.env, **{name: literal(text) for name, text in own.items()}}
-        yield _job(dataclasses.replace(script, env=env), folder, plan, str(cache or ""))
+        yield _job(dataclasses.replace(script, env=env), str(folder), plan, str(cache or ""))
 
 
 def _job(script: Script, folder: str, plan: MeasurePlan | None, cache: str) -> Job:

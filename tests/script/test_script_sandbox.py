@@ -228,6 +228,13 @@ def test_a_daemon_that_outlives_the_script_writes_nothing(box: Sandbox, source: 
     assert not (source / "made").exists()
 
 
+def test_terminals_may_be_written_and_disks_may_not(tmp_path: Path):
+    names = {str(path) for path in sandboxes._devices(Path("/dev"))}
+    assert {"/dev/null", "/dev/zero", "/dev/full", "/dev/pts", "/dev/tty"} <= names
+    assert "/dev/shm" not in names
+    assert not any(Path(name).is_block_device() for name in names)
+
+
 def test_no_descriptor_of_the_users_is_handed_on(box: Sandbox, source: Path):
     with open(source / "log.txt", "a", encoding="utf-8") as file:
         os.set_inheritable(file.fileno(), True)

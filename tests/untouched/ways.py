@@ -2094,7 +2094,7 @@ def bytes_that_are_no_text(_target):
     write(b"files/\xff\xfe", "r+b")
 
 
-@way()
+@way("unsure")
 def read_only_file(_target):
     os.chmod("read_only.txt", 0o644)
     write("read_only.txt")
@@ -2211,7 +2211,7 @@ def racing_link(target):
 # Everything, and therefore last.
 
 
-@way("large")
+@way("large", "unsure")
 def every_file(_target):
     refused = []
     for folder, _, names in os.walk("."):
