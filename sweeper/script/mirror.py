@@ -98,10 +98,12 @@ class Mirror:
                 else:
                     os.symlink(os.path.realpath(entry.path), f"{making}/{entry.name}")
         _copy_mode(source, making)
-        # At no time is there neither of them.
-        if _libc.renameat2(_CURRENT, os.fsencode(making), _CURRENT, os.fsencode(link), _EXCHANGE):
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), link)
-        os.unlink(making)
+        # At no time is there neither of them, except on file systems that cannot exchange.
+        if _libc.renameat2(_CURRENT, os.fsencode(making), _CURRENT, os.fsencode(link), _EXCHANGE) == 0:
+            os.unlink(making)
+        else:
+            os.unlink(link)
+            os.rename(making, link)
         return True
 
     def copy_file(self, link: str, *, empty: bool = False) -> bool:
@@ -136,20 +138,23 @@ class Mirror:
         if home == self.top:
             self.home = self.mirrored_top
             return
+        paths = list(_few(home))
         place = self.root.with_name(f"{self.root.name}.home")
         remove_tree(place)
         place.mkdir()
-        for path in _few(home):
+        for path in paths:
             (place / path.name).symlink_to(os.path.realpath(path))
         if self.top.is_relative_to(home):
-            link = place
-            for part in self.top.relative_to(home).parts:
-                if link.is_symlink():
-                    self.open_folder(str(link))
-                link = link / part
-            link.unlink(missing_ok=True)
-            link.symlink_to(self.mirrored_top)
-        self.home = place
+            folder = place
+            *parts, name = self.top.relative_to(home).parts
+            for part in parts:
+                folder = folder / part
+                if not folder.is_symlink() or not self.open_folder(str(folder)):
+                    return
+            # Only where all above is in the mirror, or the user's own folder would be changed.
+            (folder / name).unlink(missing_ok=True)
+            (folder / name).symlink_to(self.mirrored_top)
+        self.home = place if paths else None
 
     def fill(self, source: Path, target: Path, *, copies: bool = False, has_code: bool = True) -> None:
         """Makes the entries of a folder, and of the folders in it, in its mirror.
@@ -194,7 +199,7 @@ class Mirror:
 
     def _opens(self, folder: Path, *, copies: bool, has_code: bool) -> bool | None:
         """Returns whether there is code in a folder; None if it becomes a link."""
-        if copies:
+        if copies and not _is_environment(folder):
             return True
         if has_code and folder.name not in LINKED and self._num_made < MAX_MADE and self._is_of_code(folder):
             return True
@@ -233,7 +238,7 @@ class Mirror:
 
     def _is_of_code(self, folder: Path) -> bool:
         """Returns whether a folder is small, or code is among the first entries below it."""
-        if (folder / "pyvenv.cfg").exists():
+        if _is_environment(folder):
             return False
         folders, seen, has_code = [str(folder)], 0, False
         while folders and seen <= MAX_ENTRIES and not has_code:
@@ -308,7 +313,8 @@ def check_size(folder: Path, linked: Collection[Path]) -> None:
     """
     num_files = num_bytes = 0
     for name, folders, files in os.walk(folder):
-        folders[:] = [inner for inner in folders if Path(name, inner) not in linked]
+        inside = [Path(name, inner) for inner in folders]
+        folders[:] = [path.name for path in inside if path not in linked and not _is_environment(path)]
         for file in files:
             with contextlib.suppress(OSError):
                 status = os.lstat(os.path.join(name, file))
@@ -373,6 +379,11 @@ def _is_denied(entry: os.DirEntry[str]) -> bool:
     """Returns whether a file or a folder is there, but may not be read."""
     mode = os.R_OK | os.X_OK if entry.is_dir() else os.R_OK
     return not os.access(entry.path, mode) and os.path.exists(entry.path)
+
+
+def _is_environment(folder: Path) -> bool:
+    """Returns whether a folder is a virtual environment of Python."""
+    return (folder / "pyvenv.cfg").exists()
 
 
 def _is_code(entry: os.DirEntry[str]) -> bool:

@@ -165,7 +165,8 @@ class Sandbox:
             and home != Path("/")
         ):
             self.mirror.add_home(home.resolve())
-            variables["HOME"] = str(self.mirror.home)
+            if self.mirror.home is not None:
+                variables["HOME"] = str(self.mirror.home)
         if not self._may_be_written(Path(own.get("TMPDIR") or "/tmp")):
             variables["TMPDIR"] = str(self._own_temporary())
         for name in _NEEDED if self.cache else ():

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sweeper.cli.app import COMMANDS, Commands
-from sweeper.cli.options import DEFAULT_HOME, home_option
+from sweeper.cli.options import DEFAULT_HOME, home_option, with_paths
 
 HELP_CPU_SECONDS = 0.4
 
@@ -105,3 +105,17 @@ def test_what_the_readme_shows_exists(line):
     for word in words:
         if word.startswith("search_spaces/"):
             assert (README.parent / word).exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "complete"),
+    [
+        ("watch --unprotected -- python x", "watch --unprotected . -- python x"),
+        ("watch --unprotected --json -- python x", "watch --unprotected . --json -- python x"),
+        ("watch --unprotected a --unprotected b -- p", "watch --unprotected a --unprotected b -- p"),
+        ("run x.yaml --unprotected", "run x.yaml --unprotected ."),
+        ("watch -- p --unprotected -- q", "watch -- p --unprotected -- q"),
+    ],
+)
+def test_unprotected_without_a_path_is_the_current_folder(words: str, complete: str):
+    assert with_paths(words.split()) == complete.split()

@@ -76,13 +76,13 @@ def test_the_upper_folders_come_first(source: Path, monkeypatch: pytest.MonkeyPa
 
 def test_copies_are_copies(source: Path):
     folder = made(source, copies=True).folder
-    assert links(folder) == {"linked"}
+    assert links(folder) == {"linked", "env"}
     assert len(list((folder / "images" / "cats").iterdir())) == 9
 
 
 def test_what_is_unprotected_is_a_link(source: Path):
     folder = made(source, copies=True, linked={source / "sub", source / "images" / "cats"}).folder
-    assert links(folder) == {"linked", "sub", "images/cats"}
+    assert links(folder) == {"linked", "env", "sub", "images/cats"}
 
 
 def test_what_was_written_before_is_a_copy(source: Path):
@@ -108,6 +108,61 @@ def test_a_folder_of_links_takes_the_place_of_a_link(source: Path):
     assert place.open_folder(str(place.folder / "images"))
     assert links(place.folder / "images") == {"cats", "dogs"}
     assert [path.name for path in place.root.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_folder_of_links_without_an_exchange(source: Path, monkeypatch: pytest.MonkeyPatch):
+    class Without:
+        def renameat2(self, *arguments: object) -> int:
+            return -1
+
+    monkeypatch.setattr(mirror, "_libc", Without())
+    place = made(source)
+    assert place.open_folder(str(place.folder / "images"))
+    assert links(place.folder / "images") == {"cats", "dogs"}
+    assert sorted(path.name for path in (source / "images").iterdir()) == ["cats", "dogs"]
+
+
+def test_the_home_leads_to_the_mirror(source: Path):
+    home = source.parent
+    (home / ".config").mkdir()
+    place = made(source)
+    place.add_home(home)
+    assert place.home is not None
+    assert (place.home / "source").resolve() == place.folder
+    assert (place.home / ".config").resolve() == home / ".config"
+    place.remove()
+    assert not place.home.exists()
+    assert (source / "train.py").exists()
+
+
+def test_the_home_of_a_project_further_down_leads_to_the_mirror(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(mirror, "MAX_ENTRIES", 100)
+    deep = source / "sub" / "project"
+    deep.mkdir()
+    shutil.rmtree(source / ".git")
+    place = make_mirror(deep, source / "home" / "work")
+    place.add_home(source)
+    assert place.home is not None
+    assert (place.home / "sub" / "project").resolve() == place.folder
+    assert (place.home / "sub" / "helper.py").resolve() == source / "sub" / "helper.py"
+    assert (source / "sub" / "project").is_dir()
+
+
+def test_a_home_that_is_too_large_is_not_mirrored(source: Path, monkeypatch: pytest.MonkeyPatch):
+    place = made(source)
+    monkeypatch.setattr(mirror, "MAX_ENTRIES", 1)
+    place.add_home(source.parent)
+    assert place.home is None
+    monkeypatch.setattr(mirror, "MAX_ENTRIES", 100)
+    monkeypatch.setattr(mirror, "MAX_OPENED", 1)
+    deep = make_mirror(source / "sub", source / "home" / "work")
+    shutil.rmtree(source / ".git")
+    deep = make_mirror(source / "sub", source / "home" / "work")
+    deep.add_home(source.parent)
+    assert deep.home is None
+    assert (source / "sub" / "helper.py").exists()
 
 
 def test_a_copy_takes_the_place_of_a_link(source: Path):
