@@ -194,13 +194,16 @@ class CopyUp:
         poller = select.poll()
         poller.register(self._listener.descriptor, select.POLLIN)
         poller.register(self._wake, 0)
-        # The other end of the pipe is closed to end this, and the listener hangs up after the last process.
-        while (events := dict(poller.poll())) and self._wake not in events:
-            if not events[self._listener.descriptor] & select.POLLIN:
-                break
-            if (call := self._listener.receive()) is not None:
-                self._decide(call)
-        self._listener.close()
+        try:
+            # The other end of the pipe is closed to end this; the listener hangs up after the last process.
+            while (events := dict(poller.poll())) and self._wake not in events:
+                if not events[self._listener.descriptor] & select.POLLIN:
+                    break
+                if (call := self._listener.receive()) is not None:
+                    self._decide(call)
+        finally:
+            # What waits must not wait for ever.
+            self._listener.close()
 
     def _decide(self, call: Call) -> None:
         """Answers a call."""
@@ -210,13 +213,12 @@ class CopyUp:
                 error = self._make(call, change)
             except OSError as failed:
                 error = failed.errno or errno.EPERM
-            except (ValueError, OverflowError):
+            except (ValueError, OverflowError, struct.error):
                 error = errno.EINVAL
             self._listener.answer(call, error)
             return
-        places: list[str] = []
         # Whatever goes wrong here, Landlock judges the call.
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, struct.error):
             places = [self._prepare(call, where) for where in _CONTENT[call.name]]
             if (result := self._of_an_older_kernel(call, places)) is not None:
                 self._listener.answer(call, result)
