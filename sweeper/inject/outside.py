@@ -12,6 +12,9 @@ from typing import Any
 SUBMITTERS = frozenset({"sbatch", "srun", "salloc", "qsub", "bsub", "kubectl", "ssh"})
 """Programs that start work elsewhere, where a sweep cannot end it."""
 
+SERVED = frozenset({"docker", "podman", "nerdctl", "systemd-run", "tmux", "screen", "watchman"})
+"""Programs that have a service of the machine do their work, which may write what the script may not."""
+
 WRITES = "writes to "
 """Start of what is reported of a file."""
 
@@ -118,4 +121,4 @@ def _starts(executable: Any, args: Any) -> str:
     if programs[-1] in _SHELLS and "-c" in words[:-1]:
         # Each word of its command line may be a program.
         programs += map(os.path.basename, words[words.index("-c") + 1].split())
-    return next(("starts `" + name + "`" for name in programs if name in SUBMITTERS), "")
+    return next(("starts `" + name + "`" for name in programs if name in SUBMITTERS | SERVED), "")

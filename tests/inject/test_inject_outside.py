@@ -38,6 +38,7 @@ for command in (["sbatch-not-there"], ["/not/there/sbatch", "-c", "8", "job.sh"]
     except OSError:
         pass
 subprocess.run("exit 0; ssh node1 true", shell=True)
+subprocess.run("exit 0; docker run -v .:/work image", shell=True)
 multiprocessing.Array("d", 3)
 print("done")
 """
@@ -79,6 +80,7 @@ def test_writes_hosts_and_jobs_are_reported(folders: tuple[Path, Path]) -> None:
         "connects to tracker.invalid",
         "starts `sbatch`",
         "starts `ssh`",
+        "starts `docker`",
     ]
 
 
