@@ -84,26 +84,35 @@ class Mirror:
 
     def open_folder(self, link: str) -> bool:
         """Replaces a link to a folder by a folder of links; returns whether it was possible."""
-        source = os.path.realpath(link)
-        is_repository = os.path.basename(source) == ".git"
         making = tempfile.mkdtemp(prefix=".making-", dir=self._place_for_copies(link))
+        try:
+            if not self._link_entries(os.path.realpath(link), making):
+                return False
+            # At no time is there neither of them, except on file systems that cannot exchange.
+            if _libc.renameat2(_CURRENT, os.fsencode(making), _CURRENT, os.fsencode(link), _EXCHANGE):
+                os.unlink(link)
+                os.rename(making, link)
+        except OSError:
+            # For example, the disk is full.
+            return False
+        finally:
+            # What is left is the link, or what was not completed.
+            _discard(making)
+        return True
+
+    def _link_entries(self, source: str, target: str) -> bool:
+        """Fills a folder with links to the entries of another; returns whether they are few enough."""
+        is_repository = os.path.basename(source) == ".git"
         with os.scandir(source) as entries:
             for count, entry in enumerate(entries):
                 if count >= MAX_OPENED:
-                    shutil.rmtree(making)
                     return False
                 # Git takes a HEAD that is a link for a broken one.
                 if is_repository and entry.is_file():
-                    shutil.copy2(entry.path, f"{making}/{entry.name}")
+                    shutil.copy2(entry.path, f"{target}/{entry.name}")
                 else:
-                    os.symlink(os.path.realpath(entry.path), f"{making}/{entry.name}")
-        _copy_mode(source, making)
-        # At no time is there neither of them, except on file systems that cannot exchange.
-        if _libc.renameat2(_CURRENT, os.fsencode(making), _CURRENT, os.fsencode(link), _EXCHANGE) == 0:
-            os.unlink(making)
-        else:
-            os.unlink(link)
-            os.rename(making, link)
+                    os.symlink(os.path.realpath(entry.path), f"{target}/{entry.name}")
+        _copy_mode(source, target)
         return True
 
     def copy_file(self, link: str, *, empty: bool = False) -> bool:
@@ -112,17 +121,21 @@ class Mirror:
         Args:
             empty: Whether the copy has no content, since it is about to be truncated.
         """
-        source = os.path.realpath(link)
-        status = os.stat(source)
-        room = os.statvfs(self._place_for_copies(link))
-        if not empty and status.st_size > 0.9 * room.f_bavail * room.f_frsize:
+        source, folder = os.path.realpath(link), self._place_for_copies(link)
+        room = os.statvfs(folder)
+        if not empty and os.stat(source).st_size > 0.9 * room.f_bavail * room.f_frsize:
             return False
-        descriptor, making = tempfile.mkstemp(prefix=".making-", dir=self._place_for_copies(link))
+        descriptor, making = tempfile.mkstemp(prefix=".making-", dir=folder)
         os.close(descriptor)
-        if not empty:
-            shutil.copyfile(source, making)
-        shutil.copystat(source, making)
-        os.replace(making, link)
+        try:
+            if not empty:
+                shutil.copyfile(source, making)
+            shutil.copystat(source, making)
+            os.replace(making, link)
+        except OSError:
+            return False
+        finally:
+            _discard(making)
         return True
 
     def _place_for_copies(self, link: str) -> str:
@@ -364,6 +377,15 @@ def remove_tree(folder: Path) -> None:
 
     if os.path.lexists(folder):
         shutil.rmtree(folder, onerror=make_writable)
+
+
+def _discard(making: str) -> None:
+    """Removes a file, a link, or a folder of links, if it is there."""
+    if os.path.isdir(making) and not os.path.islink(making):
+        remove_tree(Path(making))
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(making)
 
 
 def _few(folder: Path) -> Iterator[Path]:

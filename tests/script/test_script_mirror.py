@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -120,6 +121,22 @@ def test_a_folder_of_links_without_an_exchange(source: Path, monkeypatch: pytest
     assert place.open_folder(str(place.folder / "images"))
     assert links(place.folder / "images") == {"cats", "dogs"}
     assert sorted(path.name for path in (source / "images").iterdir()) == ["cats", "dogs"]
+
+
+def test_what_cannot_be_completed_leaves_the_link(source: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    place = made(source)
+    before = sorted(map(str, place.root.rglob("*")))
+    monkeypatch.setattr(shutil, "copyfile", full)
+    assert not place.copy_file(str(place.folder / "config.yaml"))
+    monkeypatch.setattr(os, "symlink", full)
+    assert not place.open_folder(str(place.folder / "images"))
+    monkeypatch.undo()
+    monkeypatch.setattr(mirror, "MAX_OPENED", 1)
+    assert not place.open_folder(str(place.folder / "images"))
+    assert sorted(map(str, place.root.rglob("*"))) == before
 
 
 def test_the_home_leads_to_the_mirror(source: Path):
