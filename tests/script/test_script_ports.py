@@ -103,7 +103,8 @@ def test_two_process_groups_run_side_by_side(launcher, tmp_path, how):
     meeting = tmp_path / "meeting"
     meeting.mkdir()
     through = ("-m", "torch.distributed.run", "--nproc-per-node=1") if how == "torchrun" else ()
-    script = Script(command=(sys.executable, *through, "distributed.py", str(meeting), "2"))
+    command = (sys.executable, *through, "distributed.py", str(meeting), "2")
+    script = Script(command=command, unprotected=(str(meeting),))
     trials = []
     for name in ("one", "other"):
         job = job_of(script, {"batch_size": 32}, dataclasses.replace(PLAN, repeats=1))

@@ -50,7 +50,7 @@ def _use_mirror(folder, mirror):
 def _open_folders_of_what_is_removed():
     """Makes what is removed lie in the mirror: of all changes, sweeper does not see this one."""
 
-    def opening(function):
+    def retrying(function):
         def remove(path, *, dir_fd=None):
             try:
                 function(path, dir_fd=dir_fd)
@@ -67,7 +67,7 @@ def _open_folders_of_what_is_removed():
         return remove
 
     for name in ("remove", "unlink", "rmdir"):
-        function = opening(getattr(os, name))
+        function = retrying(getattr(os, name))
         setattr(os, name, function)
         os.supports_dir_fd.add(function)
 
