@@ -25,12 +25,13 @@ SETTLED = ways.WAYS.keys() - ways.EITHER - ways.LATE - ways.TORCH - ways.LARGE
 
 
 def descendants(pid: int) -> list[int]:
-    """The process, and those that it and they have started."""
-    found = [pid]
-    for name in os.listdir(f"/proc/{pid}/task") if Path(f"/proc/{pid}").exists() else ():
-        children = Path(f"/proc/{pid}/task/{name}/children")
-        found += [each for child in children.read_text().split() for each in descendants(int(child))]
-    return found
+    """The process, and those that it and they have started, as far as they are still there."""
+    pids = [pid]
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                pids += descendants(int(child))
+    return pids
 
 
 @pytest.mark.slow
