@@ -73,16 +73,16 @@ def watch(
     with tempfile.NamedTemporaryFile("w", prefix="sweeper-watch-", suffix=".log", delete=False) as log:
         try:
             with screen, contextlib.redirect_stdout(log):
-                found = watch_script(command, Path.cwd(), progress)
+                measurement = watch_script(command, Path.cwd(), progress)
         except TrialFailedError as error:
             out.print(Text(f"{error.kind}: {error}"), soft_wrap=True)
             last = Path(log.name).read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
             out.print(Text("\n".join(f"    {line}" for line in last)), soft_wrap=True)
             raise typer.Exit(FAILED) from None
     if as_json:
-        print(json.dumps(encode(found), indent=1))
+        print(json.dumps(encode(measurement), indent=1))
         return
-    for line in [*_lines(found), f"Its output is in {log.name}."]:
+    for line in [*_lines(measurement), f"Its output is in {log.name}."]:
         prose(out, line)
 
 
@@ -106,7 +106,11 @@ class _Shown(Silent):
         return ()
 
 
-def _lines(found: Measurement) -> list[str]:
+def _lines(measurement: Measurement) -> list[str]:
     """Returns the speed and the card of a script."""
-    first = f"{rate(found.throughput)}, {found.step_ms:.3g} ms per step"
-    return ["", f"{first}; start-up {seconds(found.startup_seconds)}.", *card(found, NO_PARAMETERS)]
+    first = f"{rate(measurement.throughput)}, {measurement.step_ms:.3g} ms per step"
+    return [
+        "",
+        f"{first}; start-up {seconds(measurement.startup_seconds)}.",
+        *card(measurement, NO_PARAMETERS),
+    ]

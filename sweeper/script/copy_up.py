@@ -162,7 +162,7 @@ _CHANGES = MappingProxyType(
 
 
 class CopyUp:
-    """Answers the calls of a script's processes, in a thread of its own, until the last of them has exited.
+    """Answers the system calls of a script's processes in a background thread until all of them have exited.
 
     Args:
         listener: Where the calls arrive.

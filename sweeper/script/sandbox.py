@@ -305,7 +305,10 @@ def make_sandbox(
     unprotected = [source / path for path in (*script.unprotected, *_unprotected_by_command())]
     for path in unprotected:
         if not path.exists():
-            raise UserError(f"`--unprotected` must be a file or a folder, but {str(path)!r} does not exist.")
+            raise UserError(
+                f"`--unprotected` and `script.unprotected` must name files or folders, but {str(path)!r} does"
+                " not exist"
+            )
     unprotected = [path.resolve() for path in unprotected]
     scratch = scratch or place
     if script.workdir == "here" or any(source.is_relative_to(path) for path in unprotected):

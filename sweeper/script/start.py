@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -150,14 +149,15 @@ def begun_again(job: Job, run: Callable[[], T]) -> T:
         TrialFailedError: The script needs another mirror again and again.
     """
     assert job.script is not None
-    places = []
-    for _ in range(MAX_BEGINNINGS):
+    places: list[Path] = []
+    while len(places) < MAX_BEGINNINGS:
         try:
             return run()
         except BeginAgainError as again:
             places.append(again.place)
             remember(Path(job.script.folder).resolve(), job.cache, again.place)
-            print(f"sweeper: the script writes {again.place}: it begins again with a copy.", file=sys.stdout)
+            if len(places) < MAX_BEGINNINGS:
+                print(f"sweeper: the script writes {again.place}: it begins again with a copy.")
     folder = Path(job.script.folder).resolve()
     names = ", ".join(min(str(place), os.path.relpath(place, folder), key=len) for place in places)
     raise TrialFailedError(FailureKind.USER_ERROR, f"the script begins again too often: it writes {names}")
