@@ -28,12 +28,14 @@ class Arm:
         folder: The folder where its command runs, or a mirror of that folder.
         mirrors: The folder and the mirror of it from which its modules are imported, even if the folder is
             installed, as by `pip install -e`; None if it has no mirror.
+        cache: Folder of what its runs share, such as downloads; None if they share nothing.
     """
 
     name: str
     command: tuple[str, ...]
     folder: Path
     mirrors: tuple[Path, Path] | None = None
+    cache: Path | None = None
 
     @property
     def env(self) -> Mapping[str, str]:

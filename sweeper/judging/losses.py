@@ -65,6 +65,7 @@ class Baseline:
             arm.env,
             steps_per_s,
             on_gpu=measured.trains_on_gpu,
+            cache=arm.cache,
             start_seconds=start,
         )
 

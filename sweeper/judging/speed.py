@@ -134,7 +134,16 @@ def _in_turns(arm: Arm, plan: MeasurePlan) -> Measure:
 def _watched(arm: Arm, plan: MeasurePlan, turns: Turns | None = None) -> Measurement:
     on_start = turns.started if turns is not None else lambda pid: None
     try:
-        return watch(arm.command, arm.folder, Silent(), env=arm.env, plan=plan, turn=turns, on_start=on_start)
+        return watch(
+            arm.command,
+            arm.folder,
+            Silent(),
+            env=arm.env,
+            plan=plan,
+            cache=arm.cache,
+            turn=turns,
+            on_start=on_start,
+        )
     except TrialFailedError as error:
         raise TrialFailedError(error.kind, f"{arm.name}: {error}") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import statistics
 import time
@@ -16,6 +17,7 @@ from sweeper.judging import losses, speed
 from sweeper.judging.arms import Arm
 from sweeper.judging.losses import Losses, Trained
 from sweeper.judging.speed import LEVEL, Compared, Speed
+from sweeper.script.scratch import scratch_folder
 
 SCHEMA = 1
 
@@ -71,6 +73,14 @@ def judge(arms: tuple[Arm, Arm], minutes: float, say: Callable[[str], None]) -> 
         UserError: A version cannot be started.
     """
     deadline_s = time.monotonic() + 60 * minutes
+    with scratch_folder() as scratch:
+        cache = scratch / "cache"
+        cache.mkdir()
+        before, after = (dataclasses.replace(arm, cache=cache) for arm in arms)
+        return _judged((before, after), deadline_s, say)
+
+
+def _judged(arms: tuple[Arm, Arm], deadline_s: float, say: Callable[[str], None]) -> Verdict:
     draw = random.Random(0)
     first = speed.one_round(arms, draw)
     for arm, found in zip(arms, first, strict=True):

@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import stat
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,8 +69,9 @@ class Store:
                 belongs to the training: checkpoints, logs.
         """
         kept = []
+        own = f"{os.getpid()}-{threading.get_ident()}"
         for addition in _additions(mirror, Path(), before_ns):
-            target, making = self._folder / addition.path, self._folder / f".making-{os.getpid()}"
+            target, making = self._folder / addition.path, self._folder / f".making-{own}"
             # Another run may have kept it meanwhile.
             with contextlib.suppress(OSError):
                 target.parent.mkdir(parents=True, exist_ok=True)

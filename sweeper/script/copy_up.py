@@ -217,29 +217,24 @@ class CopyUp:
                 error = errno.EINVAL
             self._listener.answer(call, error)
             return
-        # Whatever goes wrong here, Landlock judges the call.
-        with contextlib.suppress(OSError, ValueError, struct.error):
+        try:
             places = [self._prepare(call, where) for where in _CONTENT[call.name]]
-            if (result := self._of_an_older_kernel(call, places)) is not None:
-                self._listener.answer(call, result)
-                return
-        if call.name == "truncate" and landlock.version() < landlock.TRUNCATES_SINCE:
-            self._listener.answer(call, errno.EACCES)
-            return
-        self._listener.let_go(call)
+            result = self._result(call, places)
+        except (OSError, ValueError, struct.error):
+            # Whatever went wrong, Landlock judges the call.
+            result = errno.EACCES if _truncates_alone(call) else None
+        if result is None:
+            self._listener.let_go(call)
+        else:
+            self._listener.answer(call, result)
 
-    def _of_an_older_kernel(self, call: Call, places: Sequence[str]) -> int | None:
-        """Returns the result of a call that the kernel's Landlock would judge wrongly; None of all others."""
-        version = landlock.version()
-        if version < landlock.TRUNCATES_SINCE and call.name == "truncate":
+    def _result(self, call: Call, places: Sequence[str]) -> int | None:
+        """Returns the result of a call that Landlock does not judge, or wrongly; None of all others."""
+        if call.name == "truncate":
             return self._truncate(call, places[0])
-        if (
-            version < landlock.TRUNCATES_SINCE
-            and _flags(call) & os.O_TRUNC
-            and not self._may_write(places[0])
-        ):
+        if _truncates_alone(call) and not self._may_write(os.path.realpath(places[0])):
             return errno.EACCES
-        if version < landlock.MOVES_SINCE and call.name in _MOVES:
+        if landlock.version() < landlock.MOVES_SINCE and call.name in _MOVES:
             flags = _MOVES[call.name]
             if (flags is not None and call.arguments[flags]) or not all(map(self._may_write, places)):
                 return None
@@ -251,16 +246,18 @@ class CopyUp:
         return None
 
     def _truncate(self, call: Call, place: str) -> int:
-        descriptor = os.open(place, os.O_PATH | os.O_CLOEXEC)
-        try:
-            own = f"/proc/self/fd/{descriptor}"
-            if not self._may_write(os.readlink(own)):
-                return errno.EACCES
-            os.truncate(own, call.arguments[1])
-        except OSError as error:
-            return error.errno or errno.EINVAL
-        finally:
-            os.close(descriptor)
+        with contextlib.ExitStack() as at_the_end:
+            try:
+                descriptor = os.open(place, os.O_PATH | os.O_CLOEXEC)
+                at_the_end.callback(os.close, descriptor)
+                own = f"/proc/self/fd/{descriptor}"
+                if not self._may_write(os.readlink(own)):
+                    return errno.EACCES
+                os.truncate(own, call.arguments[1])
+            except OverflowError:
+                return errno.EINVAL
+            except OSError as error:
+                return error.errno or errno.EINVAL
         return 0
 
     # -- content ---------------------------------------------------------------------------------
@@ -394,6 +391,14 @@ def _flags(call: Call) -> int:
     if call.name == "openat2":
         return int(struct.unpack("=Q", call.memory(call.arguments[2], 8))[0])
     return {"open": call.arguments[1], "openat": call.arguments[2]}.get(call.name, 0)
+
+
+def _truncates_alone(call: Call) -> bool:
+    """Returns whether a call truncates a file without opening it to write, which Landlock does not judge."""
+    with contextlib.suppress(OSError):
+        flags = _flags(call)
+        return call.name == "truncate" or (bool(flags & os.O_TRUNC) and not flags & (os.O_WRONLY | os.O_RDWR))
+    return True
 
 
 def _start(call: Call, where: _Where) -> str:

@@ -237,7 +237,7 @@ class Sandbox:
     def _writable(self, environment: Mapping[str, str]) -> dict[Path, int]:
         """Returns the rights of the script by place."""
         assert self.mirror is not None
-        rights = dict.fromkeys([Path("/proc"), *_devices(Path("/dev"))], landlock.WRITING)
+        rights = dict.fromkeys([Path("/proc"), *_devices(Path("/dev"))], landlock.WRITE_FILE)
         shared = [SHARED_MEMORY, *_temporary_folders(), *_caches(environment)]
         own = [self.mirror.root, self.scratch.resolve(), *([Path(self.cache)] if self.cache else [])]
         own += [path for path in (self._temporary, self.mirror.home) if path is not None]
@@ -303,12 +303,6 @@ def make_sandbox(
     """
     source = Path(script.folder).resolve()
     unprotected = [source / path for path in (*script.unprotected, *_unprotected_by_command())]
-    for path in unprotected:
-        if not path.exists():
-            raise UserError(
-                f"`--unprotected` and `script.unprotected` must name files or folders, but {str(path)!r} does"
-                " not exist"
-            )
     unprotected = [path.resolve() for path in unprotected]
     scratch = scratch or place
     if script.workdir == "here" or any(source.is_relative_to(path) for path in unprotected):

@@ -143,6 +143,11 @@ class SweepSpec(Section):
         if not self.command:
             return None
         options = self.script
+        for path in options.unprotected:
+            if not (folder / path).exists():
+                raise UserError(
+                    f"`script.unprotected` must name files or folders, but {path!r} does not exist."
+                )
         script = Script(
             command=self.command,
             files={path: _text(folder, each) for path, each in options.files.items()},

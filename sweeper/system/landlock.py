@@ -2,7 +2,8 @@
 
 Landlock needs no privileges and works in containers. It judges the place that a path leads to, so a link
 does not lead around it, and refuses before anything is changed. It does not judge modes, owners, times and
-extended attributes, nor files that are already open.
+extended attributes, nor files that are already open. Version 3 and newer can judge whether a file is
+truncated by its path alone, which is not used: whoever opens a file to read it would pay for that question.
 
 Source: https://docs.kernel.org/userspace-api/landlock.html
 """
@@ -22,17 +23,15 @@ _NO_NEW_PRIVILEGES = 38
 
 WRITE_FILE = 1 << 1
 """The right to open a file for writing."""
-_TRUNCATE, _REFER = 1 << 14, 1 << 13
+_REFER = 1 << 13
 _CHANGE_FOLDERS = sum(1 << bit for bit in range(4, 13))
 """Removing files and folders, and making files of any kind, folders and links."""
-_SINCE = {WRITE_FILE: 1, _CHANGE_FOLDERS: 1, _REFER: 2, _TRUNCATE: 3}
+_SINCE = {WRITE_FILE: 1, _CHANGE_FOLDERS: 1, _REFER: 2}
 
-WRITING = WRITE_FILE | _TRUNCATE
-"""Rights to what is there; for a folder of devices."""
-EVERYTHING = WRITING | _CHANGE_FOLDERS | _REFER
+EVERYTHING = WRITE_FILE | _CHANGE_FOLDERS | _REFER
 
-MOVES_SINCE, TRUNCATES_SINCE = 2, 3
-"""The versions since which a file can be moved to another folder, and is not truncated by its path alone."""
+MOVES_SINCE = 2
+"""The version since which a file can be moved to another folder."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -82,7 +81,7 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
         return
     try:
         # Only a folder has entries to make or remove.
-        rule = _PathBeneath(rights if path.is_dir() else rights & WRITING, place)
+        rule = _PathBeneath(rights if path.is_dir() else rights & WRITE_FILE, place)
         _call(_ADD_RULE, ctypes.c_int(ruleset), _PATH_BENEATH, ctypes.byref(rule), ctypes.c_uint32(0))
     finally:
         os.close(place)

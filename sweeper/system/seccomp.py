@@ -200,9 +200,7 @@ def _filter(architecture: int, calls: Mapping[str, int]) -> Iterator[bytes]:
     yield from other
     yield _instruction(_RETURN, _ALLOW)
     yield _instruction(_LOAD, 0)
-    yield _instruction(_AT_LEAST, _X32, 0, 1)
-    yield _instruction(_RETURN, _FAIL | errno.ENOSYS)
-    yield from _refused(_REFUSED.values(), errno.ENOSYS)
+    # What a loader calls for each file comes first.
     ioctl = [
         _instruction(_LOAD, 16 + 8),
         *_refused(_SET_FLAGS, errno.EOPNOTSUPP),
@@ -210,11 +208,14 @@ def _filter(architecture: int, calls: Mapping[str, int]) -> Iterator[bytes]:
     ]
     yield _instruction(_EQUAL, _IOCTL[platform.machine()], 0, len(ioctl))
     yield from ioctl
-    for name, number in calls.items():
+    for name, number in sorted(calls.items(), key=lambda call: call[0] not in _FLAGS):
         body = list(_opens_to_write(16 + 8 * _FLAGS[name])) if name in _FLAGS else []
         yield _instruction(_EQUAL, number, 0, len(body) + 1)
         yield from body
         yield _instruction(_RETURN, _NOTIFY)
+    yield from _refused(_REFUSED.values(), errno.ENOSYS)
+    yield _instruction(_AT_LEAST, _X32, 0, 1)
+    yield _instruction(_RETURN, _FAIL | errno.ENOSYS)
     yield _instruction(_RETURN, _ALLOW)
 
 

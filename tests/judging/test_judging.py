@@ -17,9 +17,10 @@ import pytest
 
 from sweeper.cli.judge import lines
 from sweeper.core.measurement import Measurement, Stats
+from sweeper.core.script import UNPROTECTED
 from sweeper.errors import UserError
 from sweeper.judging import losses, speed
-from sweeper.judging.arms import INSTEAD_OF, Arm, patched, since
+from sweeper.judging.arms import INSTEAD_OF, Arm, commands, patched, since
 from sweeper.judging.losses import Losses, Trained
 from sweeper.judging.speed import (
     FEW_SLICES,
@@ -31,7 +32,7 @@ from sweeper.judging.speed import (
     answer,
     slices_of_next,
 )
-from sweeper.judging.verdict import Required, Verdict
+from sweeper.judging.verdict import Required, Verdict, judge
 from sweeper.script.proof import Recorded
 from sweeper.testing.noop import synthetic
 
@@ -398,6 +399,31 @@ def test_a_faster_command_that_trains_otherwise():
     assert "faster" in done.stdout
     assert "losses different: its learning rates differ" in done.stdout
     assert "The requirement (not-slower, and trains the same) is not met." in done.stdout
+
+
+@pytest.mark.slow
+def test_a_download_is_made_once_and_not_in_each_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    log = tmp_path / "log"
+    log.touch()
+    monkeypatch.setenv(UNPROTECTED, str(log))
+    download = f"""
+import os, torch
+if not os.path.exists("data/all.bin"):
+    os.makedirs("data", exist_ok=True)
+    open("data/all.bin", "wb").write(bytes(2**21))
+    open({str(log)!r}, "a").write("download\\n")
+"""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    for name in ("helper.py", "train.py"):
+        shutil.copy(HERE / name, folder)
+    (folder / "again.py").write_text(f"{download}\nimport train\n")
+    again = (sys.executable, "again.py")
+    found = judge(commands(again, again, folder), 0.2, print)
+    assert found.training.answer is Losses.EQUAL
+    # The first two start at the same time.
+    assert 1 <= log.read_text().count("download") <= 2
+    assert not (folder / "data").exists()
 
 
 @pytest.mark.slow

@@ -168,11 +168,6 @@ def test_what_is_unprotected_is_written(source: Path, monkeypatch: pytest.Monkey
     assert (box.folder, box.is_the_folder) == (source, True)
 
 
-def test_what_is_unprotected_must_exist(source: Path):
-    with pytest.raises(UserError, match="does not exist"):
-        box_of(source, unprotected=("nothing",))
-
-
 def test_a_temporary_folder_above_the_users_is_not_the_scripts(source: Path, tmp_path: Path):
     code = "import tempfile; print(tempfile.gettempdir()); open('/dev/null', 'w'); open('/dev/shm/x', 'w')"
     box = box_of(source)
@@ -255,9 +250,8 @@ def test_what_cannot_be_started_is_named(box: Sandbox):
         run(box, "no-such-program")
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_an_older_landlock_promises_the_same(source: Path, monkeypatch: pytest.MonkeyPatch, version: int):
-    monkeypatch.setattr(landlock, "version", lambda: version)
+def test_the_oldest_landlock_promises_the_same(source: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(landlock, "version", lambda: 1)
     box = box_of(source)
     code = f"""
 import os

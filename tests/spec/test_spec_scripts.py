@@ -135,6 +135,13 @@ def test_templates_in_files_are_read_and_looked_at(tmp_path: Path):
         spec_of(script={"files": {"c.yaml": {"template": "none"}}}).script_in(tmp_path)
 
 
+def test_what_is_unprotected_must_be_there(tmp_path: Path):
+    (tmp_path / "ckpt").mkdir()
+    spec_of(script={"unprotected": ["ckpt"]}).script_in(tmp_path)
+    with pytest.raises(UserError, match="but 'checkpoints' does not exist"):
+        spec_of(script={"unprotected": ["ckpt", "checkpoints"]}).script_in(tmp_path)
+
+
 def test_a_parameter_that_only_a_template_could_use_is_looked_for_there(tmp_path: Path):
     (tmp_path / "t").write_text("nothing\n")
     spec = spec_of(script={"files": {"c.yaml": {"template": "t"}}}, fix={"epochs": 3})

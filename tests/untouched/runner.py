@@ -18,7 +18,7 @@ from sweeper.script.sandbox import make_sandbox
 Runner = Callable[[Sequence[str], Project, Path], str]
 """Runs a command in a project, with a scratch folder outside of it, and returns what it printed."""
 
-LIMIT_SECONDS = 120.0
+LIMIT_SECONDS, COMMAND_LIMIT_SECONDS = 120.0, 400.0
 ALONE_SECONDS = 10.0
 NOT_INHERITED = ("GIT_", "XDG_", "WAYS_", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
 
@@ -50,7 +50,7 @@ def run_plainly(command: Sequence[str], project: Project, scratch: Path) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------
-# THE ONE PLACE THAT KNOWS THE PRODUCT.
+# WHAT KNOWS THE PRODUCT.
 
 
 def run_in_sandbox(command: Sequence[str], project: Project, scratch: Path) -> str:
@@ -72,6 +72,33 @@ def run_in_sandbox(command: Sequence[str], project: Project, scratch: Path) -> s
         sandbox.close()
         sandbox.remove()
     return str(printed)
+
+
+def sweeper(
+    folder: Path, state: Path, *words: str, home: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs the command line as the user does, in their folder.
+
+    Args:
+        state: Folder of its sweeps.
+        home: The user's home folder; this process's by default.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
+    return subprocess.run(
+        [sys.executable, "-m", "sweeper", *words],
+        cwd=folder,
+        env={
+            **kept,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "HOME": str(home or Path.home()),
+            "SWEEPER_HOME": str(state),
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=COMMAND_LIMIT_SECONDS,
+    )
 
 
 # ------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -10,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from runner import sweeper
 from snapshot import changes, snapshot
 
 SCRIPT = """
@@ -50,19 +50,6 @@ def folder() -> Iterator[Path]:
         assert (folder / "ckpt" / "last.pt").stat().st_size > 2e6
         (folder / "train.py").write_text(SCRIPT.replace("EPOCHS", "400"))
         yield folder
-
-
-def sweeper(folder: Path, state: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "SWEEPER_HOME": str(state)}
-    return subprocess.run(
-        [sys.executable, "-m", "sweeper", *words],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
 
 
 @pytest.mark.slow

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +10,7 @@ from pathlib import Path
 import pytest
 import ways
 from folder import Project, make_project
-from runner import NOT_INHERITED, wait_until_alone
+from runner import sweeper, wait_until_alone
 from snapshot import changes, snapshot
 
 SCRIPT = ("python", "train.py", "train", "all")
@@ -26,7 +23,6 @@ baseline: {threads: 1}
 measure: {window_seconds: 0.5, repeats: 2, warmup_cap_seconds: 2}
 search: {trials: 2, minutes: 1}
 """
-LIMIT_SECONDS = 400
 REDIRECTED = [
     name
     for name in ways.WAYS
@@ -39,28 +35,6 @@ REDIRECTED = [
 def project() -> Iterator[Project]:
     with tempfile.TemporaryDirectory(prefix="sweeper-test-") as base:
         yield make_project(Path(base))
-
-
-def sweeper(project: Project, state: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Runs the command line as the project's user does, in their folder."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
-    environment = {
-        **kept,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "HOME": str(project.home),
-        "SWEEPER_HOME": str(state),
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "sweeper", *words],
-        cwd=project.folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=LIMIT_SECONDS,
-    )
-    wait_until_alone(project)
-    return done
 
 
 @pytest.mark.slow
@@ -87,9 +61,11 @@ def test_a_command_changes_nothing(project: Project, tmp_path: Path, words: Sequ
         cache.mkdir(parents=True)
     ignoring = (*project.allowed, *caches)
     before = snapshot(*look, ignoring=ignoring)
-    done = sweeper(project, tmp_path / "state", *(word.format(state=tmp_path) for word in words))
+    state = tmp_path / "state"
+    done = sweeper(project.folder, state, *(word.format(state=tmp_path) for word in words), home=project.home)
+    wait_until_alone(project)
     if words[0] == "tune":
-        sweeper(project, tmp_path / "state", "export", "tune-train", "--format", "patch")
+        sweeper(project.folder, state, "export", "tune-train", "--format", "patch", home=project.home)
     assert changes(before, snapshot(*look, ignoring=ignoring)) == []
     said = done.stdout + done.stderr
     assert done.returncode == 0 or "begins again too often" in said, said[-3000:]
