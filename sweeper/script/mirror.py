@@ -25,9 +25,9 @@ DATABASES = (".db", ".sqlite", ".sqlite3", "-wal", "-journal")
 COPIED_BYTES = 64 * 2**20
 """Larger files are linked, whatever they are."""
 
-MAX_ENTRIES = 2000
+MAX_ENTRIES = 1000
 """A folder with more entries below it is data and linked as a whole, unless code is among the first."""
-MAX_MADE, MAX_COPIED = 3000, 400
+MAX_MADE, MAX_COPIED = 600, 150
 """Numbers of entries and of files of code in a mirror, the upper folders first, after which all is linked."""
 MAX_SURVEYED = 20_000
 """Entries that are looked at to find the folders of code."""
