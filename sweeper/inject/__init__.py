@@ -20,6 +20,9 @@ LOSSES_VARIABLE = "SWEEPER_HOOK_LOSSES"
 FOLDER_VARIABLE = "SWEEPER_HOOK_FOLDER"
 """Environment variable that names the trial's folder, in which the script may write."""
 
+FROM_STEP_VARIABLE = "SWEEPER_HOOK_FROM_STEP"
+"""Environment variable: the number of steps after which steps are taken apart."""
+
 WATCH, DIAGNOSE, PROVE, EXECUTE = "watch", "diagnose", "prove", "execute"
 """Modes: count steps, samples and losses; take a step apart, which changes what is trained on; record
 a seeded run bit for bit; or make changes and watch nothing."""

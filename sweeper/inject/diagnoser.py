@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..metering import Channel
-from . import FOLDER_VARIABLE
+from . import FOLDER_VARIABLE, FROM_STEP_VARIABLE
 from .batches import LENGTH, VALUE, Reader
 from .gpu import KernelTime, Waits, copy_seconds
 from .laps import BACKWARD, DATA, EVALUATION, FORWARD, OPTIMIZER, PREPARATION, REST, DeviceLaps, Laps
@@ -44,6 +44,22 @@ DRAIN_SECONDS = 0.3
 """Maximum seconds for skipping batches that were prefetched, which say nothing about a loader's speed."""
 
 
+class _Held:
+    """The batch of a loader that a script is given again and again.
+
+    Attributes:
+        iterator: The loader's latest iterator.
+        step: The latest step that it was given for.
+        other: The batch of another size with which it takes turns; None before that is needed.
+    """
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+        self.iterator: Any = None
+        self.other: Any = None
+        self.step = 0
+
+
 class Diagnoser(Observer):
     """An observer that takes the steps apart."""
 
@@ -57,10 +73,10 @@ class Diagnoser(Observer):
         self._kernels: KernelTime | None = None
         self._latest: list[Any] = []
         self._has_begun = False
-        self._held: Any = None
-        self._other: Any = None
+        self._held: dict[int, _Held] = {}
         self._is_other = self._is_double = False
         self._of_steps: dict[bool, list[Laps]] = {False: [], True: []}
+        self._from_step = int(os.environ.get(FROM_STEP_VARIABLE) or 0)
         folder = os.environ.get(FOLDER_VARIABLE) or os.getcwd()
         self._outside = Outside(folder, lambda: self.tell({}))
         super().__init__(torch, channel)
@@ -161,6 +177,10 @@ class Diagnoser(Observer):
             return
         if self._part == WARM_UP:
             self._sample_counter.watch_model(optimizer)
+            if self._steps <= self._from_step:
+                # An earlier stage of the training is not measured.
+                self._steps_before, self._began_s = self._steps, time.perf_counter()
+                return
         elif self._part == KERNELS and self._kernels is not None:
             self._kernels.step_ended()
         elif self._part == HALVES:
@@ -264,42 +284,55 @@ class Diagnoser(Observer):
         """Returns the script's next batch, which may be the same as before."""
         if not self._sample_counter.trains(iterator) or self._part not in OF_A_LOADER:
             return original(iterator)
-        if self._held is None:
-            self._held = original(iterator)
-        if self._part == LOADER:
-            self._loader_alone(original, iterator)
+        key = id(iterator._index_sampler)
+        held = self._held.get(key)
+        if held is None:
+            # A script may make its loader anew for each pass.
+            self._held = {key: each for key, each in self._held.items() if each.step >= self._steps - 1}
+            held = self._held[key] = _Held(original(iterator))
+        held.iterator, held.step = iterator, self._steps
+        # A step may have the batches of several loaders; parts change with the first.
+        is_first = held is next(iter(self._held.values()))
+        if self._part == LOADER and is_first:
+            self._loaders_alone(original)
             self._end_part()
-        if self._part == HALVES and self._other is None:
+        if self._part == HALVES and held.other is None:
             self._is_double = self._num_samples == self._steps
-            reader = self._sample_counter.reader(iterator, self._held)
-            self._other = _of_other_size(self._held, reader, is_double=self._is_double)
-            if self._other is None:
+            reader = self._sample_counter.reader(iterator, held.batch)
+            held.other = _of_other_size(held.batch, reader, is_double=self._is_double)
+            if held.other is None:
                 self._begin_part(DONE)
-        self._is_other = self._part == HALVES and not self._is_other
-        return _copied(self._other if self._is_other else self._held)
+        if is_first:
+            self._is_other = self._part == HALVES and not self._is_other
+        return _copied(held.other if self._is_other and held.other is not None else held.batch)
 
-    def _loader_alone(self, original: Callable[[Any], Any], iterator: Any) -> None:
+    def _loaders_alone(self, original: Callable[[Any], Any]) -> None:
         # If a data set's items are whole batches, they do not show their number of samples.
         per_batch = self._num_samples // self._steps if self._sample_counter.has_single else 0
-        reader = None if per_batch else self._sample_counter.reader(iterator, self._held)
-        ready = getattr(iterator, "_num_workers", 0) * (getattr(iterator, "_prefetch_factor", None) or 0)
-        samples, seconds = 0, 0.0
+        iterators = [held.iterator for held in self._held.values()]
+        samples = dict.fromkeys(iterators, 0)
+        seconds = 0.0
         self._sampler.phase(REST)
         try:
             began = time.perf_counter()
-            for _ in range(ready):
-                original(iterator)
-                if time.perf_counter() - began > DRAIN_SECONDS:
-                    break
+            for iterator in iterators:
+                ready = getattr(iterator, "_num_workers", 0) * (
+                    getattr(iterator, "_prefetch_factor", None) or 0
+                )
+                for _ in range(ready):
+                    self._sample_counter.size(iterator, original(iterator))
+                    if time.perf_counter() - began > DRAIN_SECONDS:
+                        break
             began = time.perf_counter()
             while seconds < MIN_SECONDS:
-                batch = original(iterator)
+                for iterator in iterators:
+                    size = self._sample_counter.size(iterator, original(iterator))
+                    samples[iterator] += per_batch or size
                 seconds = time.perf_counter() - began
-                samples += reader.read(batch) if reader is not None else per_batch
         except StopIteration:
             # The script gets the held batch; what was measured so far counts.
             pass
-        self.tell({"part": LOADER, "samples": samples, "seconds": seconds})
+        self.tell({"part": LOADER, "samples": max(samples.values()), "seconds": seconds})
 
 
 def _waits() -> dict[str, float]:

@@ -17,7 +17,7 @@ from . import DIAGNOSE, EXECUTE, LOSSES_VARIABLE, PROVE, VARIABLE
 from .diagnoser import Diagnoser
 from .observer import Observer
 from .prover import Prover
-from .samples import PASS
+from .samples import PASS, ROWS, forget_indices, note_index
 
 if TYPE_CHECKING:
     Function = Callable[..., Any]
@@ -129,6 +129,18 @@ def _wrap(torch: Any, observer: Observer) -> None:
         take_loss = points.guarded(observer.take_loss)
         return backward
 
+    def grad(original: Function) -> Function:
+        def grad(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if observer.has_backward:
+                return original(outputs, *args, **kwargs)
+            begins(outputs)
+            found = original(outputs, *args, **kwargs)
+            ended()
+            return found
+
+        begins, ended = points.guarded(observer.grad_begins), points.guarded(observer.backward_ended)
+        return grad
+
     def evaluate(original: Function) -> Function:
         def eval(module: Any) -> Any:
             if fast.is_on:
@@ -150,8 +162,31 @@ def _wrap(torch: Any, observer: Observer) -> None:
         scaled = points.guarded(observer.scaled)
         return scale
 
-    points.replace(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", fetch)
+    def next_index(original: Function) -> Function:
+        def next_index(iterator: Any) -> Any:
+            index = original(iterator)
+            rows = getattr(iterator, ROWS, None)
+            if rows is not None and type(index) is list:
+                rows.append(len(index))
+            else:
+                note_index(iterator, index)
+            return index
+
+        return next_index
+
+    def reset(original: Function) -> Function:
+        def reset(iterator: Any, *args: Any, **kwargs: Any) -> None:
+            forget_indices(iterator)
+            original(iterator, *args, **kwargs)
+
+        return reset
+
+    iterators = torch.utils.data.dataloader._BaseDataLoaderIter
+    points.replace(iterators, "__next__", fetch)
+    points.replace(iterators, "_next_index", next_index)
+    points.replace(iterators, "_reset", reset)
     fast.backward = points.replace(torch.autograd, "backward", backward)
+    points.replace(torch.autograd, "grad", grad)
     points.replace(torch.nn.Module, "eval", evaluate)
     # Older versions of torch have it elsewhere.
     scaler = getattr(getattr(torch.amp, "grad_scaler", None), "GradScaler", None) or torch.cuda.amp.GradScaler

@@ -2,7 +2,8 @@
 
 A step is what a person calls one: each optimizer steps once (a GAN has two), after all backward passes
 (accumulation has several, LBFGS a dozen); a step that a GradScaler skips does not count. A script that
-updates its parameters by hand has one step per backward pass.
+updates its parameters by hand has one step per backward pass. A script that takes its gradients from
+`torch.autograd.grad`, and never calls `backward`, has a backward pass per call.
 
 Nothing here waits for a device, draws from a generator, starts a thread or takes a lock.
 """
@@ -22,6 +23,7 @@ from .losses import StepLosses
 from .pauses import Pauses
 from .points import Points
 from .samples import Samples
+from .stages import Stages
 
 INTERVAL_SECONDS = 0.1
 """Seconds between two messages: each takes 0.15 ms, and the sweep that reads them may need the same core."""
@@ -68,6 +70,8 @@ class Observer:
         self._pauses = Pauses(self._torch, self.points, self._pause_changed)
         self._steps = self._num_samples = self._backwards = 0
         self._optimizers: set[int] = set()
+        self._stages = Stages()
+        self.has_backward = self._is_grad = False
         self._unstepped = 0
         self._has_optimizer = self._is_by_hand = self._is_stepping = self._has_closure = False
         self._fetch_began_s = self._sent_at_s = 0.0
@@ -104,8 +108,15 @@ class Observer:
         """Reports that a pause has begun or ended."""
         self._send()
 
+    def grad_begins(self, outputs: Any) -> None:
+        """Notes that gradients are about to be computed by `torch.autograd.grad`."""
+        self._is_grad = True
+        self.backward_begins(outputs)
+        self._is_grad = False
+
     def backward_begins(self, tensors: Any) -> None:
         """Notes that a backward pass is about to run."""
+        self.has_backward = self.has_backward or not self._is_grad
         if self._is_stepping:
             self._has_closure = True
             if self._backwards:
@@ -127,7 +138,9 @@ class Observer:
     def backward_ended(self) -> None:
         """Notes that a backward pass has run."""
         if self._is_by_hand:
-            self._step_ended(None)
+            # Several gradients of one batch make one step.
+            if self._backwards or not self._sample_counter.has_loader:
+                self._step_ended(None)
         elif not self._has_optimizer:
             self._unstepped += 1
             if self._unstepped == UNSTEPPED:
@@ -161,6 +174,7 @@ class Observer:
             and self._pauses.began_s is None
         )
         self._has_closure = False
+        self._stages.step(optimizer, self._steps)
         self._step_ended(optimizer)
         self.fast.step(key, self._sample_counter.current, self._moment_s, is_usual=is_usual)
 
@@ -215,7 +229,9 @@ class Observer:
         if not self._facts and self._steps >= FACTS_AT:
             counter = self._sample_counter
             self._facts = self._fact_finder.take(optimizer, counter.loader, counter.sampler)
-            self._facts["accumulate_steps"] = max(1, self._backwards // num_steps)
+            # Several backward passes on one batch, as for two losses, accumulate nothing.
+            num_batches = counter.num_batches if counter.has_loader else self._backwards
+            self._facts["accumulate_steps"] = max(1, num_batches // num_steps)
         if self._facts and samples == self._last_samples > 0:
             # The first samples that are counted may be those of several steps.
             self._facts.setdefault("batch_size", samples // self._facts["accumulate_steps"])
@@ -243,6 +259,8 @@ class Observer:
         }
         if self._facts:
             message["facts"] = self._facts
+        if self._stages.number:
+            message["stage"] = [self._stages.number, self._stages.began_at]
         loss = self._losses.taken()
         if loss is not None:
             message["loss"] = finite(loss)

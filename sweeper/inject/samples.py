@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,39 @@ from .points import Points
 MISSES = 3
 """Steps without a loader's batch before the model's input counts, since loaders may be read ahead."""
 
+STREAM = 1
+"""Torch's kind of an `IterableDataset`."""
 PASS = "_sweeper_pass"
 """Attribute of a loader's iterator that contains its `Pass`."""
+
+
+ROWS = "_sweeper_rows"
+"""Attribute of a loader's iterator that contains the numbers of indices of the batches to come."""
+
+
+def note_index(iterator: Any, index: Any) -> None:
+    """Notes the rows that an iterator is about to fetch for a batch, one or several batches ahead."""
+    rows = getattr(iterator, ROWS, None)
+    if rows is None:
+        rows = deque()
+        setattr(iterator, ROWS, rows)
+    rows.append(len(index) if type(index) is list else _num_rows(iterator, index))
+
+
+def forget_indices(iterator: Any) -> None:
+    """Forgets the batches to come, since a pass has begun."""
+    rows = getattr(iterator, ROWS, None)
+    if rows:
+        rows.clear()
+
+
+def _num_rows(iterator: Any, index: Any) -> int:
+    """Returns the number of rows of an index that is no list; 0 if unknown."""
+    try:
+        # Without a batch sampler, an index such as a tuple or a text may be the key of a single row.
+        return len(index) if iterator._auto_collation or len(index.shape) == 1 else 0
+    except (AttributeError, TypeError):
+        return 0
 
 
 class KnownLoader:
@@ -25,10 +57,14 @@ class KnownLoader:
         batch_size: Its batch size; None if unknown.
         settings: Its settings (`sweeper.inject.facts`).
         is_training: Whether a backward pass has followed one of its batches.
-        read: Returns the number of samples in a batch.
+        counts_indices: Whether a batch has as many samples as the loader has asked for rows.
+        read: Returns the number of samples in a batch from its structure.
+        latest_window: The latest step that its batches were fetched for.
     """
 
-    __slots__ = ("_sampler", "batch_size", "is_training", "read", "settings")
+    __slots__ = (
+        *("_sampler", "batch_size", "counts_indices", "is_training", "latest_window", "read", "settings"),
+    )
 
     def __init__(self, iterator: Any, batch: Any) -> None:
         sampler = iterator._index_sampler
@@ -40,7 +76,14 @@ class KnownLoader:
         self.batch_size = getattr(sampler, "batch_size", None)
         self.settings = {**of_loader(iterator), "batch": flat_kind(batch)}
         self.is_training = False
-        self.learn(batch)
+        self.latest_window = -2
+        rows = _rows_of(iterator)
+        num_rows = rows[0] if rows else 0
+        reader = self.learn(batch, num_rows)
+        # A stream may end within a batch, so its rows are read where the batch shows them.
+        is_shown = reader is not None and iterator._dataset_kind == STREAM and reader.read(batch) == num_rows
+        # A single row may be a whole batch.
+        self.counts_indices = num_rows > 0 and self.batch_size != 1 and not is_shown
 
     def is_of(self, sampler: Any) -> bool:
         """Returns whether this is the loader of a sampler."""
@@ -51,10 +94,11 @@ class KnownLoader:
         """Its sampler; None once that is gone."""
         return self._sampler()
 
-    def learn(self, batch: Any) -> None:
-        """Learns how to read batches like this one."""
-        reader = reader_of(batch, self.batch_size)
+    def learn(self, batch: Any, num_rows: int = 0) -> Reader | None:
+        """Learns how to read batches like this one, which has `num_rows` if that is known."""
+        reader = reader_of(batch, num_rows or self.batch_size)
         self.read: Callable[[Any], int] = reader.function() if reader is not None else _unknown
+        return reader
 
 
 class Pass:
@@ -65,14 +109,37 @@ class Pass:
         is_training: Whether its batches count: a backward pass has followed one of the loader's
             batches, and the model is not being evaluated.
         pending: Samples fetched before that was known.
+        num_windows: Number of steps that its batches were fetched for.
         read: Returns the number of samples in a batch.
+        latest: The number of samples in the latest batch.
     """
 
-    __slots__ = ("is_training", "loader", "pending", "read")
+    __slots__ = ("is_training", "latest", "loader", "num_windows", "pending", "read")
 
-    def __init__(self, loader: KnownLoader, is_training: bool) -> None:
+    def __init__(self, loader: KnownLoader, iterator: Any, is_training: bool) -> None:
         self.loader, self.is_training, self.pending = loader, is_training, 0
-        self.read = loader.read
+        self.num_windows = self.latest = 0
+        rows = _rows_of(iterator)
+        if loader.counts_indices and rows is not None:
+            take = rows.popleft
+            self.read: Callable[[Any], int] = lambda _: take()
+        else:
+            self.read = loader.read
+            if rows is not None:
+                # They are not needed.
+                setattr(iterator, ROWS, deque(maxlen=0))
+
+    def size(self, batch: Any) -> int:
+        """Returns the number of samples in a batch."""
+        try:
+            self.latest = self.read(batch)
+        except (AttributeError, IndexError, KeyError, TypeError):
+            # Either a batch is given again, or not all batches are alike.
+            if not self.loader.counts_indices:
+                self.loader.learn(batch)
+                self.read = self.loader.read
+                self.latest = self.read(batch)
+        return self.latest
 
 
 class Samples:
@@ -81,8 +148,12 @@ class Samples:
     A loader trains if a backward pass follows its batches; its later passes train from their first
     batch, except while the model evaluates. A batch fetched with gradients off is never trained on.
 
+    Several loaders may feed a step: a pass that is asked in two steps, or a loader in two consecutive ones,
+    trains as well. The one that gives the most rows to a step counts.
+
     Attributes:
         current: The pass that gave the latest batch.
+        num_batches: Number of batches of the loader that counts in the latest step.
         has_single: Whether a loader gives single items, which may be whole batches.
 
     Args:
@@ -95,7 +166,9 @@ class Samples:
         self._loaders: dict[int, KnownLoader] = {}
         self._has_training = False
         self.current: Pass | None = None
-        self._fetched = 0
+        self._leading: KnownLoader | None = None
+        self._fed: dict[Pass, list[int]] = {}
+        self._window = self._num_loaders = self.num_batches = 0
         self.has_single = False
         self._missed = self._uncounted = 0
         self._watch_at = MISSES
@@ -103,17 +176,21 @@ class Samples:
     @property
     def source(self) -> str:
         """Describes where the samples come from; empty while that is unknown."""
-        return "the loader's batches" if self.has_loader else self._model.source
+        if not self.has_loader:
+            return self._model.source
+        if self._num_loaders > 1:
+            return f"the batches of the loader with the most rows of {self._num_loaders}"
+        return "the loader's batches"
 
     @property
     def loader(self) -> dict[str, Any]:
-        """Facts about the loader of the latest batch; empty without one."""
-        return self.current.loader.settings if self.current is not None and self.has_loader else {}
+        """Facts about the loader that counts; empty without one."""
+        return self._leading.settings if self._leading is not None and self.has_loader else {}
 
     @property
     def sampler(self) -> Any:
-        """The sampler of the loader of the latest batch; None without one."""
-        return self.current.loader.sampler if self.current is not None and self.has_loader else None
+        """The sampler of the loader that counts; None without one."""
+        return self._leading.sampler if self._leading is not None and self.has_loader else None
 
     @property
     def has_loader(self) -> bool:
@@ -123,16 +200,22 @@ class Samples:
     @property
     def has_new(self) -> bool:
         """Whether a batch to train on was fetched since the latest step."""
-        return self._fetched > 0
+        return any(fed[0] for found, fed in self._fed.items() if found.is_training)
 
     @property
     def are_usual(self) -> bool:
-        """Whether the batches fetched since the latest step show their number of samples."""
-        return self._fetched > 0 and not self.has_single
+        """Whether the batches fetched since the latest step are of one loader that shows their size."""
+        return len(self._fed) == 1 and self.has_new and not self.has_single
 
     def add(self, samples: int) -> None:
         """Adds samples that were fetched for the next step."""
-        self._fetched += samples
+        if samples and self.current is not None:
+            self._feed(self.current, samples)
+
+    def _feed(self, found: Pass, samples: int) -> None:
+        fed = self._fed.setdefault(found, [0, 0])
+        fed[0] += samples
+        fed[1] += 1
 
     def watch_model(self, optimizer: Any) -> None:
         """Watches the model whether or not its input is needed."""
@@ -140,7 +223,13 @@ class Samples:
 
     def reader(self, iterator: Any, batch: Any) -> Reader | None:
         """Returns a reader for the batches of an iterator."""
-        return reader_of(batch, getattr(iterator._index_sampler, "batch_size", None))
+        found = iterator.__dict__.get(PASS)
+        size = found.latest if found is not None else 0
+        return reader_of(batch, size or getattr(iterator._index_sampler, "batch_size", None))
+
+    def size(self, iterator: Any, batch: Any) -> int:
+        """Returns the number of samples in a batch of a pass that was fetched from before."""
+        return int(iterator.__dict__[PASS].size(batch))
 
     def trains(self, iterator: Any) -> bool:
         """Returns whether the batches of a loader's iterator are known to be for training."""
@@ -158,20 +247,14 @@ class Samples:
         found = iterator.__dict__.get(PASS)
         if found is None:
             found = self._begin(iterator, batch, is_evaluating)
+        size = found.size(batch)
         if not self._has_grad():
             return
         self.current = found
-        try:
-            size = found.read(batch)
-        except (AttributeError, IndexError, KeyError, TypeError):
-            # Not all batches are alike.
-            found.loader.learn(batch)
-            found.read = found.loader.read
-            size = found.read(batch)
-        if found.is_training and not is_evaluating:
-            self._fetched += size
-        else:
+        if is_evaluating:
             found.pending += size
+        else:
+            self._feed(found, size)
 
     def _begin(self, iterator: Any, batch: Any, is_evaluating: bool) -> Pass:
         sampler = iterator._index_sampler
@@ -179,7 +262,7 @@ class Samples:
         if loader is None:
             loader = self._loaders[id(sampler)] = KnownLoader(iterator, batch)
             self.has_single = self.has_single or loader.batch_size == 1
-        found = Pass(loader, loader.is_training and not is_evaluating)
+        found = Pass(loader, iterator, loader.is_training and not is_evaluating)
         setattr(iterator, PASS, found)
         return found
 
@@ -191,13 +274,19 @@ class Samples:
             return False
         is_news = not current.loader.is_training
         current.is_training = current.loader.is_training = self._has_training = True
-        self._fetched += current.pending
-        current.pending = 0
+        if current.pending:
+            self._fed.setdefault(current, [0, 1])[0] += current.pending
+            current.pending = 0
+        for found in self._fed:
+            # An evaluation asks for a whole pass between two steps, and not in the next one.
+            if found.num_windows or found.loader.latest_window == self._window - 1:
+                found.is_training = found.loader.is_training = True
+                found.pending = 0
         return is_news
 
     def of_step(self, optimizer: Any, num_steps: int = 1) -> int:
         """Returns the samples to count for a step that has ended, or for several."""
-        fetched, self._fetched = self._fetched, 0
+        fetched = self._end_window()
         of_model = self._model.taken()
         if fetched:
             self._missed, self._watch_at = 0, MISSES
@@ -218,6 +307,33 @@ class Samples:
         # Each step before the model was watched counts the same number of samples.
         uncounted, self._uncounted = self._uncounted, 0
         return of_model * (1 + uncounted)
+
+    def _end_window(self) -> int:
+        """Returns the samples of the loader that gave the most of them since the latest step."""
+        rows: dict[KnownLoader, list[int]] = {}
+        for found, (samples, batches) in self._fed.items():
+            found.num_windows += 1
+            found.loader.latest_window = self._window
+            if found.is_training:
+                total = rows.setdefault(found.loader, [0, 0])
+                total[0] += samples
+                total[1] += batches
+            else:
+                found.pending += samples
+        self._fed.clear()
+        self._window += 1
+        if not rows:
+            return 0
+        self._num_loaders = max(self._num_loaders, len(rows))
+        self._leading = max(rows, key=lambda loader: rows[loader][0])
+        samples, self.num_batches = rows[self._leading]
+        return samples
+
+
+def _rows_of(iterator: Any) -> deque[int] | None:
+    """Returns the numbers of indices of an iterator's batches to come; None if they are not known."""
+    rows: deque[int] | None = getattr(iterator, ROWS, None)
+    return rows
 
 
 def _unknown(_: Any) -> int:

@@ -112,8 +112,11 @@ def apply(torch: Any, text: str, tell: Callable[[dict[str, Any]], None]) -> None
     among = known(os.environ.get(FILE_VARIABLE, ""))
     for name, value in chosen(text, among).items():
 
-        def report(is_applied: bool, why: str = "", /, name: str = name) -> None:
-            tell({"change": {"name": name, "applied": is_applied, "why": why}})
+        def report(
+            is_applied: bool, why: str = "", /, name: str = name, *, was_applied: bool = False
+        ) -> None:
+            change = {"name": name, "applied": is_applied, "why": why}
+            tell({"change": {**change, "given_up": True} if was_applied else change})
 
         try:
             among[name].apply(torch, value, report)
@@ -124,5 +127,7 @@ def apply(torch: Any, text: str, tell: Callable[[dict[str, Any]], None]) -> None
 def complain(message: Mapping[str, Any]) -> None:
     """Prints to standard error that a change is not in effect, for a run that reports to no one else."""
     change = message["change"]
-    if not change["applied"]:
+    if change.get("given_up"):
+        print(f"sweeper: `{change['name']}` is given up here: {change['why']}.", file=sys.stderr)
+    elif not change["applied"]:
         print(f"sweeper: `{change['name']}` is not changed here: {change['why']}.", file=sys.stderr)

@@ -76,16 +76,22 @@ class Collated:
     def _has(self, indices: Sequence[int]) -> bool:
         return min(indices) >= 0 and max(indices) < self._num_rows
 
-    def stale(self, loader: Any) -> str:
-        """Returns how the data set has changed; empty if a sample of its rows has not."""
+    def stale(self, loader: Any, witness: Any = None) -> str:
+        """Returns how the data set has changed; empty if a sample of its rows has not.
+
+        Args:
+            witness: The data set as persistent workers have it; by default, it is as it is now.
+        """
         count = min(self._num_rows, CHECK_ROWS, max(2, int(CHECK_SECONDS / max(self._row_s, 1e-9))))
         # The rows differ in each process and each pass, whatever the script's seed.
         rows = random.SystemRandom().sample(range(self._num_rows), count)
 
         def compare() -> str:
-            fetch = fetcher(self._torch, loader).fetch
+            fetch = fetcher(self._torch, loader).fetch if witness is None else witness.fetch
             return _compared(self._torch, self, rows, fetch, loader.batch_size or len(rows))
 
+        if witness is not None:
+            return compare()
         return fault_in_child(self._torch, loader, compare, 20 * CHECK_SECONDS)
 
 

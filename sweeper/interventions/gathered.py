@@ -14,6 +14,8 @@ from typing import Any
 
 from . import collating
 from .intervention import Report, why_not
+from .own_rows import OwnRows
+from .witness import Witness, is_persistent
 
 
 def gather(torch: Any, report: Report) -> None:
@@ -37,32 +39,42 @@ class _Blocks:
     def __init__(self, torch: Any, report: Report) -> None:
         self._torch, self._report = torch, report
         self._found: weakref.WeakKeyDictionary[Any, collating.Collated | None] = weakref.WeakKeyDictionary()
+        self._witnesses: weakref.WeakKeyDictionary[Any, Witness] = weakref.WeakKeyDictionary()
 
     def of(self, loader: Any) -> collating.Collated | None:
         """Returns the collated data of a loader that begins a pass; None if it must not be gathered."""
         if loader not in self._found:
             try:
-                self._found[loader] = collating.collated(self._torch, loader)
+                found = collating.collated(self._torch, loader)
+                if is_persistent(loader):
+                    self._witnesses[loader] = Witness(self._torch, loader)
+                self._found[loader] = found
                 self._report(True)
             except Exception as error:
-                self._refuse(loader, why_not(error))
+                self._found[loader] = None
+                self._report(False, why_not(error))
         elif self._found[loader] is not None:
             self.check(loader)
         return self._found[loader]
 
     def check(self, loader: Any) -> None:
-        """Compares some collated rows with the data set, which may change from one epoch to the next."""
+        """Compares some collated rows with the data set, which may change from one epoch to the next.
+
+        Persistent workers have the data set as it was in the first pass.
+        """
         found = self._found[loader]
-        if found is not None and (why := found.stale(loader)):
-            self._refuse(loader, why)
+        if found is not None and (why := found.stale(loader, self._witnesses.get(loader))):
+            self._found[loader] = None
+            self._report(False, why, was_applied=True)
+
+    def fetch(self, loader: Any) -> Any:
+        """Returns the function with which a loader's rows are read if they are not gathered."""
+        witness = self._witnesses.get(loader)
+        return witness.fetch if witness is not None else collating.fetcher(self._torch, loader).fetch
 
     def is_kept(self, loader: Any) -> bool:
         """Returns whether a loader's data are still as they were."""
         return self._found.get(loader) is not None
-
-    def _refuse(self, loader: Any, why: str) -> None:
-        self._found[loader] = None
-        self._report(False, why)
 
 
 def iterator_class(torch: Any) -> Any:
@@ -77,11 +89,19 @@ def iterator_class(torch: Any) -> Any:
         """
 
         def __init__(
-            self, loader: Any, collated: collating.Collated | None = None, blocks: _Blocks | None = None
+            self,
+            loader: Any,
+            collated: collating.Collated | None = None,
+            blocks: _Blocks | None = None,
+            own_rows: OwnRows | None = None,
         ) -> None:
             super().__init__(loader)
-            self._collated, self._blocks = collated, blocks
-            self._fetcher = collating.fetcher(torch, loader)
+            self._collated, self._blocks, self._own_rows = collated, blocks, own_rows
+            self._loader = weakref.ref(loader)
+            if own_rows is not None:
+                self._fetch = own_rows.fetch
+            elif blocks is not None:
+                self._fetch = blocks.fetch(loader)
             self._num_ahead = loader.num_workers * (loader.prefetch_factor or 0)
             if loader.num_workers:
                 self._reset(loader, True)
@@ -89,6 +109,8 @@ def iterator_class(torch: Any) -> Any:
         def _reset(self, loader: Any, first_iter: bool = False) -> None:
             # With workers, torch's own iterator asks the sampler twice in the first pass.
             super()._reset(loader, first_iter)
+            if self._own_rows is not None:
+                self._own_rows.begin(loader)
             if self._blocks is not None:
                 if not first_iter:
                     self._blocks.check(loader)
@@ -107,6 +129,8 @@ def iterator_class(torch: Any) -> Any:
             if not self._num_ahead:
                 return self._batch(self._next_index())
             if not self._indices:
+                if self._own_rows is not None and (loader := self._loader()) is not None:
+                    self._own_rows.end(loader)
                 raise StopIteration
             batch = self._batch(self._indices.popleft())
             self._read_index()
@@ -117,7 +141,7 @@ def iterator_class(torch: Any) -> Any:
             if self._collated is not None and self._is_kept:
                 batch = self._collated.gather(indices)
             if batch is None:
-                batch = self._fetcher.fetch(indices)
+                batch = self._fetch(indices)
             return pin(batch, self._pin_memory_device) if self._pin_memory else batch
 
         _is_kept = True

@@ -30,8 +30,8 @@ def why_not(error: Exception) -> str:
 class Report(Protocol):
     """Callback that receives whether a change is in effect and, if it is not, the reason."""
 
-    def __call__(self, is_applied: bool, why: str = "", /) -> None:
-        """Reports that the change is in effect, or why it is not."""
+    def __call__(self, is_applied: bool, why: str = "", /, *, was_applied: bool = False) -> None:
+        """Reports that the change is in effect, or why it is not, or no longer."""
 
 
 class Intervention:

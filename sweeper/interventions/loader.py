@@ -11,6 +11,7 @@ from typing import Any
 from . import collating
 from .gathered import gather, iterator_class
 from .intervention import EXACT, Intervention, RefusedError, Report, why_not
+from .own_rows import OwnRows
 
 GATHERED, NO_WORKERS, CORES = "gathered", "no_workers", "cores"
 
@@ -87,13 +88,15 @@ def _with_other_workers(torch: Any, value: str, report: Report) -> None:
         collating.check_rows(torch, loader)
 
     is_free = reported(check, report)
+    rows: weakref.WeakKeyDictionary[Any, OwnRows] = weakref.WeakKeyDictionary()
 
     @functools.wraps(original)
     def get_iterator(loader: Any) -> Any:
         if loader.num_workers == wanted or not is_free(loader):
             return original(loader)
         if not wanted:
-            return reading(loader)
+            own = rows.get(loader) or rows.setdefault(loader, OwnRows(torch, loader, report))
+            return original(loader) if own.are_changed else reading(loader, own_rows=own)
         return with_more_workers(original, loader, wanted)
 
     module.DataLoader._get_iterator = get_iterator

@@ -75,20 +75,27 @@ def effective(script: Script, listener: Listener, sandbox: Sandbox) -> dict[str,
     return found
 
 
-def left_out(stretches: Sequence[Stretch], timed: Windows, num_warm: int, *, is_short: bool) -> Iterator[str]:
+def left_out(
+    stretches: Sequence[Stretch], timed: Windows, num_warm: int, num_earlier: int, *, is_short: bool
+) -> Iterator[str]:
     """Yields descriptions of the parts of a run that do not count.
 
     Args:
-        num_warm: Number of stretches in the warm-up.
+        num_warm: Number of stretches before the windows.
+        num_earlier: Number of those that are of an earlier stage of the training.
         is_short: Whether the script ended before a window was full.
     """
-    warm = stretches[:num_warm]
+    earlier, warm = stretches[:num_earlier], stretches[num_earlier:num_warm]
     if is_short:
         seconds = stretches[-1].end_s - stretches[0].end_s
         yield (
             f"all but {seconds:.3g} s: the script ended before a window was full. Let it train for longer"
             " (more steps or epochs): sweeper ends it as soon as it is measured"
         )
+    if earlier:
+        seconds = sum(each.seconds for each in earlier)
+        speed = sum(each.samples for each in earlier) / seconds
+        yield f"an earlier stage of the training, with another optimizer ({seconds:.3g} s, {speed:,.0f}/s)"
     if warm:
         steps = sum(each.steps for each in warm)
         count = f"{steps} steps" if steps else f"{len(warm)} reports"

@@ -72,10 +72,11 @@ class Started:
 
 
 @contextlib.contextmanager
-def started(job: Job, progress: Progress, mode: str = inject.WATCH) -> Iterator[Started]:
+def started(job: Job, progress: Progress, mode: str = inject.WATCH, from_step: int = 0) -> Iterator[Started]:
     """Runs the script of `job`, and ends it afterwards.
 
     Args:
+        from_step: Number of steps after which its steps are taken apart, in mode `DIAGNOSE`.
         mode: Mode of the hook in its processes (`sweeper.inject`). Only a run in mode `WATCH` is the
             trial: it leaves a record and, if `script.keep` is set, its files.
 
@@ -105,6 +106,8 @@ def started(job: Job, progress: Progress, mode: str = inject.WATCH) -> Iterator[
         with reserved_port() as port, _trackers(place) as trackers:
             environment = _environment(job, script, {**trackers, **own, **listener.environment}, port, mode)
             environment.update(sandbox.environment(environment))
+            if from_step:
+                environment[inject.FROM_STEP_VARIABLE] = str(from_step)
             hidden = secrets(environment)
             if is_trial:
                 write_json(place / RECORD, struck_tree(record, hidden))

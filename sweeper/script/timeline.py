@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from dataclasses import dataclass, replace
@@ -43,6 +44,8 @@ class Timeline:
     Attributes:
         began_s: Time of the source's first report, where the first stretch begins.
         samples: Training samples so far.
+        stage: Number of stages before the current one, each with an optimizer of its own.
+        num_earlier: Number of stretches before the current stage, the one in which it began included.
         losses: Pairs (samples, loss) in order; `val_losses` is the same for validation.
     """
 
@@ -50,6 +53,7 @@ class Timeline:
         self.stretches: list[Stretch] = []
         self.began_s: float | None = None
         self.samples = 0.0
+        self.stage = self.num_earlier = 0
         self.losses: list[tuple[float, float]] = []
         self.val_losses: list[tuple[float, float]] = []
         self._last: tuple[float, float, int, float] | None = None
@@ -85,6 +89,18 @@ class Timeline:
             self.samples += samples
             self._add(moment, seconds, 0.0, samples, round(samples / per_step) if per_step else 0)
 
+    def enter_stage(self, stage: int, began_at: int) -> None:
+        """Notes that a stage of training has begun after `began_at` steps."""
+        if stage != self.stage:
+            self.stage = stage
+            totals = itertools.accumulate(each.steps for each in self.stretches)
+            self.num_earlier = 1 + sum(total <= began_at for total in totals)
+
+    def speed(self, since: int, until: int | None = None) -> float:
+        """Returns the samples per second of some stretches; 0 if there are none."""
+        among = self.stretches[since:until]
+        return sum(each.samples for each in among) / sum(each.seconds for each in among) if among else 0.0
+
     def add_loss(self, name: str, value: float | None, samples: float) -> None:
         """Adds a `loss` or `val_loss` after `samples`.
 
@@ -111,9 +127,9 @@ class Timeline:
                 seconds = samples = 0.0
         return found
 
-    def is_steady(self) -> bool:
-        """Returns whether training is steady; ignores the first stretch, which includes the start-up."""
-        return is_steady(self.blocks(1))
+    def is_steady(self, since: int = 0) -> bool:
+        """Returns whether training is steady after some stretches, and one more that includes a start-up."""
+        return is_steady(self.blocks(since + 1))
 
     def usual_gap(self) -> float:
         """Returns the median seconds between two reports; 0 if there are none."""

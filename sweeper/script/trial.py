@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,7 +25,7 @@ from sweeper.script.output import Listener
 from sweeper.script.result import effective, left_out, peak_gib, quality, window_of
 from sweeper.script.start import Started, begun_again, started
 from sweeper.script.taken_apart import TakenApart
-from sweeper.script.timeline import Timeline
+from sweeper.script.timeline import Stretch, Timeline
 from sweeper.system.process import usage
 from sweeper.trainer.conditions import Conditions, read_conditions
 from sweeper.trainer.on_demand import Turn, Turns
@@ -34,6 +34,10 @@ from sweeper.worker.deadlines import STALL_RATIO
 
 PATIENCE_SECONDS = 5.0
 LISTEN_SECONDS = 0.25
+MAX_STAGES = 3
+"""Number of stages of a training after which its speed is taken as it is."""
+SAME_SPEED = 1.1
+"""Stages of training whose speeds differ by less may be measured together."""
 REFILL_SECONDS = 0.1
 """Seconds between a script's resumption and its next window."""
 DIAGNOSIS_SECONDS, DIAGNOSIS_SECONDS_ON_GPU = 20.0, 50.0
@@ -66,12 +70,14 @@ def _run(
         trial = _Trial(job, progress, script, turn)
         found = trial.measured()
         is_watched, evaluation_share = trial.is_watched, trial.evaluation_share
+        earlier = trial.earlier
     # In the user's own folder, a diagnosis would leave a model that was trained on a single batch.
     if job.plan.diagnose and is_watched and not script.sandbox.is_the_folder:
         progress.stage("diagnose")
-        with started(job, progress, inject.DIAGNOSE) as script:
+        with started(job, progress, inject.DIAGNOSE, sum(each.steps for each in earlier)) as script:
             trial = _Trial(job, progress, script)
             most = DIAGNOSIS_SECONDS_ON_GPU if found.trains_on_gpu else DIAGNOSIS_SECONDS
+            most += 2 * sum(each.seconds + each.paused_seconds for each in earlier)
             parts = trial.taken_apart(found.startup_seconds + most)
             diagnosis = parts.diagnosis(
                 trial.folder, on_gpu=found.trains_on_gpu, is_guarded=script.sandbox.is_guarded
@@ -117,6 +123,7 @@ class _Trial:
         self._process, self._listener, self._sandbox = started.process, started.listener, started.sandbox
         self._device, self._kills = started.device, started.oom_kills
         self._last_heard_s = 0.0
+        self._num_earlier = 0
         self._is_short = False
 
     @property
@@ -125,12 +132,13 @@ class _Trial:
 
     def measured(self) -> Measurement:
         plan = self._job.plan
-        steady = self._warm_up(plan.warmup_cap_seconds)
-        if self._process.status is not None and not self._timeline.stretches:
-            self._fail()
-        num_warm = len(self._timeline.stretches)
-        self._progress.stage("window")
-        timed = collect(plan, self._progress, self._take)
+        steady, num_warm, timed = self._windows()
+        for _ in range(MAX_STAGES):
+            if not self._mixes_stages(timed, num_warm):
+                break
+            self._num_earlier = self._timeline.num_earlier
+            self._progress.stage("warmup")
+            steady, num_warm, timed = self._windows(self._num_earlier)
         if self._process.status not in (None, 0):
             self._fail()
         self._is_short = not timed.kept
@@ -143,10 +151,47 @@ class _Trial:
             self.listen_for_loss()
         return self._measurement(timed, num_warm, steady)
 
+    def _windows(self, since: int = 0) -> tuple[bool, int, Windows]:
+        """Measures once training is steady after some stretches.
+
+        Returns:
+            Whether it is steady, the number of stretches before the windows, and the windows.
+        """
+        plan = self._job.plan
+        steady = self._warm_up(plan.warmup_cap_seconds, since)
+        if self._process.status is not None and not self._timeline.stretches:
+            self._fail()
+        num_warm = len(self._timeline.stretches)
+        self._progress.stage("window")
+        return steady, num_warm, collect(plan, self._progress, self._take)
+
+    def _mixes_stages(self, timed: Windows, num_warm: int) -> bool:
+        """Returns whether a stage of another speed began after the warm-up, and can still be measured.
+
+        Versions that take turns would lose their common moments.
+        """
+        timeline = self._timeline
+        if self._turn is not None or not timed.kept or timeline.num_earlier <= num_warm:
+            return False
+        while timeline.num_earlier >= len(timeline.stretches):
+            if not self._listen():
+                return False
+        before, after = (
+            timeline.speed(num_warm, timeline.num_earlier - 1),
+            timeline.speed(timeline.num_earlier),
+        )
+        is_same = not before or 1 / SAME_SPEED < after / before < SAME_SPEED
+        return self._process.status is None and not is_same
+
     @property
     def listener(self) -> Listener:
         """The reports of the script."""
         return self._listener
+
+    @property
+    def earlier(self) -> Sequence[Stretch]:
+        """The stretches of earlier stages of the training, which do not count."""
+        return self._timeline.stretches[: self._num_earlier]
 
     @property
     def folder(self) -> Path:
@@ -249,11 +294,15 @@ class _Trial:
             self._process.save_stacks()
         raise TrialFailedError(FailureKind.STALLED, f"the script has reported nothing for {silent:.0f} s")
 
-    def _warm_up(self, cap_seconds: float) -> bool:
-        """Listens until training is steady or the cap is reached; returns whether it is steady."""
+    def _warm_up(self, cap_seconds: float, since: int) -> bool:
+        """Listens until training is steady or the cap is reached; returns whether it is steady.
+
+        Args:
+            since: Number of stretches that do not count.
+        """
         while self._listen():
-            stretches = self._timeline.stretches
-            if self._timeline.is_steady():
+            stretches = self._timeline.stretches[since:]
+            if self._timeline.is_steady(since):
                 return True
             if stretches and stretches[-1].end_s - stretches[0].end_s > cap_seconds:
                 return False
@@ -344,7 +393,9 @@ class _Trial:
             repeated_windows=timed.repeated,
             screened_out=timed.screened_out,
             reported_by=self._listener.source,
-            left_out=tuple(left_out(timeline.stretches, timed, num_warm, is_short=self._is_short)),
+            left_out=tuple(
+                left_out(timeline.stretches, timed, num_warm, self._num_earlier, is_short=self._is_short)
+            ),
             effective=changed,
             observed=self._sandbox.observed(self._listener.watched.facts),
             finished_at=time.time(),

@@ -51,6 +51,7 @@ class Watched:
         self.is_pausing = False
         self.parts = TakenApart()
         self.changes: dict[str, str] = {}
+        self._given_up: set[str] = set()
         self.has_proved = False
 
     @property
@@ -96,7 +97,10 @@ class Watched:
     def _take_change(self, change: Mapping[str, Any]) -> None:
         # A change that is in effect for one of the script's loaders counts as in effect.
         name = change["name"]
-        if change["applied"]:
+        if change.get("given_up"):
+            self._given_up.add(name)
+            self.changes[name] = f"given up during the training: {change['why']}"
+        elif change["applied"] and name not in self._given_up:
             self.changes[name] = ""
         else:
             self.changes.setdefault(name, change["why"] or "it is not possible here")
@@ -115,5 +119,7 @@ class Watched:
         # Processes that train in parallel also evaluate in parallel.
         paused = max(each.paused for each in every)
         self.timeline.count(message["t"], samples, steps, paused)
+        if "stage" in message and len(self._processes) == 1:
+            self.timeline.enter_stage(*message["stage"])
         if "loss" in message:
             self.timeline.add_loss("loss", message["loss"], samples)

@@ -86,7 +86,10 @@ def test_nothing_wakes_after_a_failure():
 
 def on(now: float = 0.0) -> FastPath:
     """A fast path that has just been taken."""
-    fast, source = FastPath(), Pass(SimpleNamespace(read=len), is_training=True)
+    fast, source = (
+        FastPath(),
+        Pass(SimpleNamespace(read=len, counts_indices=False), SimpleNamespace(), is_training=True),
+    )
     for _ in range(MIN_STEPS + 1):
         assert not fast.is_on
         fast.step(1, source, now, is_usual=True)

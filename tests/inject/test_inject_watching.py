@@ -18,7 +18,8 @@ Bare = Callable[[str], dict[str, Any]]
 FAST = ("plain",)
 KINDS = (
     *("plain", "workers", "careless", "accumulation", "scaler", "lbfgs", "gan", "folds", "by_hand", "cut"),
-    *("time_first", "compiled", "stream", "tars", "ahead", "pictures", "rough"),
+    *("time_first", "compiled", "stream", "tars", "ahead", "pictures", "rough", "two_loaders", "replay"),
+    *("micro", "slotted", "packed", "features_first", "token_budget", "two_backwards", "gradients", "stages"),
 )
 
 
@@ -118,6 +119,11 @@ def test_batches_that_the_loader_does_not_show_are_found_after_some_steps(kind):
         ("plain", {"batch_size": 32, "num_workers": 0, "optimizer": "Adam", "precision": "fp32"}),
         pytest.param("cut", {"batch_size": 32, "accumulate_steps": 1}, marks=pytest.mark.slow),
         pytest.param("by_hand", {"batch_size": 8}, marks=pytest.mark.slow),
+        pytest.param("two_loaders", {"batch_size": 96, "num_workers": 1}, marks=pytest.mark.slow),
+        *(
+            pytest.param(kind, {"batch_size": 32, "accumulate_steps": 1}, marks=pytest.mark.slow)
+            for kind in ("micro", "two_backwards", "gradients")
+        ),
         pytest.param("workers", {"num_workers": 2, "prefetch_factor": 2}, marks=pytest.mark.slow),
         pytest.param("accumulation", {"accumulate_steps": 4, "batch_size": 32}, marks=pytest.mark.slow),
         pytest.param("scaler", {"precision": "bf16"}, marks=pytest.mark.slow),

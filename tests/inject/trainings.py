@@ -299,6 +299,168 @@ def pictures(truth: Truth) -> None:
         truth.step(len(images), loss)
 
 
+def two_loaders(truth: Truth) -> None:
+    """A few labelled rows and many without a label in each step; losses estimated with gradients on."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    few, many = (
+        DataLoader(rows(160), 16, shuffle=True),
+        DataLoader(rows(960), 96, shuffle=True, num_workers=1),
+    )
+    held = DataLoader(rows(320), BATCH)
+    for epoch in range(10):
+        for (x, y), (more, _) in zip(few, many, strict=True):
+            output = model(torch.cat([x, more]))
+            loss = nn.functional.mse_loss(output[: len(x)], y) + output[len(x) :].square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            # One of the loaders is known to train after two steps.
+            truth.step(96, loss)
+        if epoch % 2:
+            for x, y in held:
+                nn.functional.mse_loss(model(x), y)
+                time.sleep(0.01)
+
+
+def replay(truth: Truth) -> None:
+    """Rows of an earlier task at every fourth step, by an iterator that outlives the epochs."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    earlier = iter(DataLoader(rows(3200), 8))
+    for _ in range(EPOCHS):
+        for step, (x, y) in enumerate(DataLoader(rows(), BATCH, shuffle=True)):
+            if step % 4 == 3:
+                more = next(earlier)
+                x, y = torch.cat([x, more[0]]), torch.cat([y, more[1]])
+            loss = nn.functional.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            truth.step(len(x) - 8 * (step % 4 == 3), loss)
+
+
+class Slotted:
+    """A batch that does not show its size."""
+
+    __slots__ = ("x", "y")
+
+    def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        self.x, self.y = x, y
+
+
+def _odd(truth: Truth, collate: Any, parts: Any, **options: Any) -> None:
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters())
+    loader = DataLoader(
+        rows(), BATCH, shuffle=True, collate_fn=lambda items: collate(*_stacked(items)), **options
+    )
+    for _ in range(EPOCHS):
+        for batch in loader:
+            optimizer.zero_grad()
+            micro = parts(batch)
+            total = 0.0
+            for x, y in micro:
+                loss = nn.functional.mse_loss(model(x), y) / len(micro)
+                loss.backward()
+                total += float(loss)
+            optimizer.step()
+            truth.step(sum(len(x) for x, _ in micro), total)
+
+
+def _stacked(items: list[Any]) -> Any:
+    return torch.stack([x for x, _ in items]), torch.stack([y for _, y in items])
+
+
+def micro(truth: Truth) -> None:
+    """Batches that are lists of micro-batches."""
+    _odd(truth, lambda x, y: list(zip(x.split(8), y.split(8), strict=True)), lambda batch: batch)
+
+
+def slotted(truth: Truth) -> None:
+    _odd(truth, Slotted, lambda batch: [(batch.x, batch.y)], num_workers=2, persistent_workers=True)
+
+
+def packed(truth: Truth) -> None:
+    """Sequences of different lengths, packed: the first dimension is time and sample."""
+
+    def pack(x: torch.Tensor, y: torch.Tensor) -> Any:
+        lengths = [1 + index % 5 for index in range(len(x))]
+        return nn.utils.rnn.pack_sequence([x[i].repeat(n, 1) for i, n in enumerate(lengths)], False), y
+
+    def unpack(batch: Any) -> Any:
+        padded, _ = nn.utils.rnn.pad_packed_sequence(batch[0], batch_first=True)
+        return [(padded[:, 0], batch[1])]
+
+    _odd(truth, pack, unpack)
+
+
+def features_first(truth: Truth) -> None:
+    """Features by samples, beside a number."""
+    _odd(truth, lambda x, y: {"n": 20, "x": x.T.contiguous(), "y": y.T}, lambda b: [(b["x"].T, b["y"].T)])
+
+
+def token_budget(truth: Truth) -> None:
+    """Batches of different sizes, as a sampler with a limit of tokens makes them."""
+    sizes = [8 + 4 * (index % 7) for index in range(50)]
+    starts = [sum(sizes[:i]) for i in range(50)]
+    batches: Any = [list(range(start, start + size)) for start, size in zip(starts, sizes, strict=True)]
+    model = mlp()
+    loader = DataLoader(rows(1000), batch_sampler=batches, num_workers=2)
+    loop(truth, loader, model, torch.optim.Adam(model.parameters()))
+
+
+def two_backwards(truth: Truth) -> None:
+    """Sharpness-aware: a second backward pass on the same batch, at other parameters."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for x, y in DataLoader(rows(), BATCH, shuffle=True, drop_last=True):
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        with torch.no_grad():
+            moves = [each.grad * 0.01 for each in model.parameters() if each.grad is not None]
+            for each, move in zip(model.parameters(), moves, strict=True):
+                each.add_(move)
+        optimizer.zero_grad()
+        second = nn.functional.mse_loss(model(x), y)
+        second.backward()
+        with torch.no_grad():
+            for each, move in zip(model.parameters(), moves, strict=True):
+                each.sub_(move)
+        optimizer.step()
+        optimizer.zero_grad()
+        truth.step(len(x), (loss.detach() + second.detach()) / 2)
+
+
+def gradients(truth: Truth) -> None:
+    """Gradients of `torch.autograd.grad`, and parameters updated by hand."""
+    model = mlp()
+    parameters = list(model.parameters())
+    for _ in range(EPOCHS):
+        for x, y in DataLoader(rows(), BATCH, shuffle=True):
+            loss = nn.functional.mse_loss(model(x), y)
+            found = torch.autograd.grad(loss, parameters)
+            with torch.no_grad():
+                for each, gradient in zip(parameters, found, strict=True):
+                    each.sub_(0.01 * gradient)
+            truth.step(len(x), loss)
+
+
+def stages(truth: Truth) -> None:
+    """A first stage with an optimizer of its own, and a slower second one."""
+    for pause_s, epochs in ((0.0, 3), (0.002, 6)):
+        model = mlp()
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(epochs):
+            for x, y in DataLoader(rows(), BATCH, shuffle=True):
+                loss = nn.functional.mse_loss(model(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                time.sleep(pause_s)
+                truth.step(len(x), loss)
+
+
 def slices(truth: Truth) -> None:
     """Takes everything out of the loader once, and cuts batches itself."""
     x, y = next(iter(DataLoader(rows(), batch_size=ROWS)))

@@ -34,6 +34,8 @@ RARELY: dict[str, Any] = {
     "own generator": lambda rows: rows.generator.random() < 0.001,
     "own unseeded": lambda rows: np.random.default_rng().random() < 0.05,
 }
+CHANGING = ("late", "hard", "shared", "in place", "midway")
+"""What the training process changes in its data set after the first pass."""
 Pair = collections.namedtuple("Pair", "x y")
 
 
@@ -43,12 +45,21 @@ class Rows(Dataset[Any]):
     def __init__(self, kind: str = "") -> None:
         self.kind, self.epoch, self.generator = kind, 0, np.random.default_rng(0)
         self.handle = None
+        self.order, self.table = list(range(ROWS)), X.clone()
+        self.shared = torch.zeros(()).share_memory_()
 
     def __len__(self) -> int:
         return ROWS
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
+        if self.kind == "shared":
+            self.shared.fill_(epoch)
+        if self.kind == "in place" and epoch == 3:
+            self.table.mul_(2)
+        if self.kind == "hard" and epoch:
+            # A tenth of the rows, as in the mining of hard examples.
+            self.order = [index - index % 10 if index % 10 == epoch else index for index in range(ROWS)]
 
     def __getitem__(self, index: int) -> Any:
         x, y = X[index], Y[index]
@@ -59,6 +70,16 @@ class Rows(Dataset[Any]):
             x = -x
         elif kind == "curriculum":
             x = x * (1 + self.epoch)
+        elif kind == "midway":
+            x = x * (1 + (self.epoch == 9))
+        elif kind == "late":
+            x = x * (1 + (self.epoch > 4))
+        elif kind == "hard":
+            x = X[self.order[index]]
+        elif kind == "shared":
+            x = x * (1 + self.shared.item())
+        elif kind == "in place":
+            x = self.table[index]
         elif kind == "by worker":
             worker = get_worker_info()
             x = x + (worker.id if worker else 7)
@@ -174,6 +195,11 @@ def loaders() -> dict[str, Any]:
     }
     for kind in ("noise", "numpy noise", "python noise", "own generator", "own unseeded", "curriculum"):
         found[kind] = lambda kind=kind: DataLoader(Rows(kind), **usual)
+    for kind in CHANGING:
+        found[f"{kind} persistent"] = lambda kind=kind: DataLoader(
+            Rows(kind), num_workers=2, persistent_workers=True, **usual
+        )
+        found[f"{kind} workers"] = lambda kind=kind: DataLoader(Rows(kind), num_workers=2, **usual)
     for kind in ("ragged", "text", "named", "keyed", "odd keys", "nested", "broken"):
         found[kind] = lambda kind=kind: DataLoader(Rows(kind), batch_size=1 if kind == "ragged" else 50)
     for collate in (by_length, normalised, mixed, rotated, turned, with_size):
@@ -189,13 +215,16 @@ def trained(make: Any) -> tuple[str, str]:
     found, error = hashlib.sha256(), ""
     loader = make()
     try:
-        for epoch in range(3):
+        changes = getattr(loader.dataset, "kind", "") in CHANGING
+        for epoch in range(8 if changes else 3):
             if isinstance(loader.dataset, Rows):
                 loader.dataset.set_epoch(epoch)
             for number, batch in enumerate(loader):
                 told(batch, found)
                 # Dropout, between two batches.
                 torch.rand(1)
+                if changes and loader.dataset.kind == "midway" and number == 6 and epoch == 5:
+                    loader.dataset.set_epoch(9)
                 if number == 5 and epoch == 0:
                     # A second pass begins before the first has ended.
                     told(next(iter(loader)), found)

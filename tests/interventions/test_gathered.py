@@ -13,7 +13,9 @@ import pytest
 GATHERED = (
     *("plain", "tensors", "workers", "persistent", "prefetch", "init", "in order", "drop last", "own order"),
     *("weighted", "subset", "batches", "lazy", "lazy workers", "negative", "single", "keys", "named"),
-    *("nested", "keyed"),
+    *("nested", "keyed", "midway workers"),
+    # Persistent workers keep the data set as it was in the first pass.
+    *("late persistent", "hard persistent", "in place persistent", "midway persistent"),
 )
 DRAWS = "draws from a random generator"
 DIFFERS = "differs when it is read again"
@@ -31,6 +33,7 @@ REFUSED = {
             "normalised",
             "rotated",
             "turned",
+            *("late workers", "hard workers", "in place workers", "shared workers", "shared persistent"),
         ),
         DIFFERS,
     ),
