@@ -14,6 +14,7 @@ import typer
 from rich.text import Text
 
 from sweeper import inject
+from sweeper.cli.options import Command
 from sweeper.cli.screen import console
 from sweeper.errors import UserError
 from sweeper.export import read
@@ -25,10 +26,7 @@ from sweeper.sweep.store.fingerprint import digest_of_scripts
 
 def exec(
     exported: Annotated[Path, typer.Argument(help="A file written by `sweeper tune`.", metavar="BEST.yaml")],
-    command: Annotated[
-        list[str],
-        typer.Argument(metavar="-- COMMAND...", help="The command of the script.", show_default=False),
-    ],
+    command: Command,
 ) -> None:
     """Run a training script with the changes that a tune found, made at run time.
 

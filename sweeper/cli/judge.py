@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from sweeper.analysis.formatting import interval
-from sweeper.cli.options import Json, Unprotected
+from sweeper.cli.options import Json, Unprotected, understood
 from sweeper.cli.screen import LiveScreen, console, prose
 from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
@@ -20,6 +20,7 @@ from sweeper.judging.arms import Arm, commands, patched, since
 from sweeper.judging.speed import LEVEL, Speed
 from sweeper.judging.verdict import SCHEMA, Required, Verdict, words
 from sweeper.judging.verdict import judge as judge_change
+from sweeper.script.command_line import as_typed
 from sweeper.spec.rules import leads_elsewhere
 
 NOT_MET = 1
@@ -34,7 +35,10 @@ def judge(
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="-- COMMAND...", help="The command of the script, in both versions.", show_default=False
+            metavar="-- COMMAND...",
+            help="The command of the script, in both versions.",
+            show_default=False,
+            callback=understood,
         ),
     ] = None,
     before: Annotated[
@@ -144,6 +148,7 @@ def _words(option: str, text: str) -> list[str]:
         words = shlex.split(text)
     except ValueError as error:
         raise UserError(f"`{option}` must be a command line, but got {text!r}: {error}.") from None
+    words = as_typed(words)
     if not words:
         raise UserError(f"`{option}` must be a command line, but got {text!r}.")
     _check_stays(words)

@@ -52,6 +52,13 @@ def _space(given: Path) -> Path:
     return space_file(str(given))
 
 
+def understood(words: list[str] | None) -> list[str] | None:
+    """Returns a command as it was meant (`sweeper.script.command_line.as_typed`)."""
+    from sweeper.script.command_line import as_typed
+
+    return as_typed(words) if words else words
+
+
 def leave_unprotected(paths: list[str] | None) -> list[str] | None:
     """Lets the scripts of this command write to some places of the user's.
 
@@ -84,6 +91,15 @@ Unprotected = Annotated[
         metavar="[PATH]",
         help="Let the script write there; without a path, run it in this folder itself. May be repeated.",
         callback=leave_unprotected,
+    ),
+]
+Command = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="-- COMMAND...",
+        help="The command of the script.",
+        show_default=False,
+        callback=understood,
     ),
 ]
 Home = Annotated[

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from sweeper.analysis.bottleneck import verdict_of
 from sweeper.cli.export import export_command
-from sweeper.cli.options import DEFAULT_HOME, Home, Unprotected, Uri, home_option
+from sweeper.cli.options import DEFAULT_HOME, Command, Home, Unprotected, Uri, home_option
 from sweeper.cli.run import run_spec
 from sweeper.cli.screen import LiveScreen, console, prose, rate
 from sweeper.cli.tune_view import ladder_lines, names
@@ -67,10 +67,7 @@ MIN_MINUTES = 1.0
 
 
 def tune(
-    command: Annotated[
-        list[str],
-        typer.Argument(metavar="-- COMMAND...", help="The command of the script.", show_default=False),
-    ],
+    command: Command,
     minutes: Annotated[
         float, typer.Option("--minutes", metavar="M", min=0.1, help="Time limit for everything.")
     ] = 5.0,

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from sweeper.analysis.formatting import seconds
 from sweeper.analysis.trial_card import card
-from sweeper.cli.options import Json, Unprotected, leave_unprotected
+from sweeper.cli.options import Command, Json, Unprotected, leave_unprotected
 from sweeper.cli.screen import LiveScreen, console, prose, rate
 from sweeper.core.codec import encode
 from sweeper.core.measurement import Measurement, Window
@@ -35,10 +35,7 @@ _STAGES = {
 
 
 def watch(
-    command: Annotated[
-        list[str],
-        typer.Argument(metavar="-- COMMAND...", help="The command of the script.", show_default=False),
-    ],
+    command: Command,
     in_place: Annotated[
         bool,
         typer.Option("--in-place", hidden=True),

@@ -181,8 +181,13 @@ def propose(line: CommandLine, help_text: str = "", look: FirstLook | None = Non
     """
     draft = _Draft(options_in(help_text), look.facts if look else {})
     draft.take_start(_literal(line.start))
+    latest = {words[0].partition("=")[0]: words for words in line.options}
     for words in line.options:
-        draft.take_given(_literal(words))
+        if latest[words[0].partition("=")[0]] is words:
+            draft.take_given(_literal(words))
+        else:
+            # The script takes the last of several.
+            draft.arguments.append(Argument(_literal(words)))
     draft.take_helped()
     stem = line.script.rpartition("/")[2].removesuffix(".py")
     if line.start[-2:-1] == ("-m",):

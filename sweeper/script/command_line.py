@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -84,6 +86,29 @@ class Reading:
     def filled(self, template: str) -> tuple[str, ...]:
         """Returns the words with the value, or the whole flag, replaced by a template."""
         return (*self.before, self.prefix + template, *self.after)
+
+
+def as_typed(words: Sequence[str]) -> list[str]:
+    """Returns the words of a command as a shell would take them, of what people type in their place.
+
+    That is a command in quotes, variables before the program, or a script without its interpreter.
+
+    Raises:
+        UserError: The quotes within the only word do not match.
+    """
+    found = list(words)
+    if len(found) == 1 and " " in found[0].strip() and not os.path.exists(found[0]):
+        try:
+            found = shlex.split(found[0])
+        except ValueError as error:
+            raise UserError(
+                f"the command must be a command line, but got {words[0]!r} ({error}). Fix its quotes."
+            ) from None
+    at = next((at for at, word in enumerate(found) if not _ASSIGNMENT.fullmatch(word)), len(found))
+    variables, program = found[:at], found[at:]
+    if program and program[0].endswith(".py") and not os.access(program[0], os.X_OK):
+        program.insert(0, "python" if shutil.which("python") else "python3")
+    return ["env", *variables, *program] if variables and program else program or found
 
 
 def parted(command: str) -> CommandLine:

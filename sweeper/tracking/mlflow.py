@@ -16,7 +16,15 @@ from sweeper.tracking.content import UID_TAG, RunContent, run_content, sweep_not
 from sweeper.tracking.failures import reported
 from sweeper.tracking.runs import NOTE_TAG, kept, theirs, update
 from sweeper.tracking.tracker import RefusedError, RunView, SweepInfo
-from sweeper.tracking.ui import DATABASE, artifact_root, directory_of, repair_artifact_locations, store_uri
+from sweeper.tracking.ui import (
+    DATABASE,
+    NAME_TAG,
+    artifact_root,
+    directory_of,
+    repair_artifact_locations,
+    store_uri,
+    was_deleted,
+)
 from sweeper.tracking.uri import Place
 from sweeper.tracking.view import VIEW_TAG, view_tag
 
@@ -170,7 +178,7 @@ class MlflowTracker:
             repair_artifact_locations(self._home)
         with reported(f"the runs of `{name}` cannot be read from MLflow", self._place):
             client = self._new_client(connect)
-            found = client.get_experiment_by_name(name)
+            found = _experiment(client, name)
             runs: list[Any] = []
             if found is not None and found.lifecycle_stage == "active":
                 self._experiment_id = str(found.experiment_id)
@@ -228,7 +236,7 @@ class MlflowTracker:
         return connect(tracking_uri=uri, registry_uri=uri)
 
     def _open_experiment(self, client: MlflowClient, sweep: SweepInfo) -> str:
-        found = client.get_experiment_by_name(sweep.name)
+        found = _experiment(client, sweep.name)
         if found is None:
             # A server decides where its artifacts go.
             root = (
@@ -236,12 +244,10 @@ class MlflowTracker:
             )
             found = client.get_experiment(client.create_experiment(sweep.name, artifact_location=root))
         if found.lifecycle_stage != "active":
-            raise RefusedError(
-                f"The MLflow experiment {sweep.name!r} was deleted. Restore it with `mlflow experiments"
-                f" restore --experiment-id {found.experiment_id}`, or give the sweep another name."
-            )
+            uri = self.place or store_uri(self._home)
+            raise RefusedError(was_deleted(sweep.name, str(found.experiment_id), uri))
         shown = {NOTE_TAG: sweep_note(sweep), VIEW_TAG: view_tag(sweep, found.creation_time or 0)}
-        wanted = _EXPERIMENT_KIND | sweep_tags(sweep) | kept(found.tags, shown)
+        wanted = _EXPERIMENT_KIND | sweep_tags(sweep) | {NAME_TAG: sweep.name} | kept(found.tags, shown)
         for key, value in wanted.items():
             if found.tags.get(key) != value:
                 client.set_experiment_tag(found.experiment_id, key, value)
@@ -284,6 +290,14 @@ class MlflowTracker:
                 client.delete_run(other.info.run_id)
         self._run_ids[uid] = first.info.run_id
         return first
+
+
+def _experiment(client: MlflowClient, name: str) -> Any:
+    """Returns the experiment of a sweep, which the user may have given another name; None without one."""
+    tagged = f"tags.`{NAME_TAG}` = '{name}'"
+    return client.get_experiment_by_name(name) or next(
+        iter(client.search_experiments(view_type=3, filter_string=tagged, max_results=1)), None
+    )
 
 
 def files_of(record: TrialRecord, view: RunView) -> list[tuple[Path, str]]:

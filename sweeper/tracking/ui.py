@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import socket
 import sqlite3
 import sys
@@ -18,6 +19,8 @@ from sweeper.tracking.view import VIEW_KEY
 
 DATABASE = "mlflow.db"
 ARTIFACTS = "artifacts"
+NAME_TAG = "sweeper.name"
+"""Tag of an experiment with the name of its sweep, whatever the user calls the experiment."""
 
 UI_ENV = {
     # The job runner costs 230 MB and half a minute at the start, and serves nothing we show.
@@ -98,13 +101,42 @@ def view_url(server: str, experiment_id: str, key: str = VIEW_KEY) -> str:
     return f"{server.rstrip('/')}/#/experiments/{quote(experiment_id)}/runs?{query}"
 
 
+_FIND = """
+    SELECT experiments.experiment_id, lifecycle_stage FROM experiments LEFT JOIN experiment_tags AS tags
+    ON tags.experiment_id = experiments.experiment_id AND key = ?
+    WHERE name = ? OR value = ? ORDER BY name = ? DESC
+"""
+
+
 def find_experiment(home: Path, name: str) -> str | None:
-    """Returns the experiment id of the sweep `name` in `home`, or None."""
+    """Returns the experiment id of the sweep `name` in `home`, or None.
+
+    Raises:
+        UserError: The experiment was deleted.
+    """
     with _database(home) as db:
         if db is None:
             return None
-        row = db.execute("SELECT experiment_id FROM experiments WHERE name = ?", (name,)).fetchone()
+        row = db.execute(_FIND, (NAME_TAG, name, name, name)).fetchone()
+    if row and row[1] != "active":
+        raise UserError(was_deleted(name, str(row[0]), store_uri(home)))
     return str(row[0]) if row else None
+
+
+def was_deleted(name: str, experiment_id: str, uri: str) -> str:
+    """Returns a sentence on a deleted experiment, with the command that restores it.
+
+    Args:
+        uri: The store's, without a password.
+    """
+    # Without the store, MLflow's command would make one of its own in the current folder.
+    command = (
+        f"MLFLOW_TRACKING_URI={shlex.quote(uri)} mlflow experiments restore --experiment-id {experiment_id}"
+    )
+    return (
+        f"The MLflow experiment {name!r} was deleted. Restore it with `{command}`, or give the sweep another"
+        " name."
+    )
 
 
 def repair_artifact_locations(home: Path) -> int:

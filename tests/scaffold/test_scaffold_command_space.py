@@ -440,3 +440,12 @@ def test_a_script_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest
     commands = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
     assert ["sleep", "61.5"] not in commands
     assert not any(line.script in each for each in commands)
+
+
+def test_of_an_option_given_twice_the_last_is_searched(loaded: Loaded):
+    """As argparse takes the last."""
+    command = "python train.py --batch-size 32 --shift 0.5 --batch-size 64"
+    spec = loaded(command)
+    assert baseline_of(spec) == shlex.split(command)
+    assert spec.baseline["batch_size"] == 64
+    assert spec.command[-2:] == ("--batch-size", "{batch_size}")

@@ -678,12 +678,31 @@ def test_a_dead_server_is_a_storage_error_and_a_later_call_tries_again(tmp_path:
 
 
 def test_a_deleted_experiment_is_said_and_not_brought_back(
-    tracker: MlflowTracker, client: MlflowClient, home: Path
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
 ) -> None:
     tracker.open(SWEEP)
     client.delete_experiment(tracker.experiment_id)
-    with pytest.raises(StorageError, match=r"was deleted\. Restore it"):
+    with pytest.raises(StorageError, match=r"was deleted\. Restore it") as raised:
         MlflowTracker(home).open(SWEEP)
+    with pytest.raises(UserError, match="was deleted"):
+        find_experiment(home, SWEEP.name)
+    # What is printed works when typed, wherever that is.
+    command = str(raised.value).split("`")[-2]
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path, env=environment, capture_output=True)
+    MlflowTracker(home).open(SWEEP)
+    assert list(tmp_path.glob("*.db")) == []
+
+
+def test_an_experiment_keeps_its_runs_under_another_name(
+    tracker: MlflowTracker, client: MlflowClient, home: Path
+) -> None:
+    tracker.open(SWEEP)
+    client.rename_experiment(tracker.experiment_id, "My comparison")
+    again = MlflowTracker(home)
+    again.open(SWEEP)
+    assert again.experiment_id == tracker.experiment_id == find_experiment(home, SWEEP.name)
+    assert client.get_experiment(again.experiment_id).name == "My comparison"
 
 
 @pytest.mark.parametrize("uri", ["file:///tmp/mlruns", "mlruns", "/tmp/mlruns"])
