@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sweeper.core.job import Job
-from sweeper.core.launchers import LAUNCHERS
+from sweeper.core.launchers import LAUNCHERS, LOCAL
 from sweeper.core.registry import resolve
 from sweeper.execution.cluster import JOBS, MODELS
 from sweeper.execution.launcher import Launcher, LaunchRequest, make_launcher
 from sweeper.execution.parcel import Parcel
 from sweeper.spec import SweepSpec
+from sweeper.spec.sections import Execution
 from sweeper.sweep.setup import devices_of_a_trial
 from sweeper.sweep.store.fingerprint import code_of
 from sweeper.sweep.store.journal import Journal, sweeps_folder
@@ -44,7 +45,7 @@ def launcher_for(
     return make_launcher(
         LaunchRequest(
             folder=folder,
-            execution=spec.execution,
+            execution=_execution_of(spec),
             gpus=gpus_of_a_trial(spec),
             parcel=lambda: _template(folder, spec),
             most=most,
@@ -52,6 +53,14 @@ def launcher_for(
             say=say,
         )
     )
+
+
+def _execution_of(spec: SweepSpec) -> Execution:
+    """Returns where the trials run; on this machine, a script sees what it sees when it is watched."""
+    if not spec.command or spec.execution.launcher != LOCAL:
+        return spec.execution
+    # A glob passes no credentials.
+    return spec.execution.model_copy(update={"pass_env": (*spec.execution.pass_env, "*")})
 
 
 def job_script_of(spec: SweepSpec) -> str:
