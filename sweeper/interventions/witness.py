@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
-import pickle
 import signal
-import socket
-import struct
 import weakref
+from multiprocessing.connection import Connection
 from typing import Any
 
 from .children import be_worker
 from .collating import fetcher
 from .intervention import RefusedError
-
-_SIZE = struct.Struct("=Q")
 
 
 class Witness:
@@ -27,7 +24,7 @@ class Witness:
 
     def __init__(self, torch: Any, loader: Any) -> None:
         try:
-            self._own, other = socket.socketpair()
+            self._own, other = multiprocessing.Pipe()
             child = os.fork()
         except OSError as error:
             raise RefusedError(f"no process can be started to read its rows ({error.strerror})") from error
@@ -45,9 +42,9 @@ class Witness:
             Exception: Reading the rows raised it.
         """
         try:
-            _send(self._own, rows)
-            is_batch, found = _receive(self._own)
-        except (OSError, EOFError, pickle.PickleError) as error:
+            self._own.send(rows)
+            is_batch, found = self._own.recv()
+        except (OSError, EOFError) as error:
             raise RefusedError("the process that read its rows died") from error
         if not is_batch:
             raise found
@@ -59,7 +56,7 @@ def is_persistent(loader: Any) -> bool:
     return bool(loader.num_workers and getattr(loader, "persistent_workers", False))
 
 
-def _serve(torch: Any, loader: Any, end: socket.socket) -> None:
+def _serve(torch: Any, loader: Any, end: Connection) -> None:
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         torch.set_num_threads(1)
@@ -68,40 +65,18 @@ def _serve(torch: Any, loader: Any, end: socket.socket) -> None:
             loader.worker_init_fn(0)
         fetch = fetcher(torch, loader).fetch
         while True:
-            rows = _receive(end)
+            rows = end.recv()
             try:
                 answer = True, fetch(rows)
             except Exception as error:
                 answer = False, error
-            _send(end, answer)
+            end.send(answer)
     finally:
         # Neither the script's exit handlers nor its `finally` blocks must run.
         os._exit(0)
 
 
-def _send(end: socket.socket, value: Any) -> None:
-    data = pickle.dumps(value)
-    end.sendall(_SIZE.pack(len(data)))
-    end.sendall(data)
-
-
-def _receive(end: socket.socket) -> Any:
-    (size,) = _SIZE.unpack(_read(end, _SIZE.size))
-    return pickle.loads(_read(end, size))
-
-
-def _read(end: socket.socket, size: int) -> bytes:
-    data = bytearray(size)
-    view = memoryview(data)
-    while len(view):
-        count = end.recv_into(view)
-        if not count:
-            raise EOFError
-        view = view[count:]
-    return bytes(data)
-
-
-def _end(own: socket.socket, child: int, owner: int) -> None:
+def _end(own: Connection, child: int, owner: int) -> None:
     own.close()
     if os.getpid() == owner:
         with contextlib.suppress(OSError):
