@@ -179,6 +179,40 @@ def test_steps_in_the_output_ask_for_nothing_where_torch_will_report(tmp_path, m
     assert found.reported_by == "torch (optimizer steps, the loader's batches)"
 
 
+STAGES = """
+import time, torch
+torch.set_num_threads(1)
+data = torch.utils.data.TensorDataset(torch.randn(3200, 20))
+for pause_s, steps in ((0.002, 600), (0.02, 100_000)):
+    model = torch.nn.Linear(20, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    while steps > 0:
+        for (x,) in torch.utils.data.DataLoader(data, batch_size=32):
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            time.sleep(pause_s)
+            steps -= 1
+"""
+
+
+@pytest.mark.slow
+def test_of_two_stages_the_one_that_lasts_is_measured(tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "train.py").write_text(STAGES)
+    plan = dataclasses.replace(PLAN, window_seconds=1.0, diagnose=True)
+    job = job_of(Script(command=(sys.executable, "train.py")), {}, plan, folder=str(tmp_path / "trial"))
+    assert job.script is not None
+    script = dataclasses.replace(job.script, folder=str(tmp_path / "own"))
+    found = under_test.run(dataclasses.replace(job, script=script), Silent())
+    assert isinstance(found, Measurement), found
+    # Of the first stage it would be 2 ms, of both together something in between.
+    assert found.step_ms > 18
+    assert found.left_out[0].startswith("an earlier stage of the training, with another optimizer (")
+    # So are the parts of its steps.
+    assert found.breakdown.host_gap_s > 0.015
+
+
 def test_a_script_that_falls_silent_is_stalled(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(under_test, "STALL_RATIO", 1.0)
     job = job_of(EVIL, {"how": "hang", "batch_size": 32}, folder=str(tmp_path), stall_seconds=0.5)
