@@ -91,7 +91,10 @@ class Collated:
             return _compared(self._torch, self, rows, fetch, loader.batch_size or len(rows))
 
         if witness is not None:
-            return compare()
+            try:
+                return compare()
+            except RefusedError as refusal:
+                return str(refusal)
         return fault_in_child(self._torch, loader, compare, 20 * CHECK_SECONDS)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 import time
+from types import ModuleType
 from typing import Any
 
 from . import collating
 from .children import fault_in_child
-from .intervention import Report
+from .intervention import RefusedError, Report
 from .trees import are_equal
 from .witness import Witness, is_persistent
 
@@ -44,8 +46,9 @@ class OwnRows:
             return self._witness.fetch(rows)
         batch = self._fetch(rows)
         if self._first is None:
-            # The script may change its batches.
-            self._first = rows, copy.deepcopy(batch)
+            # The script may change its batches. A tensor with a history cannot be copied.
+            with contextlib.suppress(RuntimeError):
+                self._first = rows, copy.deepcopy(batch)
         return batch
 
     def begin(self, loader: Any) -> None:
@@ -70,7 +73,12 @@ class OwnRows:
             # The rows differ in each process and each pass, whatever the script's seed.
             count = len(loader.dataset)
             rows = random.SystemRandom().sample(range(count), min(count, CHECK_ROWS))
-            expected = self._witness.fetch(rows)
+            try:
+                expected = self._witness.fetch(rows)
+            except RefusedError as refusal:
+                self.are_changed, self._witness = True, None
+                self._report(False, str(refusal), was_applied=True)
+                return
 
         def compare() -> str:
             self._torch.utils.data._utils.worker._worker_info = None
@@ -87,11 +95,19 @@ class OwnRows:
 
 def _marks(owner: Any, depth: int = 2) -> Any:
     """Returns what is cheap to compare of an object's attributes; most changes show in it."""
-    found: list[Any] = []
-    for name, value in getattr(owner, "__dict__", {}).items():
+    marks: list[Any] = []
+    for name, value in list(getattr(owner, "__dict__", {}).items()):
         if isinstance(value, (int, float, str, type(None))):
-            found.append((name, value))
-        else:
+            marks.append((name, value))
+        elif not isinstance(value, (type, ModuleType)):
             inner = _marks(value, depth - 1) if depth else ()
-            found.append((name, (id(value), getattr(value, "_version", 0), inner)))
-    return tuple(found)
+            marks.append((name, (id(value), _version(value), inner)))
+    return tuple(marks)
+
+
+def _version(value: Any) -> int:
+    """Returns how often a tensor was changed in place; 0 if it does not count that, as in inference mode."""
+    try:
+        return int(value._version)
+    except Exception:
+        return 0

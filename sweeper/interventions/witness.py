@@ -43,12 +43,12 @@ class Witness:
         """
         try:
             self._own.send(rows)
-            is_batch, found = self._own.recv()
+            is_batch, answer = self._own.recv()
         except (OSError, EOFError) as error:
             raise RefusedError("the process that read its rows died") from error
         if not is_batch:
-            raise found
-        return found
+            raise answer
+        return answer
 
 
 def is_persistent(loader: Any) -> bool:

@@ -96,19 +96,19 @@ def as_typed(words: Sequence[str]) -> list[str]:
     Raises:
         UserError: The quotes within the only word do not match.
     """
-    found = list(words)
-    if len(found) == 1 and " " in found[0].strip() and not os.path.exists(found[0]):
+    typed = list(words)
+    if len(typed) == 1 and " " in typed[0].strip() and not os.path.exists(typed[0]):
         try:
-            found = shlex.split(found[0])
+            typed = shlex.split(typed[0])
         except ValueError as error:
             raise UserError(
                 f"the command must be a command line, but got {words[0]!r} ({error}). Fix its quotes."
             ) from None
-    at = next((at for at, word in enumerate(found) if not _ASSIGNMENT.fullmatch(word)), len(found))
-    variables, program = found[:at], found[at:]
+    at = next((at for at, word in enumerate(typed) if not _ASSIGNMENT.fullmatch(word)), len(typed))
+    variables, program = typed[:at], typed[at:]
     if program and program[0].endswith(".py") and not os.access(program[0], os.X_OK):
         program.insert(0, "python" if shutil.which("python") else "python3")
-    return ["env", *variables, *program] if variables and program else program or found
+    return ["env", *variables, *program] if variables and program else program or typed
 
 
 def parted(command: str) -> CommandLine:

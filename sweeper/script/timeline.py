@@ -44,7 +44,7 @@ class Timeline:
     Attributes:
         began_s: Time of the source's first report, where the first stretch begins.
         samples: Training samples so far.
-        stage: Number of stages before the current one, each with an optimizer of its own.
+        stage: Number of earlier stages; a stage ends when another optimizer takes over.
         num_earlier: Number of stretches before the current stage, the one in which it began included.
         losses: Pairs (samples, loss) in order; `val_losses` is the same for validation.
     """

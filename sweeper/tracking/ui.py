@@ -129,7 +129,7 @@ def was_deleted(name: str, experiment_id: str, uri: str) -> str:
     Args:
         uri: The store's, without a password.
     """
-    # Without the store, MLflow's command would make one of its own in the current folder.
+    # Unless told which store, MLflow creates a new one in the current folder.
     command = (
         f"MLFLOW_TRACKING_URI={shlex.quote(uri)} mlflow experiments restore --experiment-id {experiment_id}"
     )
