@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sweeper.core.job import Job
-from sweeper.core.launchers import LAUNCHERS, LOCAL
+from sweeper.core.launchers import LAUNCHERS, traits
 from sweeper.core.registry import resolve
 from sweeper.execution.cluster import JOBS, MODELS
 from sweeper.execution.launcher import Launcher, LaunchRequest, make_launcher
@@ -57,7 +57,7 @@ def launcher_for(
 
 def _execution_of(spec: SweepSpec) -> Execution:
     """Returns where the trials run; on this machine, a script sees what it sees when it is watched."""
-    if not spec.command or spec.execution.launcher != LOCAL:
+    if not spec.command or traits(spec.execution.launcher).is_remote:
         return spec.execution
     # A glob passes no credentials.
     return spec.execution.model_copy(update={"pass_env": (*spec.execution.pass_env, "*")})
