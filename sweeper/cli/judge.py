@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Annotated
 import typer
 
 from sweeper.analysis.formatting import interval
-from sweeper.cli.options import Json, Unprotected, understood
+from sweeper.cli.options import Json, PassEnv, Unprotected, understood
 from sweeper.cli.screen import LiveScreen, console, prose
 from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
@@ -22,6 +23,7 @@ from sweeper.judging.verdict import SCHEMA, Required, Verdict, words
 from sweeper.judging.verdict import judge as judge_change
 from sweeper.script.command_line import as_typed
 from sweeper.spec.rules import leads_elsewhere
+from sweeper.system.environment import script_held_back_line
 
 NOT_MET = 1
 _COSTS = (
@@ -66,6 +68,7 @@ def judge(
         typer.Option("--require", help="Exit with 1 unless this holds and the new version trains the same."),
     ] = None,
     unprotected: Unprotected = None,
+    pass_env: PassEnv = None,
     as_json: Json = False,
 ) -> None:
     """Judge a change to a training script: is it faster, and does it train the same?
@@ -81,6 +84,8 @@ def judge(
     """
     # Only the JSON goes to standard output.
     out = console(stderr=as_json)
+    if line := script_held_back_line(os.environ):
+        prose(out, line)
     found, failure = None, ""
     with _arms(command or [], before, after, ref, patch) as arms, LiveScreen(out) as screen:
         screen.line(f"{arms[0].name}: {shlex.join(arms[0].command)}")

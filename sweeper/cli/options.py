@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import typer
 
 from sweeper.core.script import UNPROTECTED
 from sweeper.errors import UserError
+from sweeper.system.environment import PASS_ENV
 
 MAX_SHOWN = 80
 FOLDERS = ("sweeps", "train", "cache", "cache/compile")
@@ -73,6 +75,22 @@ def leave_unprotected(paths: list[str] | None) -> list[str] | None:
     return paths
 
 
+def pass_on(names: list[str] | None) -> list[str] | None:
+    """Lets the scripts of this command see some variables of the environment that are held back.
+
+    Raises:
+        UserError: One is not set.
+    """
+    for name in names or ():
+        if not any(fnmatchcase(variable, name) for variable in os.environ):
+            raise UserError(
+                f"`--pass-env` must name an environment variable, but {name!r} is not set. Export it first."
+            )
+    if names:
+        os.environ[PASS_ENV] = "\n".join(names)
+    return names
+
+
 def with_paths(words: list[str]) -> list[str]:
     """Returns a command line in which `--unprotected` without a path is of the current folder."""
     ours = words[: words.index("--")] if "--" in words else words
@@ -91,6 +109,15 @@ Unprotected = Annotated[
         metavar="[PATH]",
         help="Let the script write there; without a path, run it in this folder itself. May be repeated.",
         callback=leave_unprotected,
+    ),
+]
+PassEnv = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pass-env",
+        metavar="NAME",
+        help="Let the script see this environment variable, such as a token. May be repeated.",
+        callback=pass_on,
     ),
 ]
 Command = Annotated[

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from sweeper.cli import signals
 from sweeper.cli.dry_run import dry_run_command
-from sweeper.cli.options import DEFAULT_HOME, Home, Sets, Space, Unprotected, Uri, home_option
+from sweeper.cli.options import DEFAULT_HOME, Home, PassEnv, Sets, Space, Unprotected, Uri, home_option
 from sweeper.cli.screen import Screen, console
 from sweeper.cli.sensitivity import sensitivity_line
 from sweeper.cli.summary import print_decision, print_summary
@@ -57,6 +57,7 @@ def run(
         bool, typer.Option("--dry-run", help="Show what would run and for how long; train nothing.")
     ] = False,
     unprotected: Unprotected = None,
+    pass_env: PassEnv = None,
     uri: Uri = None,
 ) -> None:
     """Run a sweep, or continue one that was interrupted.

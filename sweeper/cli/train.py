@@ -30,7 +30,7 @@ from sweeper.production.request import wanted
 from sweeper.production.run import Trained
 from sweeper.production.watch import Now
 from sweeper.sweep.store.catalog import cannot_write
-from sweeper.system.environment import held_back_line, passed
+from sweeper.system.environment import OF_A_RUN, held_back_line, passed
 from sweeper.system.files import write_atomic
 from sweeper.tracking.mlflow import MlflowTracker
 
@@ -265,8 +265,9 @@ def _become(value: Mapping[str, Any], asked: Asked) -> NoReturn:
         except OSError as error:
             raise cannot_write(error, path.parent) from error
     command = [str(item) for item in value["command"]]
-    names = pass_env(value)
-    if line := held_back_line(os.environ, names):
+    # As in the trials: all but credentials.
+    names = ("*", *pass_env(value))
+    if line := held_back_line(os.environ, names, **OF_A_RUN):
         console().print(line, soft_wrap=True, markup=False)
     console().print(f"Running {shlex.join(command)}", soft_wrap=True, markup=False)
     sys.stdout.flush()

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from sweeper.analysis.bottleneck import verdict_of
 from sweeper.cli.export import export_command
-from sweeper.cli.options import DEFAULT_HOME, Command, Home, Unprotected, Uri, home_option
+from sweeper.cli.options import DEFAULT_HOME, Command, Home, PassEnv, Unprotected, Uri, home_option
 from sweeper.cli.run import run_spec
 from sweeper.cli.screen import LiveScreen, console, prose, rate
 from sweeper.cli.tune_view import ladder_lines, names
@@ -46,6 +46,7 @@ from sweeper.sweep.bootstrap import shared_cache
 from sweeper.sweep.store.catalog import cannot_write, find_sweep
 from sweeper.sweep.store.fingerprint import digest_of_files_named, digest_of_scripts
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
+from sweeper.system.environment import named, script_held_back_line
 from sweeper.system.files import write_json
 from sweeper.tuning import state
 from sweeper.tuning.changes import Change, possible
@@ -94,6 +95,7 @@ def tune(
     ] = None,
     new: Annotated[bool, typer.Option("--new", help="Start over, under a new name.")] = False,
     unprotected: Unprotected = None,
+    pass_env: PassEnv = None,
     home: Home = DEFAULT_HOME,
     uri: Uri = None,
 ) -> None:
@@ -168,6 +170,8 @@ def tune_command(asked: Asked, *, dry: bool) -> int:
     """Watches, proves, searches, and prints how to use the result; returns the exit code."""
     began, out = time.monotonic(), console()
     out.file = sys.stdout
+    if line := script_held_back_line(os.environ):
+        prose(out, line)
     known = None if asked.new else state.read(asked.home, asked.name, asked.key())
     if known is None:
         watched = _watched(asked, out)
@@ -315,6 +319,8 @@ def _searched(asked: Asked, known: state.Found, proofs: Proofs | None, minutes: 
         proposal=proposal,
         file=file,
     )
+    if names_passed := named(os.environ):
+        plan["execution"] = {"pass_env": list(names_passed)}
     spec = load(plan)
     code, folder = run_spec(spec, asked.home, new=asked.new, extend=0, uri=asked.uri, quiet=True)
     if code not in (0, 7):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from rich.text import Text
 
 from sweeper.analysis.formatting import seconds
 from sweeper.analysis.trial_card import card
-from sweeper.cli.options import Command, Json, Unprotected, leave_unprotected
+from sweeper.cli.options import Command, Json, PassEnv, Unprotected, leave_unprotected
 from sweeper.cli.screen import LiveScreen, console, prose, rate
 from sweeper.core.codec import encode
 from sweeper.core.measurement import Measurement, Window
@@ -24,6 +25,7 @@ from sweeper.errors import UserError
 from sweeper.script.watch import NO_PARAMETERS
 from sweeper.script.watch import watch as watch_script
 from sweeper.spec.rules import leads_elsewhere
+from sweeper.system.environment import script_held_back_line
 
 FAILED = 1
 LAST_LINES = 5
@@ -41,6 +43,7 @@ def watch(
         typer.Option("--in-place", hidden=True),
     ] = False,
     unprotected: Unprotected = None,
+    pass_env: PassEnv = None,
     as_json: Json = False,
 ) -> None:
     """Watch an unmodified training script: its speed, the parts of a step, and what limits it.
@@ -67,6 +70,8 @@ def watch(
     out.file = sys.stderr if as_json else sys.stdout
     screen = LiveScreen(out)
     progress = Silent() if as_json else _Shown(screen)
+    if line := script_held_back_line(os.environ):
+        prose(out, line)
     with tempfile.NamedTemporaryFile("w", prefix="sweeper-watch-", suffix=".log", delete=False) as log:
         try:
             with screen, contextlib.redirect_stdout(log):

@@ -37,7 +37,7 @@ from sweeper.sweep.store.fingerprint import (
     prepared_folder,
 )
 from sweeper.sweep.store.machine_record import MachineRecord, speed_key
-from sweeper.system.environment import held_back_line
+from sweeper.system.environment import OF_A_RUN, held_back_line
 from sweeper.system.files import write_atomic
 from sweeper.tracking.mlflow import MlflowTracker
 
@@ -132,7 +132,7 @@ def _run(
     (folder.path / STOP).unlink(missing_ok=True)
     folder.forget_uncommitted()
     end_earlier_run(folder.path)
-    if line := held_back_line(os.environ, wanted.pass_env):
+    if line := held_back_line(os.environ, wanted.pass_env, **OF_A_RUN):
         watch.watcher.line(line)
     started = LocalLauncher(folder.path, pass_env=wanted.pass_env)
     with contextlib.closing(started) as launcher, Stopping() as stopping:

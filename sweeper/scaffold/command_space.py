@@ -43,6 +43,7 @@ from sweeper.script.first_look import FirstLook
 from sweeper.script.sandbox import Sandbox, make_sandbox
 from sweeper.script.scratch import scratch_folder
 from sweeper.spec.rules import leads_elsewhere
+from sweeper.system.environment import passed_to_script
 
 HELP_SECONDS = 20.0
 HELP_BYTES = 256 * 1024
@@ -142,7 +143,7 @@ def help_of(line: CommandLine) -> str:
 
 
 def _help_in(sandbox: Sandbox, line: CommandLine) -> str:
-    environment = {**os.environ, **line.env, "COLUMNS": "200", "NO_COLOR": "1"}
+    environment = {**passed_to_script(os.environ), **line.env, "COLUMNS": "200", "NO_COLOR": "1"}
     process = sandbox.start(
         [*sandbox.moved(line.start), "--help"],
         {**environment, **sandbox.environment(environment)},

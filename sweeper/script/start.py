@@ -30,7 +30,7 @@ from sweeper.script.ports import reserved_port
 from sweeper.script.process import ScriptProcess
 from sweeper.script.sandbox import BeginAgainError, Sandbox, make_sandbox, remember
 from sweeper.system.cpu import cpu_name
-from sweeper.system.environment import secrets
+from sweeper.system.environment import passed_to_script, secrets
 from sweeper.system.files import write_json
 from sweeper.system.secrets import struck_tree
 from sweeper.telemetry.nvml.devices import first_gpu, full_uuid, name_and_memory_gib
@@ -184,7 +184,8 @@ def _environment(
     job: Job, script: Script, own: Mapping[str, str], port: int | None, mode: str
 ) -> dict[str, str]:
     left_out = {*OURS, *MLFLOW_SERVER} - {*job.env}
-    environment = {name: value for name, value in os.environ.items() if name not in left_out}
+    given = passed_to_script({**os.environ, **job.env})
+    environment = {name: value for name, value in given.items() if name not in left_out}
     # Otherwise Python's output would arrive in blocks of several kB.
     environment["PYTHONUNBUFFERED"] = "1"
     environment.setdefault(stacks.VARIABLE, "1")

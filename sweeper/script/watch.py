@@ -18,6 +18,7 @@ from sweeper.core.template import literal
 from sweeper.script import trial
 from sweeper.script.guardian import guarded
 from sweeper.script.scratch import scratch_folder
+from sweeper.script.start import OURS
 from sweeper.telemetry.nvml.devices import first_gpu
 from sweeper.telemetry.probes import make_probes
 from sweeper.telemetry.sampler import Sampler, summarise
@@ -51,6 +52,7 @@ def _job(script: Script, folder: str, plan: MeasurePlan | None, cache: str) -> J
         folder=folder,
         runner=SCRIPT_RUNNER,
         script=script,
+        env={name: os.environ[name] for name in OURS if name in os.environ},
         config=NO_PARAMETERS,
         plan=plan or MeasurePlan(),
         device=ANYWHERE,

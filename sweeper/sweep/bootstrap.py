@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +35,7 @@ from sweeper.sweep.store.load import varied
 from sweeper.sweep.store.lock import SweepLock
 from sweeper.sweep.store.past import past_line, remember, remembered
 from sweeper.sweep.store.study_copy import mirror_of
+from sweeper.system.environment import PASS_ENV, named
 from sweeper.system.failpoints import failpoint
 from sweeper.telemetry.nvml.probe import awake
 from sweeper.tracking import Tracker
@@ -159,11 +161,17 @@ def template_of(spec: SweepSpec, home: Path) -> Job:
         runner=SCRIPT_RUNNER if spec.command else TRIAL_RUNNER,
         pipeline=module_of(spec.pipeline) if spec.pipeline else "",
         script=script,
-        env=own_environment() if spec.command else {},
+        env=_environment(spec) if spec.command else {},
         import_paths=import_paths(),
         data=encode(spec.data),
         cold_cache=spec.measure.cold_cache,
     )
+
+
+def _environment(spec: SweepSpec) -> dict[str, str]:
+    """Returns the variables that a script sees as the user set them, and the names of those it may see."""
+    names = "\n".join((*spec.execution.pass_env, *named(os.environ)))
+    return {**own_environment(), **({PASS_ENV: names} if names else {})}
 
 
 def surveyed(

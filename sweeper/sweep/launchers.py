@@ -19,7 +19,7 @@ from sweeper.sweep.setup import devices_of_a_trial
 from sweeper.sweep.store.fingerprint import code_of
 from sweeper.sweep.store.journal import Journal, sweeps_folder
 from sweeper.sweep.store.lock import epoch_of
-from sweeper.system.environment import added
+from sweeper.system.environment import added, named
 from sweeper.system.files import read_json
 
 
@@ -56,11 +56,17 @@ def launcher_for(
 
 
 def _execution_of(spec: SweepSpec) -> Execution:
-    """Returns where the trials run; on this machine, a script sees what it sees when it is watched."""
-    if not spec.command or traits(spec.execution.launcher).is_remote:
-        return spec.execution
+    """Returns where the trials run, with what they see of the environment.
+
+    On this machine, a script sees in a trial what it sees when it is watched.
+    """
     # A glob passes no credentials.
-    return spec.execution.model_copy(update={"pass_env": (*spec.execution.pass_env, "*")})
+    all_else = ("*",) if spec.command and not traits(spec.execution.launcher).is_remote else ()
+    return spec.execution.model_copy(update={"pass_env": (*_pass_env(spec), *all_else)})
+
+
+def _pass_env(spec: SweepSpec) -> tuple[str, ...]:
+    return (*spec.execution.pass_env, *named(os.environ))
 
 
 def job_script_of(spec: SweepSpec) -> str:
@@ -99,13 +105,13 @@ def waiting_sweeps(home: Path) -> list[Path]:
 
 def _template(folder: Path, spec: SweepSpec) -> Parcel:
     """Returns a parcel with the fields that the parcels of all jobs have in common."""
-    pass_env = spec.execution.pass_env
+    pass_env = _pass_env(spec)
     return Parcel(
         job=Job(uid=""),
         sweep=Journal(folder).identity,
         turn=epoch_of(folder),
         isolation=spec.execution.isolation,
         env=added(os.environ, pass_env),
-        pass_env=tuple(pass_env),
+        pass_env=pass_env,
         code=code_of(spec.pipeline) if spec.pipeline else {},
     )

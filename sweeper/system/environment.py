@@ -12,6 +12,9 @@ MIN_SECRET_LENGTH = 8
 """Minimum length of a value that is masked; shorter values may be common words."""
 MAX_SHOWN = 8
 
+PASS_ENV = "SWEEPER_ENV_NAMES"
+"""Environment variable with names or globs of more variables to pass on (`--pass-env`), a line each."""
+
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Variables of torch's allocator: torch reads the first that is set. Every release reads the older one."""
 
@@ -110,6 +113,16 @@ def passed(environ: Mapping[str, str], pass_env: Sequence[str] = ()) -> dict[str
     }
 
 
+def named(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the names and globs of variables that `--pass-env` passes on."""
+    return tuple(environ.get(PASS_ENV, "").split())
+
+
+def passed_to_script(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the part of `environ` that the user's own command gets: all but credentials."""
+    return passed(environ, ("*", *named(environ)))
+
+
 def added(environ: Mapping[str, str], pass_env: Sequence[str]) -> dict[str, str]:
     """Returns the variables that the user adds, which may be among the usual ones, such as `NCCL_DEBUG`."""
     return {name: value for name, value in passed(environ, pass_env).items() if _matches(name, pass_env)}
@@ -150,14 +163,35 @@ def held_back(environ: Mapping[str, str], pass_env: Sequence[str] = ()) -> tuple
     )
 
 
-def held_back_line(environ: Mapping[str, str], pass_env: Sequence[str] = ()) -> str:
-    """Returns the note on what is withheld; empty if nothing is."""
+OF_A_RUN = {"who": "The run does", "how": "add {them} to execution.pass_env"}
+"""Words of `held_back_line` for a production run, which reads its export."""
+
+
+def held_back_line(
+    environ: Mapping[str, str],
+    pass_env: Sequence[str] = (),
+    *,
+    who: str = "Trials do",
+    how: str = "use --pass-env NAME, or add {them} to execution.pass_env",
+) -> str:
+    """Returns the note on what is withheld; empty if nothing is.
+
+    Args:
+        who: Who does not see it, with a verb.
+        how: How to pass it on, with `{them}` in place of the variables.
+    """
     names = held_back(environ, pass_env)
     shown = ", ".join(names[:MAX_SHOWN]) + (
         f" and {more} more" if (more := len(names) - MAX_SHOWN) > 0 else ""
     )
     them = "them" if len(names) > 1 else "it"
-    return f"Trials do not see {shown}. To pass {them} on, add {them} to execution.pass_env." if names else ""
+    return f"{who} not see {shown}. To pass {them} on, {how.format(them=them)}." if names else ""
+
+
+def script_held_back_line(environ: Mapping[str, str]) -> str:
+    """Returns the note on what the user's own command does not see; empty if it sees everything."""
+    pass_env = ("*", *named(environ))
+    return held_back_line(environ, pass_env, who="The script does", how="use --pass-env NAME")
 
 
 def _is_harmless(name: str, value: str) -> bool:

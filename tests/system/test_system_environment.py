@@ -134,7 +134,7 @@ def test_one_line_says_what_is_missed_and_no_value():
     }
     line = (
         "Trials do not see AWS_REGION, AWS_SECRET_ACCESS_KEY. "
-        "To pass them on, add them to execution.pass_env."
+        "To pass them on, use --pass-env NAME, or add them to execution.pass_env."
     )
     assert held_back_line(environ) == line
     assert held_back(environ, ["AWS_*"]) == ("AWS_SECRET_ACCESS_KEY",)
