@@ -254,6 +254,14 @@ def is_unexamined(record: TrialRecord, verdict: Verdict) -> bool:
     return verdict.kind is Bottleneck.INCONCLUSIVE and not taken_apart
 
 
+def cost_of(kind: Bottleneck, found: Measurement) -> float:
+    """Returns the share of a step that a cause takes; 0 if that is unknown."""
+    if not found.breakdown.step_s:
+        return 0.0
+    signals = signals_of(found)
+    return max((rule.cost(signals) or 0.0 for rule in WASTES if rule.kind is kind), default=0.0)
+
+
 def verdict_of(found: Measurement, config: TrialConfig) -> Verdict:
     """Returns why a trial of `config` that measured `found` is not faster."""
     if found.reported_by and not found.breakdown.step_s:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeper.analysis.bottleneck import is_unexamined
-from sweeper.analysis.confirmation import Ratio
+from sweeper.analysis.confirmation import MIN_ROUNDS, Ratio
 from sweeper.analysis.decision import Decision, Side, decide, later_pace
 from sweeper.analysis.finalists import SPEEDS
 from sweeper.analysis.formatting import (
@@ -187,6 +187,11 @@ def _undecided(found: Decision, counts: Mapping[str, int]) -> str:
                 f" {interval(*tried.now)}, but this machine drifts, and later it may be"
                 f" {interval(tried.low, tried.high)}. A quieter machine would settle it (`sweeper doctor`)"
             )
+        if len(tried.rounds) < MIN_ROUNDS:
+            return (
+                f"no winner is confirmed: {found.rival} is {tried.ratio:.3g}x your baseline, but the time was"
+                f" up before the {MIN_ROUNDS} rounds that an interval needs"
+            )
         return (
             f"no winner is confirmed: {found.rival} is {tried.ratio:.3g}x your baseline, but its "
             f"95% interval is {interval(tried.low, tried.high)} after {len(tried.rounds)} rounds. More"
@@ -194,7 +199,7 @@ def _undecided(found: Decision, counts: Mapping[str, int]) -> str:
         )
     if not counts:
         return f"no trial was compared with your baseline ({_pace(found.baseline)})"
-    return f"nothing is better than your baseline ({_pace(found.baseline)})"
+    return f"no trial is better than your baseline ({_pace(found.baseline)})"
 
 
 def _loss_lines(summary: Summary, best: Side, base: Side) -> list[str]:

@@ -21,12 +21,12 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sweeper.analysis.bottleneck import verdict_of
+from sweeper.analysis.bottleneck import MIN_COST, cost_of, verdict_of
 from sweeper.cli.export import export_command
 from sweeper.cli.options import DEFAULT_HOME, Command, Home, PassEnv, Unprotected, Uri, home_option
 from sweeper.cli.run import run_spec
 from sweeper.cli.screen import LiveScreen, console, prose, rate
-from sweeper.cli.tune_view import ladder_lines, names
+from sweeper.cli.tune_view import ladder_lines, names, nothing_lines
 from sweeper.core.job import read_job
 from sweeper.core.measurement import Bottleneck, Measurement
 from sweeper.core.progress import Silent, TrialFailedError
@@ -49,7 +49,7 @@ from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.environment import named, script_held_back_line
 from sweeper.system.files import write_json
 from sweeper.tuning import state
-from sweeper.tuning.changes import Change, possible
+from sweeper.tuning.changes import TOO_LITTLE_TIME, Change, possible
 from sweeper.tuning.proofs import Proofs
 from sweeper.tuning.space import name_of, space, worth_their_time
 from sweeper.tuning.steps import rungs_of
@@ -62,7 +62,7 @@ _HOW = {
     "races": "has the script's own batches and draws, and losses that differ about as much as its repeats do",
 }
 COMPILE_MINUTES = 10.0
-"""Minutes from which torch.compile is tried even if launching operations is not the bottleneck."""
+"""Minutes from which torch.compile is tried even if launching operations costs little."""
 MIN_MINUTES = 1.0
 """Minimum minutes for the search and the confirmation, however long the earlier steps took."""
 
@@ -172,6 +172,7 @@ def tune_command(asked: Asked, *, dry: bool) -> int:
     out.file = sys.stdout
     if line := script_held_back_line(os.environ):
         prose(out, line)
+    prose(out, duration_line(asked.minutes))
     known = None if asked.new else state.read(asked.home, asked.name, asked.key())
     if known is None:
         watched = _watched(asked, out)
@@ -186,6 +187,19 @@ def tune_command(asked: Asked, *, dry: bool) -> int:
         shutil.rmtree(shared_cache(asked.home) / KEPT_FOLDER, ignore_errors=True)
 
 
+def duration_line(minutes: float) -> str:
+    """Returns how long a tune takes, as far as that is known before the script has run."""
+    if minutes <= MIN_MINUTES:
+        return (
+            "Watching and comparing come first and usually take 1 to 2 minutes; the search then takes"
+            f" {MIN_MINUTES:g}."
+        )
+    return (
+        f"This takes about {minutes:g} minutes; longer if watching and comparing, which come first, take more"
+        f" than {minutes - MIN_MINUTES:g}, as the search has at least {MIN_MINUTES:g}."
+    )
+
+
 def _keep(asked: Asked, known: state.Found) -> None:
     try:
         state.write(asked.home, asked.name, known)
@@ -197,7 +211,7 @@ def _made_faster(asked: Asked, known: state.Found, began_s: float, out: Console,
     proofs = None
     if not known.changes:
         changes, proofs = _proved(asked, known.watched, out)
-        changes = _worth_their_time(asked, known.watched, changes, _minutes_left(asked, began_s), out)
+        changes = _worth_their_time(asked, known.watched, changes, began_s, out)
         known = dataclasses.replace(known, changes=changes)
         _keep(asked, known)
     else:
@@ -252,8 +266,8 @@ def _proved(asked: Asked, watched: Measurement, out: Console) -> tuple[tuple[Cha
         )
     except (ValueError, OSError, SyntaxError, ImportError) as error:
         raise UserError(f"`--changes` must be a file of changes: {error}.") from error
-    if asked.minutes < COMPILE_MINUTES and verdict_of(watched, NO_PARAMETERS).kind != Bottleneck.LAUNCH:
-        why = f"compiling takes minutes and gains little here; --minutes {COMPILE_MINUTES:g} tries it"
+    if asked.minutes < COMPILE_MINUTES and cost_of(Bottleneck.LAUNCH, watched) < MIN_COST:
+        why = f"{TOO_LITTLE_TIME} to compile; --minutes {COMPILE_MINUTES:g} would do"
         offered = [
             dataclasses.replace(e, refused=e.refused or why) if e.name == "compile" else e for e in offered
         ]
@@ -267,11 +281,12 @@ def _proved(asked: Asked, watched: Measurement, out: Console) -> tuple[tuple[Cha
 
 
 def _worth_their_time(
-    asked: Asked, watched: Measurement, changes: tuple[Change, ...], minutes: float, out: Console
+    asked: Asked, watched: Measurement, changes: tuple[Change, ...], began_s: float, out: Console
 ) -> tuple[Change, ...]:
     if asked.allow_batch_size or asked.with_flags:
         return changes
-    kept = worth_their_time(changes, watched, verdict_of(watched, NO_PARAMETERS).kind, minutes)
+    spent = (time.monotonic() - began_s) / 60
+    kept = worth_their_time(changes, watched, _minutes_left(asked, began_s), spent)
     for before, after in zip(changes, kept, strict=True):
         if after.refused and not before.refused:
             prose(out, f"  {after}: left out, {after.refused}")
@@ -331,6 +346,9 @@ def _searched(asked: Asked, known: state.Found, proofs: Proofs | None, minutes: 
     out.print()
     for line in ladder_lines(rungs_of(sweep), known.changes):
         prose(out, line)
+    if winner is None:
+        for line in nothing_lines(sweep, known.changes, asked.minutes):
+            prose(out, line)
     if winner is None or sweep.state != "finished":
         return code
     if not _stack_holds(asked, known, proofs, sweep, out):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 from sweeper.analysis.formatting import interval
-from sweeper.tuning.changes import Change
-from sweeper.tuning.steps import ONCE, Interval, Rung
+from sweeper.sweep.store.load import LoadedSweep
+from sweeper.tuning.changes import TOO_LITTLE_TIME, Change
+from sweeper.tuning.steps import ONCE, Interval, Rung, largest_gain, search_of
 
 NAME_WIDTH, RATIO_WIDTH = 24, 22
 
@@ -25,6 +27,23 @@ def ladder_lines(rungs: Sequence[Rung], changes: Sequence[Change]) -> list[str]:
         dropped = "" if each.is_kept else ", not kept: its gain is not certain"
         lines.append(f"{f'{each.name} {each.value}':<{width}} {alone} {stacked} {kind}{dropped}")
     return lines
+
+
+def nothing_lines(sweep: LoadedSweep, changes: Sequence[Change], minutes: float) -> Iterator[str]:
+    """Yields what the measurements of a tune without a winner still allow, and what they leave open."""
+    halves = search_of(sweep)
+    if halves is None or sweep.state != "finished":
+        return
+    untried = {name: f"--minutes {2 * math.ceil(minutes):g} would do" for name in halves.untried()}
+    if len(halves.untried()) < len(sweep.spec.space):
+        percent = math.ceil(100 * (largest_gain(sweep, halves) - 1))
+        brings = f"brings more than {percent}%" if percent > 0 else "is faster"
+        yield f"Nothing that was tried {brings}."
+    for each in changes:
+        if TOO_LITTLE_TIME in each.refused:
+            untried[str(each)] = each.refused.rpartition("; ")[2]
+    if untried:
+        yield f"Not tried for lack of time: {', '.join(f'{what} ({how})' for what, how in untried.items())}."
 
 
 def _measured(ratio: Interval | None) -> str:

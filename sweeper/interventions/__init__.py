@@ -32,6 +32,15 @@ FILE_VARIABLE = "SWEEPER_CHANGES_FILE"
 OWN = "own"
 """Value of a change that leaves everything as the script has it."""
 
+OF_ENVIRONMENT: Mapping[str, str] = {
+    "device.malloc": EXACT,
+    "spinning": EXACT,
+    "pages": EXACT,
+    "allocator": EXACT,
+    "threads": CLOSE,
+}
+"""Kinds of the changes that are made by environment variables alone."""
+
 BATCH_SIZE = BatchSize()
 # Pictures and readers come before loaders, since a gathered loader does not ask for them.
 _ALL = (
@@ -50,6 +59,12 @@ _ALL = (
 )
 INTERVENTIONS: Mapping[str, Intervention] = {each.name: each for each in _ALL}
 """All changes that come with sweeper, by the name of their parameter, in the order in which they are made."""
+
+
+def is_exact(name: str) -> bool:
+    """Returns whether a change is declared to leave every bit of the training as it is."""
+    change = INTERVENTIONS.get(name)
+    return (change.kind if change is not None else OF_ENVIRONMENT.get(name)) == EXACT
 
 
 def known(path: str = "") -> dict[str, Intervention]:

@@ -1,5 +1,8 @@
 """Finds which of several changes pay off: each trial makes about half of them, so all trials count for each.
 
+The first trials answer even if there is time for no more: one makes the exact changes, the next one adds
+those that are close, and the compiler, which takes longest, comes last.
+
 If changes are measured one at a time, each effect has the noise of two trials. If each change is made in half
 of the trials, its effect has the noise of two means. The rows of a stage are those of Plackett and Burman
 (10.1093/biomet/33.4.305). The next stage has their mirror image, which separates the effect of two changes
@@ -12,12 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from sweeper.core.config import OPEN_SECTIONS, Scalar
 from sweeper.core.record import SearchResult
 from sweeper.core.samplers import AUTO
+from sweeper.interventions import is_exact
 from sweeper.search.climb import Asked
 from sweeper.spec import CategoricalParameter, SweepSpec
 
@@ -27,7 +32,8 @@ MIN_GAIN = math.log(1.02)
 ENOUGH = 0.75
 """Smallest share of a stage's trials that is enough to tell the changes apart."""
 
-STAGES = 3
+OPENING, STAGES = -1, 3
+COMPILER = "compile"
 FIRST_ROWS: Mapping[int, str] = {
     4: "--+",
     8: "---+-++",
@@ -82,12 +88,14 @@ class Known:
         fixed: The changes that clearly pay off, and are made from now on.
         free: The changes that are still open.
         effects: The effects found so far, by change.
+        groups: The open changes, grouped into those that no trial tells apart.
         missing: The next trials, in order; empty once all stages are done.
     """
 
     free: list[str]
     fixed: list[str] = field(default_factory=list)
     effects: dict[str, Effect] = field(default_factory=dict)
+    groups: list[tuple[str, ...]] = field(default_factory=list)
     missing: list[Made] = field(default_factory=list)
 
     def learn(self, found: Mapping[str, Effect], *, is_whole: bool) -> None:
@@ -103,21 +111,27 @@ class Known:
 
     def best(self) -> list[str]:
         """Returns the changes that are expected to pay off together."""
-        return [*self.fixed, *(name for name in self.free if self._gain(name) >= MIN_GAIN)]
+        groups = self.groups or [(name,) for name in self.free]
+        paying = {name for group in groups if self.gain(group) >= MIN_GAIN for name in group}
+        return [*self.fixed, *(name for name in self.free if name in paying)]
 
-    def _gain(self, name: str) -> float:
-        return self.effects[name].mean if name in self.effects else 0.0
+    def gain(self, names: Collection[str]) -> float:
+        """Returns the expected gain of some changes together."""
+        return sum(self.effects[name].mean for name in names if name in self.effects)
 
 
 def known(names: Sequence[str], speeds: Speeds) -> Known:
     """Returns the findings of the trials so far about the changes `names`, and the next trials."""
     found = Known(free=list(names))
-    for stage in range(STAGES):
+    for stage in (OPENING, *range(STAGES)):
         rows = [frozenset((*found.fixed, *row)) for row in _rows(found.free, stage)]
         missing = [row for row in rows if row not in speeds]
         found.learn(effects(found.free, found.fixed, speeds), is_whole=not missing)
+        found.groups = together(found.free, speeds)
         if missing:
-            found.missing = missing
+            # Where several trials run at once, the next stage's do not wait for the opening's.
+            more = [Made(row) for row in _rows(found.free, 0)] if stage == OPENING else []
+            found.missing = list(dict.fromkeys([*missing, *(row for row in more if row not in speeds)]))
             return found
         clear = effects(found.free, found.fixed, speeds, CLEAR_LEVEL)
         found.fixed += [name for name in found.free if name in clear and clear[name].is_shown]
@@ -133,6 +147,12 @@ def most_changes(num_trials: float) -> float:
     return largest - 1 if largest < max(FIRST_ROWS) else math.inf
 
 
+def num_trials(num_changes: int) -> int:
+    """Returns the smallest number of trials that tell the effects of so many changes apart."""
+    sizes = (size for size in FIRST_ROWS if num_changes < size)
+    return math.ceil(ENOUGH * next(sizes, max(FIRST_ROWS)))
+
+
 def _is_idle(clear: Mapping[str, Effect], name: str) -> bool:
     """Returns whether a change brings too little even halfway from its mean to its interval's upper end."""
     return name in clear and (clear[name].mean + clear[name].high) / 2 < MIN_GAIN
@@ -140,6 +160,11 @@ def _is_idle(clear: Mapping[str, Effect], name: str) -> bool:
 
 def _rows(names: Sequence[str], stage: int) -> Iterator[Made]:
     """Yields the changes that each trial of a stage makes: first all of them, or none if it is mirrored."""
+    if stage == OPENING:
+        exact = [name for name in names if is_exact(name)]
+        steps = (exact, [name for name in names if name != COMPILER], names)
+        yield from dict.fromkeys(Made(step) for step in steps if step)
+        return
     if len(names) < 2:
         yield from (Made(names), Made())
         return
@@ -158,18 +183,75 @@ def effects(
 ) -> dict[str, Effect]:
     """Returns the effects of the changes `names` over all trials that make every change in `always`.
 
-    The fit is by least squares. If trials are too few to tell two changes apart, their intervals are as wide
-    as `USUAL_EFFECT` allows. Changes that all trials make, or none, are left out.
+    If trials are too few to tell two changes apart, their intervals are as wide as `USUAL_EFFECT` allows.
+    Changes that all trials make, or none, are left out.
     """
-    from scipy.special import stdtrit
+    fit = _fitted(names, always, speeds)
+    if fit is None:
+        return {}
+    times = fit.times(0.5 + level / 2)
+    spread = np.sqrt(np.diag(fit.covariance))
+    return {
+        name: Effect(float(mean), float(mean - times * each), float(mean + times * each))
+        for name, mean, each in zip(fit.names, fit.means, spread, strict=True)
+    }
 
+
+def largest_gain(names: Collection[str], speeds: Speeds, level: float = LEVEL) -> float:
+    """Returns the log of the gain that no measured set of changes exceeds, by one-sided intervals.
+
+    It is infinite if nothing was measured.
+    """
+    fit = _fitted(names, (), speeds)
+    if fit is None:
+        return math.inf
+    times, upper = fit.times(level), -math.inf
+    for made in (made for made, log in speeds.items() if made and log is not None):
+        row = np.array([float(name in made) for name in fit.names])
+        upper = max(upper, float(row @ fit.means + times * math.sqrt(row @ fit.covariance @ row)))
+    return upper
+
+
+def together(names: Collection[str], speeds: Speeds) -> list[tuple[str, ...]]:
+    """Returns the changes, grouped into those that no measured trial tells apart."""
+    groups: dict[Made, list[str]] = {}
+    measured = {made: index for index, (made, log) in enumerate(speeds.items()) if log is not None}
+    for name in names:
+        trials = Made(str(index) for made, index in measured.items() if name in made)
+        groups.setdefault(trials, []).append(name)
+    return [tuple(group) for group in groups.values()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fit:
+    """Effects of changes on the log of the speed, by least squares.
+
+    Attributes:
+        means: Effects in the order of `names`, shape (names,).
+        covariance: Their covariance, shape (names, names).
+        freedom: Degrees of freedom of the variance.
+    """
+
+    names: Sequence[str]
+    means: Any
+    covariance: Any
+    freedom: float
+
+    def times(self, level: float) -> float:
+        """Returns the standard errors from a mean to the one-sided limit of this level."""
+        from scipy.special import stdtrit
+
+        return float(stdtrit(self.freedom, level))
+
+
+def _fitted(names: Collection[str], always: Collection[str], speeds: Speeds) -> _Fit | None:
     among = {made: log for made, log in speeds.items() if log is not None and made.issuperset(always)}
     others = {name for made in among for name in made} - {*names, *always}
     # Changes that have left the search are no longer made, so trials with them are left out if possible.
     rows = [(made, log) for made, log in among.items() if not made & others] or list(among.items())
     columns = [name for name in names if len({name in made for made, _ in rows}) == 2]
     if not columns:
-        return {}
+        return None
     matrix = np.array([[1.0, *(float(name in made) for name in columns)] for made, _ in rows])
     logs = np.array([log for _, log in rows])
     level_of_all = float(logs.mean())
@@ -180,12 +262,12 @@ def effects(
     freedom = len(rows) - float(np.trace(inverse @ matrix.T @ matrix))
     rest = float(np.square(logs - level_of_all - matrix @ fitted).sum())
     variance = (rest + NOISE_FREEDOM * NOISE**2) / (freedom + NOISE_FREEDOM)
-    spread = np.sqrt(variance * np.diag(inverse))
-    times = float(stdtrit(freedom + NOISE_FREEDOM, 0.5 + level / 2))
-    return {
-        name: Effect(float(mean), float(mean - times * each), float(mean + times * each))
-        for name, mean, each in zip(columns, fitted[1:], spread[1:], strict=True)
-    }
+    return _Fit(
+        names=columns,
+        means=fitted[1:],
+        covariance=(variance * inverse)[1:, 1:],
+        freedom=freedom + NOISE_FREEDOM,
+    )
 
 
 # -- as a search -----------------------------------------------------------------------------------
@@ -262,6 +344,19 @@ class Halves:
         """Returns the findings of the trials so far."""
         return known(self._names, self._speeds)
 
+    def largest_gain(self) -> float:
+        """Returns the log of the gain that no measured set of changes exceeds (`largest_gain`)."""
+        return largest_gain(self._names, self._speeds)
+
+    def together(self) -> list[tuple[str, ...]]:
+        """Returns the changes, grouped into those that no measured trial tells apart."""
+        return together(self._names, self._speeds)
+
+    def untried(self) -> list[str]:
+        """Returns the changes that no measured trial makes."""
+        tried = {name for made, log in self._speeds.items() if log is not None for name in made}
+        return [name for name in self._names if name not in tried]
+
     def params(self, made: Collection[str]) -> dict[str, Scalar]:
         """Returns the parameters of a trial that makes some changes."""
         return {name: self._others[name][0] if name in made else own for name, own in self._own.items()}
@@ -278,6 +373,10 @@ def halves_of(spec: SweepSpec, results: Iterable[SearchResult]) -> Halves:
 def _why(made: Made, found: Known, names: Sequence[str]) -> str:
     if made == Made(names):
         return "all changes together"
+    if made == {name for name in names if is_exact(name)}:
+        return "the exact changes together"
+    if made == {name for name in names if name != COMPILER}:
+        return "all changes but the compiler"
     if found.fixed:
         return f"{', '.join(found.fixed)}, and half of the changes still open"
     return "half of the changes"

@@ -103,7 +103,7 @@ def _decision(summary: Summary, found: Decision) -> str:
             later = interval_of_later(found.ratio.low, found.ratio.high)
             said = f"**Undecided**: {found.rival} is {ratio} ({later})"
         else:
-            said = "**Nothing is better than the baseline**"
+            said = "**No trial is better than the baseline**"
         return f"{said}; {summary.reason}.{stopped}"
     losses = (
         f"; loss {best.loss:.4g}, the baseline's {base.loss:.4g}"

@@ -8,22 +8,19 @@ from pathlib import Path
 
 from sweeper.core.measurement import Measurement
 from sweeper.core.template import render
-from sweeper.interventions import BATCH_SIZE, FILE_VARIABLE, OWN, VARIABLE, known
+from sweeper.interventions import BATCH_SIZE, FILE_VARIABLE, OF_ENVIRONMENT, OWN, VARIABLE, known
 from sweeper.interventions.batch import FACTORS
-from sweeper.interventions.intervention import CHANGES_TRAINING, CLOSE, DRAWS, EXACT, SINGLE
+from sweeper.interventions.intervention import CHANGES_TRAINING, DRAWS, SINGLE
 from sweeper.scaffold.known_options import of_environment
+
+TOO_LITTLE_TIME = "there is too little time"
+"""Beginning of the reason why a change is not tried that more time would remove."""
 
 MIN_GAIN = 1.02
 """A change is tried only if its largest possible speedup is at least this."""
 
-OF_ENVIRONMENT: Mapping[str, str] = {
-    "device.malloc": EXACT,
-    "spinning": EXACT,
-    "pages": EXACT,
-    "allocator": EXACT,
-    "threads": CLOSE,
-}
-"""Kinds of the changes that are made by environment variables alone."""
+ARITHMETIC = ("precision", "compile", "layout", "tf32", "cudnn", "threads")
+"""Changes of how the model computes."""
 _WHY = {
     "device.malloc": "freed host memory is kept for the next step instead of being returned to the system",
     "spinning": "idle threads stop spinning and free their core for others",
@@ -97,9 +94,9 @@ def possible(
         allow_batch_size: Whether larger batches are tried, too.
         allow_other_draws: Whether changes that make rows draw other random numbers are tried, too.
     """
-    ceilings, changes = dict(_ceilings(found)), []
+    limits, changes = ceilings(found), []
     for each in known(str(file) if file else "").values():
-        most, what = ceilings.get(each.name, (None, ""))
+        most, what = limits.get(each.name, (None, ""))
         for rank, value in enumerate(each.choices):
             refused = each.refusal(value, found.observed) if hasattr(each, "refusal") else ""
             if not refused and most is not None and most < MIN_GAIN:
@@ -146,11 +143,15 @@ def _batches(found: Measurement) -> Iterator[Change]:
         )
 
 
-def _ceilings(found: Measurement) -> Iterator[tuple[str, tuple[float, str]]]:
-    """Yields the names of changes, each with its largest possible speedup and the part it could save.
+def ceilings(found: Measurement) -> Mapping[str, tuple[float, str]]:
+    """Returns the largest possible speedup of each change, and the part of a step that it could save.
 
-    The speedup is that of a step without this part.
+    The speedup is that of a step without this part. Changes that could save anything are left out.
     """
+    return dict(_ceilings(found))
+
+
+def _ceilings(found: Measurement) -> Iterator[tuple[str, tuple[float, str]]]:
     diagnosis, parts = found.diagnosis, found.breakdown
     if not parts.step_s:
         return
@@ -161,6 +162,9 @@ def _ceilings(found: Measurement) -> Iterator[tuple[str, tuple[float, str]]]:
         for name in ("loader", "pictures", "readers"):
             yield name, (max(without_data, on_one_batch), "without its loader")
     yield "optimizer", (parts.step_s / max(1e-9, parts.step_s - parts.optimizer_s), "without updates")
+    without_arithmetic = parts.step_s / max(1e-9, parts.step_s - parts.compute_s)
+    for name in ARITHMETIC:
+        yield name, (without_arithmetic, "without its arithmetic")
 
 
 def environment(changes: Sequence[Change], file: Path | None) -> dict[str, str]:

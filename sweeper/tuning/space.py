@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sweeper.core.measurement import Bottleneck, Measurement
+from sweeper.core.measurement import Measurement
 from sweeper.core.template import literal
-from sweeper.interventions import BATCH_SIZE, FILE_VARIABLE, VARIABLE
+from sweeper.interventions import (
+    BATCH_SIZE,
+    FILE_VARIABLE,
+    INTERVENTIONS,
+    OF_ENVIRONMENT,
+    VARIABLE,
+    is_exact,
+)
 from sweeper.scaffold.command_space import Proposal
 from sweeper.scaffold.known_options import Dimension
-from sweeper.search.halves import most_changes
-from sweeper.tuning.changes import OF_ENVIRONMENT, Change
+from sweeper.search.halves import most_changes, num_trials
+from sweeper.tuning.changes import TOO_LITTLE_TIME, Change, ceilings
 
 MEASURE = {"window_seconds": 1, "repeats": 3, "warmup_cap_seconds": 8}
 CONFIRM = {"top": 1, "rounds": 4, "ladder": True}
 LOSS_LIMIT = {"val_loss": {"max_ratio_to_baseline": 1.02}}
 """Limit of the loss after the same samples, for changes that may affect what is learned from them."""
-TRIALS = 3
+TRIALS = 5
 """Trials in addition to two for each parameter: alone, and with the others."""
 BATCH_TRIALS = 6
 WINDOWS_SECONDS = 4.0
 """Seconds of a trial for its windows and its end."""
 SEARCH_SHARE = 0.55
 """Share of the time that the rounds leave for the search."""
-COMPUTING = ("precision", "compile", "layout", "optimizer", "tf32", "cudnn", "loader", "pictures", "readers")
-LOADING = ("loader", "readers", "pictures", "precision", "optimizer", "compile", "layout", "tf32", "cudnn")
-LIKELY = {
-    Bottleneck.INPUT: LOADING,
-    Bottleneck.TRANSFER: LOADING,
-    Bottleneck.LAUNCH: ("compile", *COMPUTING),
-}
-"""Changes that are likely to pay off, by a script's bottleneck, the likeliest first. Others come last."""
+UNKNOWN_CEILING = 1.05
+"""Largest speedup that is assumed of a change which could save a part of anything, such as memory calls."""
 QUALITY_SECONDS = 8.0
 """Losses are compared after the samples of this many seconds; a larger batch takes fewer steps for them."""
 
@@ -104,34 +106,40 @@ def space(
 
 
 def worth_their_time(
-    changes: Sequence[Change], found: Measurement, verdict: Bottleneck, minutes: float
+    changes: Sequence[Change], found: Measurement, minutes: float, spent: float = 0.0
 ) -> tuple[Change, ...]:
-    """Returns the changes; if the time is too short to measure each, the least promising are refused.
+    """Returns the changes; if the time is too short, those of the lowest ceilings are refused.
+
+    The exact changes share the first trial, so none of them is.
 
     Args:
         found: Measurement of the unchanged script.
-        verdict: The script's bottleneck.
         minutes: Minutes left for search and confirmation.
+        spent: Minutes that watching and comparing took.
     """
     one = found.startup_seconds + min(found.warmup_seconds, MEASURE["warmup_cap_seconds"]) + WINDOWS_SECONDS
     # The baseline is a trial, too.
-    most = most_changes(SEARCH_SHARE * 60 * minutes / one - 1)
-    likely = LIKELY.get(verdict, COMPUTING)
-    ranks = {each.name: _rank(each, likely) for each in changes if not each.refused}
-    kept = sorted(ranks, key=lambda name: ranks[name])
-    kept = kept[: int(most)] if most < len(kept) else kept
-    why = "there is too little time to measure its effect; to try it, raise --minutes"
+    trials = SEARCH_SHARE * 60 * minutes / one - 1
+    tried = [each for each in changes if not each.refused]
+    exact = {each.name for each in tried if is_exact(each.name)}
+    limits = ceilings(found)
+    others = {each.name: _ceiling(each, limits) for each in tried if each.name not in exact}
+    ranked = sorted(others, key=lambda name: -others[name])
+    most = max(most_changes(trials) - len(exact), 1 if trials >= 2 or not exact else 0)
+    kept = exact.union(ranked[: int(most)] if most < len(ranked) else ranked)
+    needed = math.ceil(spent + (num_trials(len(exact) + len(ranked)) + 1) * one / (60 * SEARCH_SHARE))
+    why = f"{TOO_LITTLE_TIME} to measure its effect; --minutes {needed} would do"
     return tuple(
         each if each.refused or each.name in kept else dataclasses.replace(each, refused=why)
         for each in changes
     )
 
 
-def _rank(change: Change, likely: Sequence[str]) -> float:
-    if change.name in likely:
-        return likely.index(change.name)
-    # The user's own changes come after the first two.
-    return len(likely) if change.is_of_environment else 1.5
+def _ceiling(change: Change, limits: Mapping[str, tuple[float, str]]) -> float:
+    if change.name not in INTERVENTIONS and not change.is_of_environment:
+        # What users wrote themselves is what they want to know.
+        return math.inf
+    return limits.get(change.name, (UNKNOWN_CEILING, ""))[0]
 
 
 def name_of(script: str) -> str:

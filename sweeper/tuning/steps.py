@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sweeper.analysis.confirmation import changes
+from sweeper.analysis.confirmation import MIN_ROUNDS, changes
 from sweeper.analysis.rounds import log_ratios, versus
 from sweeper.core.config import TrialConfig
 from sweeper.core.record import BASELINE, SearchResult
@@ -40,14 +40,33 @@ def rungs_of(sweep: LoadedSweep) -> list[Rung]:
     configs = {each.number: each.config for each in sweep.summary.records}
     searched = {e.number: e.measurement.throughput for e in sweep.summary.records if e.measurement}
     effects: Mapping[str, Effect] = {}
-    if Halves.suits(sweep.spec):
-        results = [
-            SearchResult(params=params, values=(searched[number],), constraints={})
-            for number, config in configs.items()
-            if number in searched and (params := sweep.spec.params_of(config)) is not None
-        ]
-        effects = halves_of(sweep.spec, results).known().effects
+    if halves := search_of(sweep):
+        alone = {group[0] for group in halves.together() if len(group) == 1}
+        # The gain of changes that no trial tells apart is known only for all of them together.
+        effects = {name: effect for name, effect in halves.known().effects.items() if name in alone}
     return ladder(sweep.confirmation.rounds, configs, sweep.confirmation.winner, searched, effects)
+
+
+def search_of(sweep: LoadedSweep) -> Halves | None:
+    """Returns the search among the changes of a tune, with its trials; None for another search."""
+    if not Halves.suits(sweep.spec):
+        return None
+    results = [
+        SearchResult(params=params, values=(each.measurement.throughput,), constraints={})
+        for each in sweep.summary.records
+        if each.measurement and (params := sweep.spec.params_of(each.config)) is not None
+    ]
+    return halves_of(sweep.spec, results)
+
+
+def largest_gain(sweep: LoadedSweep, halves: Halves) -> float:
+    """Returns the gain that the measurements of a tune still allow, as a ratio to the baseline.
+
+    Rounds say more than the search, where there were enough of them for an interval.
+    """
+    searched = halves.largest_gain()
+    confirmed = [each for each in sweep.confirmation.ratios if len(each.rounds) >= MIN_ROUNDS]
+    return max((each.high for each in confirmed), default=math.exp(searched))
 
 
 def ladder(
@@ -104,8 +123,10 @@ def _rungs(
 
 def _ratio(measured: Sequence[Mapping[int, float]], number: int, to: int) -> Interval | None:
     *rounds, searched = measured
-    if log_ratios(rounds, number, to):
+    if logs := log_ratios(rounds, number, to):
         mean, low, high = versus(rounds, number, to)
+        if len(logs) < MIN_ROUNDS:
+            return math.exp(mean), *ONCE
         return math.exp(mean), math.exp(low), math.exp(high) if math.isfinite(high) else math.inf
     if number in searched and to in searched:
         return searched[number] / searched[to], *ONCE

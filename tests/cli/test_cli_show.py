@@ -181,7 +181,7 @@ def test_a_sweep_without_a_winner_says_so(cli, tmp_path, monkeypatch):
     (tmp_path / "toy_pipeline.py").write_text(PIPELINE)
     Bench(tmp_path / "home").run(answer=lambda config: synthetic(10.0))
     out = cli("show", "toy", "--home", "home")[1]
-    assert "nothing is better than your baseline" in out
+    assert "no trial is better than your baseline" in out
     assert json.loads(cli("show", "toy", "--home", "home", "--json")[1])["winner"] is None
 
 
@@ -209,7 +209,7 @@ def test_a_confirmation_that_decides_nothing_says_what_it_knows(cli, tmp_path, m
     out = cli("show", "toy", "--home", "home")[1]
     assert "no winner is confirmed: " in out
     assert "x your baseline, but its 95% interval is [0." in out
-    assert "nothing is better" not in out
+    assert "is better than" not in out
     # Measured in the rounds, but not confirmed.
     assert "confirmed in interleaved rounds" not in out
     assert "*" not in out

@@ -10,7 +10,17 @@ from collections.abc import Mapping
 import pytest
 
 from sweeper.core.record import SearchResult
-from sweeper.search.halves import LEVEL, MIN_GAIN, Halves, Known, Made, effects, halves_of, known
+from sweeper.search.halves import (
+    LEVEL,
+    MIN_GAIN,
+    Halves,
+    Known,
+    Made,
+    effects,
+    halves_of,
+    known,
+    largest_gain,
+)
 from sweeper.spec import load
 from sweeper.tuning.changes import Change
 from sweeper.tuning.space import space
@@ -31,14 +41,50 @@ def search(
     return found
 
 
-def test_all_changes_together_come_first():
-    assert known(NAMES, {Made(): 0.0}).missing[0] == Made(NAMES)
+def test_exact_changes_come_first_then_close_ones_and_the_compiler_last():
+    names = ["optimizer", "compile", "loader", "device.malloc", "precision"]
+    first, second, third, *_ = known(names, {Made(): 0.0}).missing
+    assert first == {"loader", "device.malloc"}
+    assert second == {"loader", "device.malloc", "optimizer", "precision"}
+    assert third == Made(names)
+
+
+def test_what_slows_all_others_down_is_dropped_after_the_opening():
+    names = ["loader", "optimizer", "compile"]
+    speeds: dict[Made, float | None] = {
+        Made(): 0.0,
+        Made(["loader"]): 0.5,
+        Made(["loader", "optimizer"]): 0.5,
+    }
+    speeds[Made(names)] = -0.6
+    assert not any("compile" in row for row in known(names, speeds).missing)
+    assert known(names, speeds).best() == ["loader"]
+
+
+def test_changes_that_no_trial_tells_apart_stay_together():
+    speeds = {Made(): 0.0, Made(["a", "b", "c"]): 0.05}
+    found = known(["a", "b", "c"], speeds)
+    assert found.groups == [("a", "b", "c")]
+    # None alone is expected to bring 2%.
+    assert found.best() == ["a", "b", "c"]
+
+
+def test_no_set_that_was_measured_is_faster_than_the_largest_gain():
+    draw, beyond, gains = random.Random(7), 0, {"a": 0.03, "b": -0.02}
+    for _ in range(200):
+        truth = {made: sum(gains[name] for name in made) for made in map(Made, ("", "a", "b", "ab"))}
+        speeds = {made: log + draw.gauss(0, 0.08) for made, log in truth.items()}
+        beyond += largest_gain("ab", speeds) < max(truth.values())
+    assert beyond <= 15
+    assert largest_gain("ab", {Made(): 0.0}) == math.inf
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 7, 8, 10, 11, 12, 15, 16, 19, 20, 23])
 def test_each_change_is_made_in_half_of_the_trials_of_a_stage(count: int):
     names = [*"abcdefghijklmnopqrstuvwxyz"][:count]
+    # None of these names is exact, so the opening is the first trial of the stage.
     rows = known(names, {}).missing
+    assert rows[0] == Made(names)
     assert len(rows) == len(set(rows))
     for name in names:
         assert 2 * sum(name in row for row in rows) == len(rows)

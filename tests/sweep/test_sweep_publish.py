@@ -271,7 +271,7 @@ def test_where_nothing_is_better_the_experiment_says_so(bench):
     shelf = Shelf()
     bench.run(answer=lambda config: measurement(), tracker=shelf)
     assert shelf.info is not None
-    assert shelf.info.note.startswith("**Nothing is better than the baseline**")
+    assert shelf.info.note.startswith("**No trial is better than the baseline**")
 
 
 def test_the_commit_and_the_data_are_known_and_no_secret_is(bench, monkeypatch):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
+from collections.abc import Sequence
 
 import pytest
 
-from sweeper.core.measurement import Bottleneck
+from sweeper.core.measurement import Breakdown
 from sweeper.interventions.intervention import CHANGES_TRAINING, CLOSE, EXACT
 from sweeper.search.halves import most_changes
 from sweeper.search.presets import presets
@@ -68,27 +69,46 @@ MANY = tuple(
 )
 
 
-def kept(minutes: float, verdict: Bottleneck = Bottleneck.INPUT) -> list[str]:
-    watched = dataclasses.replace(synthetic(100.0), **TEN_SECONDS)
-    found = worth_their_time(MANY, watched, verdict, minutes)
+UPDATES = Breakdown(data_s=0.4, forward_s=0.2, optimizer_s=0.4)
+ARITHMETIC = Breakdown(data_s=0.1, forward_s=0.8, optimizer_s=0.1)
+
+
+def kept(minutes: float, parts: Breakdown = ARITHMETIC, changes: Sequence[Change] = MANY) -> list[str]:
+    watched = dataclasses.replace(synthetic(100.0), breakdown=parts, **TEN_SECONDS)
+    found = worth_their_time(changes, watched, minutes, spent=1.0)
     assert [each.name for each in found] == [*NAMES]
-    assert all("--minutes" in each.refused for each in found if each.refused)
+    assert all("--minutes" in each.refused for each in found if each.refused not in ("", "no"))
     return [each.name for each in found if not each.refused]
 
 
-def test_with_little_time_the_most_likely_are_tried() -> None:
-    assert kept(0.5) == ["loader"]
-    assert kept(1.5) == ["own", "pictures", "loader"]
-    assert kept(1.5, Bottleneck.COMPUTE) == ["own", "optimizer", "precision"]
-    assert kept(2.6) == [*NAMES[:-1]]
+EXACT_ONES = {"pictures", "loader", "device.malloc", "spinning"}
+
+
+def test_with_little_time_those_of_the_highest_ceilings_are_tried_beside_the_exact_ones() -> None:
+    assert {*kept(0.5)} == EXACT_ONES
+    assert {*kept(1.5)} == EXACT_ONES | {"own"}
+    assert {*kept(2.6)} == EXACT_ONES | {"own", "precision", "threads"}
     assert kept(5.0) == [*NAMES]
+
+
+def test_what_is_left_out_follows_the_measured_parts() -> None:
+    without = [dataclasses.replace(each, refused="no") if each.name == "own" else each for each in MANY]
+    assert {*kept(1.5, UPDATES, without)} == EXACT_ONES | {"precision"}
+    more = Breakdown(data_s=0.4, forward_s=0.0, optimizer_s=0.6)
+    assert {*kept(1.5, more, without)} == EXACT_ONES | {"optimizer"}
+
+
+def test_the_minutes_that_would_do_are_enough() -> None:
+    watched = dataclasses.replace(synthetic(100.0), breakdown=ARITHMETIC, **TEN_SECONDS)
+    refused = [each.refused for each in worth_their_time(MANY, watched, 0.5, spent=1.0) if each.refused]
+    (needed,) = {int(text.split("--minutes ")[1].split()[0]) for text in refused}
+    assert kept(needed - 1.0) == [*NAMES]
+    assert kept(needed - 2.0) != [*NAMES]
 
 
 def test_what_is_refused_already_takes_no_time() -> None:
     refused = [dataclasses.replace(each, refused="no") if each.name == "own" else each for each in MANY]
-    watched = dataclasses.replace(synthetic(100.0), **TEN_SECONDS)
-    found = worth_their_time(refused, watched, Bottleneck.INPUT, 2.6)
-    assert [each.refused for each in found] == ["no", *[""] * 7]
+    assert kept(2.6, changes=refused) == [*NAMES[1:]]
 
 
 def test_one_trial_more_tells_of_four_changes_more() -> None:

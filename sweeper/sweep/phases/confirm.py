@@ -16,7 +16,7 @@ from sweeper.sweep.phases.early_rounds import early_rounds
 from sweeper.sweep.phases.idle_values import without_idle
 from sweeper.sweep.phases.ladder import ladder
 from sweeper.sweep.phases.losses import losses_over_seeds
-from sweeper.sweep.phases.reserve import confirm_seconds, loss_seconds
+from sweeper.sweep.phases.reserve import confirm_seconds, loss_seconds, round_seconds
 from sweeper.sweep.phases.rounds import AMONG, Rounds
 from sweeper.sweep.phases.to_loss import to_loss
 from sweeper.sweep.stopping import StopAskedError
@@ -44,7 +44,9 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
     begun = _begun(context, trials, chosen)
     if spec.confirm.ladder and not begun:
         chosen = ladder(context, trials, chosen[0], lambda among: _fits(context, trials, among))
-        if not chosen:
+        left = trials.budget.seconds_left
+        # A tune ends in time, even without a confirmation.
+        if not chosen or (left is not None and left < round_seconds(context, trials, chosen[:1])):
             return ConfirmationResult(winner=None)
     whole = len(chosen)
     chosen = begun or chosen[: _num_candidates(context, trials, chosen)]

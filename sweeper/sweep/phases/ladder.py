@@ -72,17 +72,20 @@ def _of_halves(
 ) -> list[TrialRecord]:
     """Returns the candidates: the changes that are shown to pay off, with each set of those that may.
 
-    The least promising of the latter are left out if there is no time for all sets. If no change may pay off,
+    Changes that no trial tells apart stay together. The least promising are left out if there is no time for
+    all sets. If no change may pay off,
     a best trial with one change is the only candidate; one with several changes was fast by chance.
     """
     halves = halves_of(context.spec, trials.table.results.values())
     found = halves.known()
     sure = [name for name in found.best() if found.is_shown(name)]
-    may_pay = sorted({*found.best()} - {*sure}, key=lambda name: -found.effects[name].mean)
+    open_ones = {*found.best()} - {*sure}
+    groups = [tuple(name for name in group if name in open_ones) for group in found.groups]
+    may_pay = sorted(filter(None, groups), key=lambda group: -found.gain(group))
     while len(may_pay) > (0 if sure else 1) and not fits([best] * (2 * _num_sets(sure, may_pay) + 1)):
         may_pay.pop()
     wanted = [
-        [*sure, *extra]
+        [*sure, *itertools.chain(*extra)]
         for count in range(len(may_pay), -1, -1)
         for extra in itertools.combinations(may_pay, count)
         if sure or extra
@@ -100,7 +103,7 @@ def _of_halves(
     return records
 
 
-def _num_sets(sure: Sequence[str], may_pay: Sequence[str]) -> int:
+def _num_sets(sure: Sequence[str], may_pay: Sequence[tuple[str, ...]]) -> int:
     return (1 << len(may_pay)) - (not sure)
 
 

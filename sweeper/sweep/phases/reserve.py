@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from sweeper.analysis.confirmation import MIN_ROUNDS, changes
 from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.record import BASELINE, TrialRecord
-from sweeper.search.halves import Halves
+from sweeper.search.halves import MIN_GAIN, Halves
 from sweeper.spec import SweepSpec
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.kept_processes import WINDOWS, keeps_processes
@@ -30,11 +31,21 @@ def seconds_after_search(context: SweepContext, trials: TrialRunner, spec: Sweep
     if not spec.confirm.rounds:
         return 0.0
     total = (spec.search.minutes or 0.0) * 60
+    if Halves.suits(spec) and not _has_candidate(trials):
+        return 0.0
     most = MAX_LADDER_SHARE if spec.confirm.ladder else MAX_CONFIRM_SHARE
     if Halves.suits(spec):
         # With too few trials, no change's effect is known, so the search gets more of the time.
         most = MAX_HALVES_SHARE
     return max(CONFIRM_SHARE * total, min(most * total, _shortest_seconds(context, trials, spec)))
+
+
+def _has_candidate(trials: TrialRunner) -> bool:
+    """Returns whether a trial of a tune is enough faster than the baseline to be worth a confirmation."""
+    best, base = trials.table.best(), trials.table.records[BASELINE]
+    if best is None or best.measurement is None or base.measurement is None:
+        return False
+    return best.measurement.throughput >= math.exp(MIN_GAIN) * base.measurement.throughput
 
 
 def _shortest_seconds(context: SweepContext, trials: TrialRunner, spec: SweepSpec) -> float:
@@ -59,6 +70,13 @@ def _shortest_seconds(context: SweepContext, trials: TrialRunner, spec: SweepSpe
 
 def confirm_seconds(context: SweepContext, trials: TrialRunner, candidates: Sequence[TrialRecord]) -> float:
     """Returns about how many seconds the fewest rounds of `candidates` and the winner's losses take."""
+    return loss_seconds(trials, context.spec, candidates[0]) + MIN_ROUNDS * round_seconds(
+        context, trials, candidates
+    )
+
+
+def round_seconds(context: SweepContext, trials: TrialRunner, candidates: Sequence[TrialRecord]) -> float:
+    """Returns about how many seconds one round of `candidates` and the baseline takes."""
     spec = context.spec
     table = trials.table
     runs = [*candidates, table.records[BASELINE]]
@@ -66,7 +84,7 @@ def confirm_seconds(context: SweepContext, trials: TrialRunner, candidates: Sequ
     if not spec.command and keeps_processes(context, table, runs, spec.measure.window_seconds):
         # Each process measures several windows.
         one_round += len(runs) * (WINDOWS - 1) * spec.measure.window_seconds
-    return loss_seconds(trials, spec, candidates[0]) + MIN_ROUNDS * one_round
+    return one_round
 
 
 def run_seconds(table: TrialTable, record: TrialRecord, spec: SweepSpec) -> float:

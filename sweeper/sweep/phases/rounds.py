@@ -123,8 +123,9 @@ class Rounds:
             if done >= self._wanted and is_enough(self.throughputs(), BASELINE, precision, self._drift):
                 self.ended = "the intervals are narrow enough"
                 return
-            # Fewer than three rounds prove nothing, but in a hurry they must be enough.
-            if left is not None and left < longest + reserve and (done >= MIN_ROUNDS or budget.is_hurried):
+            # Fewer than three rounds prove nothing, but a hurry and a tune must end in time.
+            may_end = done >= MIN_ROUNDS or budget.is_hurried or (spec.confirm.ladder and done > 0)
+            if left is not None and left < longest + reserve and may_end:
                 self.ended = "the time is up"
                 return
             try:
