@@ -35,7 +35,9 @@ def nothing_lines(sweep: LoadedSweep, changes: Sequence[Change], minutes: float)
     if halves is None or sweep.state != "finished":
         return
     untried = {name: f"--minutes {2 * math.ceil(minutes):g} would do" for name in halves.untried()}
-    if len(halves.untried()) < len(sweep.spec.space):
+    if sweep.decision.kind != "baseline":
+        yield f"To have it confirmed, run the same command with --minutes {2 * math.ceil(minutes):g}."
+    elif len(halves.untried()) < len(sweep.spec.space):
         percent = math.ceil(100 * (largest_gain(sweep, halves) - 1))
         brings = f"brings more than {percent}%" if percent > 0 else "is faster"
         yield f"Nothing that was tried {brings}."

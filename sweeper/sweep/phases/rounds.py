@@ -38,6 +38,8 @@ SLICE_SECONDS, SLICE_WARMUP_SECONDS = 0.6, 3.0
 """Seconds of a window of scripts that take turns, and of the warm-up before the first one."""
 AMONG = "candidates"
 """Parameter of a confirmation's jobs: the numbers of all candidates."""
+LATE_SHARE = 0.25
+"""Share of a tune's time that its fewest rounds may take beyond it: an answer is worth a short wait."""
 MAX_ROUNDS = 4
 """Multiple of `confirm.rounds` that may run while the intervals are wide and there is time."""
 
@@ -123,8 +125,8 @@ class Rounds:
             if done >= self._wanted and is_enough(self.throughputs(), BASELINE, precision, self._drift):
                 self.ended = "the intervals are narrow enough"
                 return
-            # Fewer than three rounds prove nothing, but a hurry and a tune must end in time.
-            may_end = done >= MIN_ROUNDS or budget.is_hurried or (spec.confirm.ladder and done > 0)
+            # Fewer than three rounds prove nothing, but in a hurry they must be enough.
+            may_end = done >= MIN_ROUNDS or budget.is_hurried or self._is_late(left, longest)
             if left is not None and left < longest + reserve and may_end:
                 self.ended = "the time is up"
                 return
@@ -142,6 +144,14 @@ class Rounds:
             if left is not None and after is not None:
                 longest = max(longest, left - after)
         self.ended = f"the intervals are still wide after {len(self.speeds)} rounds, the limit"
+
+    def _is_late(self, left: float | None, longest: float) -> bool:
+        """Returns whether the fewest rounds would take a tune far beyond its time."""
+        spec, done = self._context.spec, len(self.speeds)
+        if left is None or not (spec.confirm.ladder and done):
+            return False
+        allowed = LATE_SHARE * 60 * (spec.search.minutes or 0.0)
+        return left + allowed < longest * (MIN_ROUNDS - done)
 
     def run_one(self, index: int, numbers: Sequence[int]) -> None:
         """Runs one round of `numbers`."""
