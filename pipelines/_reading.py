@@ -17,10 +17,13 @@ def visible(files: Iterable[Path], root: Path) -> list[Path]:
 
 
 def separator(lines: Sequence[str]) -> str:
-    """Returns the mark that divides each of `lines` into the same number of cells, or else a comma."""
+    """Returns the mark that divides each of `lines` into the same number of cells, or else a comma.
+
+    A line may have one cell more: some programs end rows with a separator, but not the header.
+    """
     for mark in SEPARATORS:
         widths = {len(cells) for cells in csv.reader(lines, delimiter=mark)}
-        if len(widths) == 1 and widths != {1}:
+        if widths and 1 < min(widths) >= max(widths) - 1:
             return mark
     return ","
 

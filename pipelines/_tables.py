@@ -136,6 +136,12 @@ def _layout(file: Path) -> tuple[int, dict[str, Any]]:
     commas = any(re.fullmatch(r"[-+]?\d+,\d+", cell) for cell in cells)
     points = any(re.fullmatch(r"[-+]?\d*\.\d+", cell) for cell in cells)
     layout: dict[str, Any] = {"sep": mark, "decimal": "," if commas and not points else "."}
+    if any(re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+\.\d+", cell) for cell in cells):
+        layout["thousands"] = ","
+    width = len(rows[0])
+    if len(rows) > 1 and all(len(row) == width + 1 and not row[-1] for row in rows[1:]):
+        # pandas would take the first column for an index and shift the names of the others.
+        layout |= {"index_col": False, "usecols": range(width)}
     if num_headers := _num_two_level(rows):
         return num_headers, {**layout, "header": [0, 1], "index_col": 0}
     return (0, {**layout, "header": None}) if _is_data(rows) else (1, layout)
@@ -149,12 +155,13 @@ def _num_two_level(rows: Sequence[Sequence[str]]) -> int:
     if len(rows) < 3 or not len(rows[0]) == len(rows[1]) == len(rows[2]) > 1:
         return 0
     first, second, third = (row[1:] for row in rows[:3])
-    if not all([*first, *second]):
-        return 0
-    if not any(third) and rows[2][0] and not VALUE.fullmatch(rows[2][0]):
+    pairs = [pair for pair in zip(first, second, strict=True) if all(pair)]
+    if pairs and not any(third) and rows[2][0] and not VALUE.fullmatch(rows[2][0]):
         return 3
-    names = not any(map(VALUE.fullmatch, [*first, *second])) and any(map(VALUE.fullmatch, third))
-    return 2 if names and min(len(set(first)), len(set(second))) < len(first) else 0
+    cells = [rows[1][0], *first, *second]
+    names = not any(VALUE.fullmatch(cell) or cell.lower() in MISSING[1:] for cell in cells)
+    repeats = any(len(set(level)) < len(pairs) for level in zip(*pairs, strict=True))
+    return 2 if names and repeats and any(map(VALUE.fullmatch, third)) else 0
 
 
 def _is_data(rows: Sequence[Sequence[str]]) -> bool:

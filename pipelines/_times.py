@@ -92,6 +92,8 @@ def _is_clock(column: pd.Series) -> bool:
 
 
 def _is_date(column: pd.Series) -> bool:
+    if pd.api.types.is_numeric_dtype(column):
+        return len(column) > 0 and _numbers_or_days(column).dtype.kind == "M"
     sample = _sample(column)
     # A month or a day of the week alone is a date to pandas, too.
     if not len(sample) or (sample.str.count(r"\d") < 3).any() or pd.to_numeric(sample, errors="coerce").any():
@@ -102,10 +104,7 @@ def _is_date(column: pd.Series) -> bool:
 def _parsed(column: pd.Series, file: Path) -> pd.Series:
     """Returns `column` as dates of one time zone (20160701 is one, too), or else as numbers."""
     if pd.api.types.is_numeric_dtype(column):
-        if not (column.between(1900_01_01, 2100_01_01) & (column % 1 == 0)).all():
-            return column.astype(np.float64).replace([np.inf, -np.inf], np.nan)
-        days = pd.to_datetime(column.astype(np.int64).astype(str), format="%Y%m%d", errors="coerce")
-        return days if days.notna().all() else column.astype(np.float64)
+        return _numbers_or_days(column)
     times = _dates(column)
     wrong = times.isna() & column.notna()
     if wrong.any():
@@ -114,6 +113,14 @@ def _parsed(column: pd.Series, file: Path) -> pd.Series:
             "date in the form of the first one; mend or drop the row."
         )
     return times
+
+
+def _numbers_or_days(column: pd.Series) -> pd.Series:
+    """Returns numbers as float64, NaN for infinite ones, or as dates if they are all such as 20160701."""
+    if not (column.between(1900_01_01, 2100_01_01) & (column % 1 == 0)).all():
+        return column.astype(np.float64).replace([np.inf, -np.inf], np.nan)
+    days = pd.to_datetime(column.astype(np.int64).astype(str), format="%Y%m%d", errors="coerce")
+    return days if days.notna().all() else column.astype(np.float64)
 
 
 def _dates(column: pd.Series) -> pd.Series:

@@ -50,6 +50,11 @@ def read_columns(path: Path, time: str, notes: list[str]) -> pd.DataFrame:
         notes.append(f"The rows were put in the order of {used[0]!r}.")
         frame = frame.sort_index(kind="stable")
     again = frame.index.duplicated(keep="last")
+    if 2 * again.sum() > len(frame):
+        raise UserError(
+            f"{path} needs one row per time, but the time of {int(again.sum())} of {len(frame)} rows in "
+            f"{', '.join(used)} comes again; put date and time of day into one column, or keep one series."
+        )
     left_out(notes, int(again.sum()), len(table), "rows", "their time comes again, and the last one counts")
     return frame[~again]
 

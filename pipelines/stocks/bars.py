@@ -203,6 +203,12 @@ def _clean(symbol: str, frame: pd.DataFrame, lost: dict[str, Counter[str]]) -> p
     except TypeError:
         raise UserError(f"{symbol} needs dates or numbers as its days, but its files have both.") from None
     single = dated[~dated.index.duplicated(keep="last")]
+    if 2 * len(single) < len(dated):
+        again = len(dated) - len(single)
+        raise UserError(
+            f"{symbol} needs one row per date, but the date of {again} of {len(dated)} rows comes again; "
+            "name their instrument in a column such as `ticker` or a folder such as `ticker=AAA`."
+        )
     prices = [name for name in BARS[:4] if name in frame]
     usable = single[(single[prices] > 0).all(axis=1)].reset_index(drop=True)
     for why, before, after in (

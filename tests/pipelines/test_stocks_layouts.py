@@ -91,6 +91,17 @@ def by_date(folder: Path, frames: Frames) -> None:
         own.drop(columns="Date").to_csv(place / "part-0.csv", index=False)
 
 
+def by_year_long(folder: Path, frames: Frames) -> None:
+    for year, own in long(frames).groupby(lambda row: row % DAYS > 300):
+        own.to_csv(folder / f"{2018 + year}.csv", index=False)
+
+
+def partly_in_new_york(folder: Path, frames: Frames) -> None:
+    for year, zone in ((2018, None), (2019, "America/New_York")):
+        save(folder / str(year), {s: f[f.index.year == year].tz_localize(zone) for s, f in frames.items()})
+    save(folder / "later", {s: f[f.index.year > 2019] for s, f in frames.items()})
+
+
 def as_text(folder: Path, frames: Frames) -> None:
     for symbol, frame in frames.items():
         frame.assign(Close=frame["Close"].map(repr)).to_parquet(folder / f"{symbol}.parquet")
@@ -113,14 +124,25 @@ LAYOUTS: dict[str, Callable[[Path, Frames], object]] = {
         frame.to_csv(p / f"{symbol}.csv", date_format="%d/%m/%Y") for symbol, frame in f.items()
     ],
     "summer time": in_new_york,
+    "partly with a zone": partly_in_new_york,
     "unnamed dates": lambda p, f: [frame.rename_axis(None).to_csv(p / f"{s}.csv") for s, frame in f.items()],
     "row numbers": lambda p, f: [frame.reset_index().to_csv(p / f"{s}.csv") for s, frame in f.items()],
     "prices as text": as_text,
+    "thousands": lambda p, f: [
+        frame.mul(1000).map("{:,.6f}".format).to_csv(p / f"{symbol}.csv") for symbol, frame in f.items()
+    ],
+    "days as numbers": lambda p, f: [
+        frame.set_axis(frame.index.strftime("%Y%m%d").astype(int))
+        .rename_axis("day")
+        .to_csv(p / f"{symbol}.csv")
+        for symbol, frame in f.items()
+    ],
     "two levels": lambda p, f: save(p, of_yfinance(f)),
     "two levels, csv": two_level_csv,
     "two levels, dates among them": lambda p, f: (
         wide(f).swaplevel(axis=1).reset_index().to_csv(p / "all.csv", index=False)
     ),
+    "two levels, row numbers": lambda p, f: wide(f).swaplevel(axis=1).reset_index().to_csv(p / "all.csv"),
     "wide": lambda p, f: wide(f).to_parquet(p / "all.parquet"),
     "wide, prices first": lambda p, f: wide(f).swaplevel(axis=1).to_parquet(p / "all.parquet"),
     "wide, csv": lambda p, f: wide(f).to_csv(p / "all.csv"),
@@ -128,6 +150,7 @@ LAYOUTS: dict[str, Callable[[Path, Frames], object]] = {
     "long, csv": lambda p, f: long(f, "code").to_csv(p / "all.csv", index=False),
     "long, by index": lambda p, f: long(f).set_index(["Ticker", "Date"]).to_parquet(p / "all.parquet"),
     "long, any name": lambda p, f: long(f, "Name").assign(venue="X").to_csv(p / "all.csv", index=False),
+    "long, a file per year": by_year_long,
     "partitions": lambda p, f: long(f).to_parquet(p, partition_cols=["Ticker"]),
     "partitions by year": by_year,
     "partitions by date": by_date,
@@ -157,7 +180,7 @@ def test_a_single_file_is_read_and_named_after(tmp_path: Path) -> None:
     assert load(tmp_path / "all.csv.gz").meta["symbols"] == SYMBOLS
 
 
-@pytest.mark.parametrize("layout", ["csv", "long", "wide", "partitions by year"])
+@pytest.mark.parametrize("layout", ["csv", "long", "long, a file per year", "wide", "partitions by year"])
 def test_a_limit_is_of_instruments(tmp_path: Path, straight: Prepared, layout: str) -> None:
     LAYOUTS[layout](tmp_path, market())
     alone = load(tmp_path, limit=1)
@@ -165,10 +188,23 @@ def test_a_limit_is_of_instruments(tmp_path: Path, straight: Prepared, layout: s
     assert len(alone.arrays["train_age"]) == len(straight.arrays["train_age"]) / 2
 
 
-def test_a_limit_ends_the_reading(tmp_path: Path) -> None:
-    path = save(tmp_path, market())
-    (path / "ccc.parquet").write_bytes(b"unreadable")
-    assert load(path, limit=1).meta["symbols"] == ["AAA"]
+def test_a_folder_may_name_any_instrument(tmp_path: Path) -> None:
+    frames = market()
+    symbols = ["BRK/B", "^GSPC"]
+    long(dict(zip(symbols, frames.values(), strict=True))).to_parquet(tmp_path, partition_cols=["Ticker"])
+    assert load(tmp_path).meta["symbols"] == sorted(symbols, key=str.lower)
+
+
+@pytest.mark.parametrize("name", ["{}.parquet", "Ticker={}/part-0.parquet"])
+def test_a_limit_ends_the_reading(tmp_path: Path, name: str) -> None:
+    for symbol, frame in market().items():
+        file = tmp_path / name.format(symbol)
+        file.parent.mkdir(exist_ok=True)
+        frame.to_parquet(file)
+    last = tmp_path / name.format("ccc")
+    last.parent.mkdir(exist_ok=True)
+    last.write_bytes(b"unreadable")
+    assert load(tmp_path, limit=1).meta["symbols"] == ["AAA"]
 
 
 def test_rows_that_are_lost_are_counted(tmp_path: Path) -> None:
@@ -233,4 +269,12 @@ def test_dates_and_numbers_of_one_instrument_do_not_mix(tmp_path: Path) -> None:
         (tmp_path / str(year)).mkdir()
         frame.assign(Date=dates).to_parquet(tmp_path / str(year) / "AAA.parquet")
     with pytest.raises(UserError, match="AAA needs dates or numbers as its days"):
+        load(tmp_path)
+
+
+def test_several_instruments_without_a_name_are_no_instrument(tmp_path: Path) -> None:
+    for symbol, frame in (market() | {"CCC": market()["AAA"]}).items():
+        (tmp_path / symbol).mkdir()
+        frame.to_csv(tmp_path / symbol / "daily.csv")
+    with pytest.raises(UserError, match="DAILY needs one row per date, but the date of 1400 of 2100 rows"):
         load(tmp_path)

@@ -78,6 +78,16 @@ TIMES: dict[str, tuple[Write, list[str]]] = {
     "tabs": (csv(dated, sep="\t"), []),
     "decimal comma": (csv(dated, sep=";", decimal=","), []),
     "empty last column": (csv(lambda frame: dated(frame).assign(**{"": np.nan})), []),
+    "a separator ends the rows": (
+        lambda frame, path: path.write_text(
+            dated(frame).to_csv(index=False, sep=";").replace("\n", ";\n").replace(";\n", "\n", 1)
+        ),
+        [],
+    ),
+    "days as numbers": (
+        csv(lambda frame: with_times(frame, YYYYMMDD=HOURS.strftime("%Y%m%d").astype(int), HH=HOURS.hour)),
+        [SPREAD.format("YYYYMMDD, HH")],
+    ),
     "day first": (csv(dated, date_format="%d/%m/%Y %H:%M"), []),
     "dots": (csv(dated, date_format="%d.%m.%Y %H:%M"), []),
     "several offsets": (
@@ -140,8 +150,14 @@ def test_rows_that_are_lost_are_counted(tmp_path: Path) -> None:
     ]
 
 
+def test_several_series_are_no_series(tmp_path: Path) -> None:
+    save(pd.concat([dated(table())] * 3), tmp_path / "t.csv")
+    with pytest.raises(UserError, match="needs one row per time, but the time of 600 of 900 rows in date"):
+        load(tmp_path / "t.csv")
+
+
 @pytest.mark.parametrize("mark", ["?", "-", "null", "#N/A", "."])
-@pytest.mark.parametrize("count", [1, 120])
+@pytest.mark.parametrize("count", [1, 200])
 def test_a_mark_for_what_is_missing_is_no_text(tmp_path: Path, mark: str, count: int) -> None:
     frame = table().astype(object)
     frame.loc[: count - 1, "a"] = mark
@@ -154,6 +170,19 @@ def test_a_mark_for_what_is_missing_is_no_text(tmp_path: Path, mark: str, count:
         *([] if known else [said]),
         f"{count} missing values were replaced by their column's training mean.",
     ]
+
+
+@pytest.mark.parametrize("mark", ["NA", "?"])
+def test_a_first_row_without_values_is_no_header(tmp_path: Path, mark: str) -> None:
+    frame = table().astype(object)
+    frame.insert(0, "city", "x")
+    frame.loc[0] = ["x", mark, mark, 1.5]
+    frame.loc[1] = ["x", mark, mark, mark]
+    save(frame, tmp_path / "t.csv")
+    save(frame.loc[1:], tmp_path / "u.csv")
+    for name in "tu":
+        notes = " ".join(tabular.prepare({"path": str(tmp_path / f"{name}.csv")}).notes)
+        assert "1 of 300 rows left out: no target" in notes or "1 of 299 rows left out: no target" in notes
 
 
 def test_a_target_with_a_mark_is_numeric(tmp_path: Path) -> None:
@@ -184,6 +213,12 @@ def test_dates_and_text_are_no_numbers(tmp_path: Path) -> None:
         ({"header": ["2018", "2019", "2020"]}, []),
         ({"header": ["10%", "50%", "90%"]}, []),
         ({"header": ["0", "1", "2"]}, []),
+        ({"header": ["mean", "0.1", "0.9"]}, []),
+        (
+            {"header": ["species", "2010", "2015", "2020"], "species": "setosa"},
+            ["Column 'species' skipped: not numeric."],
+        ),
+        ({"sep": ";", "species": "1,5"}, ["Column 'species' skipped: not numeric."]),
     ],
     ids=str,
 )
