@@ -117,10 +117,11 @@ def _parsed(column: pd.Series, file: Path) -> pd.Series:
 
 def _numbers_or_days(column: pd.Series) -> pd.Series:
     """Returns numbers as float64, NaN for infinite ones, or as dates if they are all such as 20160701."""
+    column = column.astype(np.float64).replace([np.inf, -np.inf], np.nan)
     if not (column.between(1900_01_01, 2100_01_01) & (column % 1 == 0)).all():
-        return column.astype(np.float64).replace([np.inf, -np.inf], np.nan)
+        return column
     days = pd.to_datetime(column.astype(np.int64).astype(str), format="%Y%m%d", errors="coerce")
-    return days if days.notna().all() else column.astype(np.float64)
+    return days if days.notna().all() else column
 
 
 def _dates(column: pd.Series) -> pd.Series:

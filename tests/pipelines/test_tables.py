@@ -128,6 +128,18 @@ def test_days_and_months_are_times_without_hours(tmp_path: Path) -> None:
     assert prepared.arrays["age"].tolist() == list(range(ROWS))
 
 
+def test_whole_numbers_with_a_hole_are_no_days(tmp_path: Path) -> None:
+    days = pd.Series(HOURS.strftime("%Y%m%d").astype(int), dtype="Int64")
+    days[3] = pd.NA
+    times = pd.Series(np.arange(ROWS), dtype="Int64")
+    times[5] = pd.NA
+    with_times(table(), ds=times, day=days).to_parquet(tmp_path / "t.parquet")
+    with_times(table(), when=days).to_parquet(tmp_path / "u.parquet")
+    assert load(tmp_path / "t.parquet").notes[0] == "1 of 300 rows left out: without a time."
+    with pytest.raises(UserError, match="needs a time column"):
+        load(tmp_path / "u.parquet")
+
+
 def test_a_clock_of_something_else_is_no_time_of_day(tmp_path: Path) -> None:
     days = pd.date_range("2020-01-01", periods=ROWS)
     with_times(table(), date=days, sunrise="06:30").to_csv(tmp_path / "t.csv", index=False)
