@@ -35,9 +35,9 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
     """
     opt = options("data", data, DATA, {"features": 1})
     if opt["path"]:
-        from ._tables import read_table  # needs pandas, and a trial only calls build
+        from ._tables import read_rows  # needs pandas, and a trial only calls build
 
-        x, y, notes = read_table(Path(opt["path"]), opt["target"])
+        x, y, notes = read_rows(Path(opt["path"]), opt["target"])
     else:
         choice("data.source", opt["source"], ("synthetic",))
         x, y = make_rows(opt["rows"], opt["features"], opt["seed"])

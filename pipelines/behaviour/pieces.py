@@ -41,6 +41,12 @@ def ready(name: str, windows: np.ndarray, labels: Sequence[str], part: str = "")
     return Piece(name=name, x=flat, start=np.arange(count) * time, label=np.asarray(labels), part=part)
 
 
+def stride(opt: Mapping[str, Any]) -> int:
+    """Returns the samples from the start of a window to that of the next."""
+    step: int = max(1, round(opt["window"] * (1 - opt["overlap"])))
+    return step
+
+
 def cut(
     name: str, x: np.ndarray, spans: Sequence[tuple[str, int, int]], opt: Mapping[str, Any]
 ) -> tuple[Piece, int]:
@@ -55,7 +61,7 @@ def cut(
     A window is of its commonest class, and left out where that is none.
     """
     window = opt["window"]
-    start = np.arange(0, len(x) - window + 1, max(1, round(window * (1 - opt["overlap"]))))
+    start = np.arange(0, len(x) - window + 1, stride(opt))
     labels = sorted({opt["background"]} | {label for label, _, _ in spans})
     number = np.full(len(x), labels.index(opt["background"]))
     for label, first, end in spans:

@@ -11,6 +11,7 @@ import numpy as np
 
 from sweeper import UserError
 
+from .._reading import visible
 from .pieces import Piece, ready
 from .recordings import read_recordings
 
@@ -28,7 +29,7 @@ def read(root: Path, opt: Mapping[str, Any], notes: list[str]) -> tuple[list[Pie
     """
     if not root.exists():
         raise UserError(f"`data.path` must exist, but {root} does not.")
-    tables = sorted(root.glob("*.npz")) if root.is_dir() else [root]
+    tables = visible(root.glob("*.npz"), root) if root.is_dir() else [root]
     if root.is_dir():
         folders = sorted(folder for folder in root.glob("*_data") if folder.is_dir())
         if files := _files(folders or [root], opt["pattern"]):
@@ -44,8 +45,7 @@ def read(root: Path, opt: Mapping[str, Any], notes: list[str]) -> tuple[list[Pie
 
 
 def _files(folders: list[Path], pattern: str) -> list[Path]:
-    found = {file for folder in folders for file in folder.rglob(pattern) if file.is_file()}
-    return sorted(file for file in found if not file.name.startswith("."))
+    return sorted({file for folder in folders for file in visible(folder.rglob(pattern), folder)})
 
 
 def _told(pieces: list[Piece], opt: Mapping[str, Any], notes: list[str]) -> tuple[list[Piece], int]:

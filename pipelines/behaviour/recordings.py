@@ -12,8 +12,9 @@ import numpy as np
 
 from sweeper import UserError
 
+from .._reading import left_out
 from .events import Events, read_events
-from .pieces import Piece, cut
+from .pieces import Piece, cut, stride
 
 WORDS = {
     "chew": ("chew", "咀嚼"),
@@ -24,6 +25,13 @@ WORDS = {
     "rest": ("rest", "静息"),
 }
 """The classes of guide 002's recordings, and the words for them in its file names."""
+WHY = {
+    "lines": "no whole sample",
+    "events": "they begin after the end of their recording",
+    "windows": "mostly in no event",
+    "samples": "after the last whole window of their recording",
+}
+"""Why each of them may be left out."""
 TORN = 0.05
 """With a larger share of lines that are no samples it is not a torn log, but another format."""
 
@@ -40,7 +48,8 @@ def read_recordings(
     pieces: list[Piece] = []
     skipped: dict[str, list[str]] = {}
     contents: dict[bytes, str] = {}
-    left_out: Counter[str] = Counter()
+    lost: Counter[str] = Counter()
+    total: Counter[str] = Counter()
     rates = []
     for file in files:
         name = str(file.relative_to(root))
@@ -64,18 +73,23 @@ def read_recordings(
         rate = known.rate(len(x)) or opt["rate"]
         spans, late = known.spans(len(x), rate, file)
         piece, outside = cut(name, highpass(x, opt["highpass"], rate), spans, opt)
-        left_out += Counter(
-            {
-                "lines that are no whole sample": torn,
-                "events that begin after the end of their recording": late,
-                "windows that are mostly in no event": outside,
-            }
-        )
+        num_windows = len(piece.start) + outside
+        for what, count, of in (
+            ("lines", torn, len(x) + torn),
+            ("events", late, len(spans) + late),
+            ("windows", outside, num_windows),
+            ("samples", (len(x) - opt["window"]) % stride(opt), len(x)),
+        ):
+            lost[what] += count
+            total[what] += of
         rates.append(rate)
         if len(piece.start):
             pieces.append(piece)
-    told = [f"{len(own)} recordings skipped, {why}: {', '.join(own[:3])}." for why, own in skipped.items()]
-    told += [f"{count} {what} were left out." for what, count in left_out.items() if count]
+    told: list[str] = []
+    for why, own in skipped.items():
+        left_out(told, len(own), len(files), "recordings", why, first=own[0])
+    for what, why in WHY.items():
+        left_out(told, lost[what], total[what], what, why)
     if rates and not 0.9 < np.median(rates) / opt["rate"] < 1.1:
         told.append(
             f"By their total_duration_sec the recordings hold {np.median(rates):.0f} samples a second, not "
@@ -91,7 +105,8 @@ def read_samples(file: Path) -> tuple[np.ndarray, int]:
     """Returns the samples of a recording [time, channels] (float32), and how many lines are none.
 
     A sample is a line of finite numbers between blanks, commas or semicolons, as many as in the first
-    such line; what is above that is the header, in any encoding.
+    such line; what is above that is the header, in any encoding. A single comma between
+    semicolons or tabs is a decimal comma, unless the line has decimal points.
 
     Raises:
         UserError: There is no sample, or too many lines are none.
@@ -101,7 +116,9 @@ def read_samples(file: Path) -> tuple[np.ndarray, int]:
     # Numbers and separators are the same in UTF-8 and in the encodings that a header may have.
     with open(file, encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
-            values = line.replace(",", " ").replace(";", " ").split()
+            cells = line.replace("\t", ";").split(";")
+            decimal = len(cells) > 1 and "." not in line and all(cell.count(",") < 2 for cell in cells)
+            values = line.replace(",", "." if decimal else " ").replace(";", " ").split()
             try:
                 sample = [float(value) for value in values]
             except ValueError:

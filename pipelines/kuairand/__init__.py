@@ -116,7 +116,7 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
             group_by_user(log.user, rows, opt["candidates"], opt["seed"], notes)
             for rows in (train_rows, val_rows)
         )
-    val_rows = draw(val_rows, opt["val_samples"], opt["seed"])
+    val_rows = draw(val_rows, opt["val_samples"], opt["seed"], notes)
     train, val = ({name: column[rows] for name, column in columns.items()} for rows in (train_rows, val_rows))
     if not simulated:
         clicks = float(val["click"].mean())

@@ -11,6 +11,7 @@ import pandas as pd
 
 from sweeper import UserError
 
+from .._reading import left_out
 from .tables import (
     USER_NUMERIC,
     USER_TEXT,
@@ -173,7 +174,7 @@ class _Filling:
         self, files: Sequence[Path], numeric: Sequence[str], at: int, text: Sequence[str], notes: list[str]
     ) -> None:
         """Fills the features `numeric` (from column `at` on) and the categories `text`."""
-        found, rows = np.zeros(len(self.ids), bool), 0
+        found, rows, foreign = np.zeros(len(self.ids), bool), 0, 0
         kinds = {self.key: "float64", **dict.fromkeys(numeric, "float32"), **dict.fromkeys(text, "str")}
         for file in files:
             for chunk in _chunks(file, kinds):
@@ -184,6 +185,7 @@ class _Filling:
                 place, chunk = place[here], chunk[here]
                 found[place] = True
                 rows += len(place)
+                foreign += int((~here).sum())
                 self.numeric[place, at : at + len(numeric)] = chunk[list(numeric)].to_numpy(np.float32)
                 for i, name in enumerate(text):
                     codes, levels = pd.factorize(chunk[name])
@@ -192,10 +194,12 @@ class _Filling:
         kind = self.key.removesuffix("_id")
         if not found.any():
             raise UserError(f"{files[0]} must describe the {kind}s of the log, but has none of them.")
-        if rows > found.sum():
-            notes.append(
-                f"{files[0].name}: {rows - int(found.sum())} rows of a {kind} that was there before."
-            )
+        num_read, name = rows + foreign, files[0].name
+        left_out(notes, foreign, num_read, "rows", f"of a {kind} that is not in the log", where=name)
+        again = rows - int(found.sum())
+        left_out(
+            notes, again, num_read, "rows", f"their {kind} comes again, and the last one counts", where=name
+        )
         if not found.all():
             notes.append(
                 f"{int((~found).sum())} of {len(found)} {kind}s in the log are not in {files[0].name}: their "

@@ -10,6 +10,8 @@ import numpy as np
 
 from sweeper import UserError
 
+from .._reading import left_out
+
 Array = np.ndarray[Any, Any]
 
 USER_NUMERIC = (
@@ -126,15 +128,20 @@ def group_by_user(user: Array, rows: Array, size: int, seed: int, notes: list[st
             f"`data.candidates` must be at most the rows of some user, {counts.max()} in one of the parts, "
             f"but got {size}."
         )
-    if left := len(rows) - groups.size:
-        notes.append(f"{left} of {len(rows)} rows left out: they do not fill {size} candidates of one user.")
+    lost = len(rows) - groups.size
+    left_out(notes, lost, len(rows), "rows", f"they do not fill {size} candidates of one user")
     return groups
 
 
-def draw(samples: Array, most: int, seed: int) -> Array:
-    """Returns at most `most` of `samples` [samples, ...], drawn at random and in their order."""
+def draw(samples: Array, most: int, seed: int, notes: list[str]) -> Array:
+    """Returns at most `most` of `samples` [samples, ...], drawn at random and in their order.
+
+    The others are counted in a note.
+    """
     if len(samples) <= most:
         return samples
+    why = f"`data.val_samples` is {most}; they are drawn at random"
+    left_out(notes, len(samples) - most, len(samples), "validation samples", why)
     kept = np.random.default_rng(seed).choice(len(samples), most, replace=False)
     drawn: Array = samples[np.sort(kept)]
     return drawn

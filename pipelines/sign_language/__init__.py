@@ -16,6 +16,7 @@ from sweeper import Pipeline, Prepared, Samples, TrialConfig, UserError
 from sweeper.trainer.pipeline import Batch, take_windows
 
 from .._options import choice, options, trial_data
+from .._reading import visible
 from .clips import Clip, choose, lay_out
 from .constant import constant_losses
 from .corpus import read_corpus
@@ -109,7 +110,7 @@ def _read(opt: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, list[Clip
         border = int(0.9 * len(clips))
         return {"train": clips[:border], "val": clips[border:]}, names
     path = Path(opt["path"]).expanduser()
-    shapes = [path] if path.suffix == ".npz" else sorted(path.glob("*.npz"))
+    shapes = [path] if path.suffix == ".npz" else visible(path.glob("*.npz"), path)
     if (path / "label").is_dir():
         val = choice("data.split", opt["split"], ("auto", "dev", "test"))
         return read_corpus(path, "dev" if val == "auto" else val, opt["limit"], opt["crop"], notes)

@@ -11,6 +11,8 @@ import psutil
 
 from sweeper import UserError
 
+from .._reading import left_out
+
 UNKNOWN = -1
 """In a reference: a gloss that training does not know."""
 MEMORY_SHARE = 0.5
@@ -58,12 +60,11 @@ def choose(
 
     short = [clip for clip in clips if clip.least_steps > steps(clip)]
     empty = [clip for clip in clips if not clip.labels]
-    for left_out, why in (
+    for lost, why in (
         (short, f"too short for their glosses at {step_frames} frames a step (`data.step_frames`)"),
         (empty, "without a gloss that training knows"),
     ):
-        if left_out:
-            notes.append(f"{part}: {len(left_out)} clips skipped, {why}; the first is {left_out[0].name}.")
+        left_out(notes, len(lost), len(clips), "clips", why, where=part, first=lost[0].name if lost else "")
     kept = [clip for clip in clips if clip.labels and clip.least_steps <= steps(clip)]
     if not kept:
         raise UserError(f"`data` needs a clip to use for {part}, but got none. {' '.join(notes)}".strip())

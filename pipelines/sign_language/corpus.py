@@ -20,6 +20,7 @@ import numpy as np
 
 from sweeper import UserError
 
+from .._reading import left_out, separator, visible
 from .clips import UNKNOWN, Clip
 
 IMAGES = (".jpg", ".jpeg", ".png")
@@ -78,8 +79,8 @@ def read_corpus(
                 f"{path / 'video' / file} needs a folder of images (or an .npy) for each row of {file}.csv, "
                 f"but has none; {_remedy(rows[part], path / 'video' / file)}"
             )
-        if missing:
-            notes.append(f"{part}: {len(missing)} rows skipped, without a clip; the first is {missing[0]}.")
+        first = missing[0] if missing else ""
+        left_out(notes, len(missing), len(rows[part]), "rows", "without a clip", where=part, first=first)
         found[part] = clips
     return found, names
 
@@ -95,7 +96,9 @@ def read_labels(file: Path, notes: list[str]) -> list[Row]:
     Raises:
         UserError: It cannot be read, lacks a column, or a row is broken or there twice.
     """
-    table = csv.DictReader(io.StringIO(_text(file, notes), newline=""))
+    text = _text(file, notes)
+    mark = separator(text.splitlines()[:1])
+    table = csv.DictReader(io.StringIO(text, newline=""), delimiter=mark)
     if missing := [name for name in COLUMNS if name not in (table.fieldnames or ())]:
         raise UserError(
             f"{file} needs the columns {', '.join(COLUMNS)}, but {', '.join(missing)} is missing."
@@ -149,7 +152,7 @@ def _clip(place: Path, glosses: list[int], crop: int) -> Clip | None:
     """Returns the clip at `place`, a folder of images or an .npy; None where there is neither."""
     array = place.with_name(f"{place.name}.npy")
     if place.is_dir():
-        files = sorted(file for file in place.iterdir() if file.suffix.lower() in IMAGES)
+        files = [file for file in visible(place.iterdir(), place) if file.suffix.lower() in IMAGES]
         if files:
             read = partial(read_images, files, crop)
             return Clip(name=str(place), glosses=glosses, length=len(files), read=read)

@@ -11,6 +11,7 @@ import numpy as np
 
 from sweeper import UserError
 
+from .._reading import left_out
 from .clips import Clip
 
 RUN = (6, 15)
@@ -40,8 +41,7 @@ def read_words(
     keypoints, label = arrays["keypoints"].astype(np.float32), arrays["label"].astype(np.int64)
     source = arrays["source"].astype(np.int64) if "source" in arrays else np.zeros_like(label)
     finite = np.asarray(np.isfinite(keypoints).all(axis=1))
-    if not finite.all():
-        notes.append(f"{path.name}: {int((~finite).sum())} rows skipped, a number in them is missing.")
+    left_out(notes, int((~finite).sum()), len(label), "rows", "a number in them is missing", where=path.name)
     new = np.ones(len(label), dtype=bool)
     new[1:] = (label[1:] != label[:-1]) | (source[1:] != source[:-1]) | ~finite[1:] | ~finite[:-1]
     # A row with a missing number becomes a separate take, too short to be used.
@@ -50,6 +50,7 @@ def read_words(
         takes = [take for take in takes if source[take[0]] == recorder]
 
     pieces: dict[str, list[np.ndarray]] = {"train": [], "val": []}
+    strange: list[np.ndarray] = []
     for take in takes:
         if split == "position":
             border = int(TRAIN_SHARE * len(take))
@@ -57,6 +58,15 @@ def read_words(
             pieces["val"].append(take[border:])
         elif source[take[0]] in (0, 1):
             pieces[("train", "val")[source[take[0]]]].append(take)
+        else:
+            strange.append(take)
+    short = [piece for own in pieces.values() for piece in own if len(piece) < RUN[0]]
+    for why, lost in (
+        (f"in a take, or its part of train or val, of less than {RUN[0]} rows", short),
+        ("`source` is neither 0 (train) nor 1 (val)", strange),
+    ):
+        num_rows = sum(int(finite[rows].sum()) for rows in lost)
+        left_out(notes, num_rows, len(label), "rows", why, where=path.name)
     rng = np.random.default_rng(seed)
     words = {}
     for part, size in (("train", count), ("val", max(1, count // 5))):

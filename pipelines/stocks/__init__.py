@@ -48,10 +48,10 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
     """Returns every instrument's days end to end, standardised with training statistics.
 
     Args:
-        data: `path` (a folder of parquet files, one per instrument), `limit` (the first N by name,
-            0 for all), `min_rows`, `features` (bars, indicators, columns or auto), `target` (volatility
-            or return), `evaluate_on` (`val`, or `test` to see at the very end what was never chosen
-            by); without a path `stocks`, `days` and `seed` of a made-up market.
+        data: `path` (a CSV or parquet file of bars, or a folder of them), `limit` (the first N instruments
+            by symbol, 0 for all), `min_rows`, `features` (bars, indicators, columns or auto), `target`
+            (volatility or return), `evaluate_on` (`val`, or `test` to see at the very end what was never
+            chosen by); without a path `stocks`, `days` and `seed` of a made-up market.
 
     Returns:
         For `train` and `val`: `_features` [days, features], `_target` [days] (NaN where a day has
@@ -64,7 +64,7 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
         UserError: An option or a file cannot be used, or no instrument has enough rows.
     """
     # Imported here because they need pandas, and a trial only calls build.
-    from .bars import list_files, read_instruments
+    from .bars import read_instruments
     from .features import HORIZON, split_instrument
     from .market import make_market
     from .returns import WARM_UP
@@ -75,7 +75,7 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
     choice("data.evaluate_on", opt["evaluate_on"], ("val", "test"))
     notes: list[str] = []
     if opt["path"]:
-        instruments = read_instruments(list_files(Path(opt["path"]), opt["limit"]), kind, notes)
+        instruments = read_instruments(Path(opt["path"]), kind, opt["limit"], notes)
     else:
         choice("data.source", opt["source"], ("synthetic",))
         instruments = make_market(opt["stocks"], opt["days"], opt["seed"], target)

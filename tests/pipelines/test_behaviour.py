@@ -164,9 +164,9 @@ def test_events_label_the_windows_they_mostly_fill(tmp_path: Path) -> None:
     assert found == {0: "chew", 100: "talk", 200: "chew"}
     notes = " ".join(prepared.notes)
     assert "1 files named in events_config.json are not there: gone.txt" in notes
-    assert "1 recordings skipped, not in events_config.json: p_data/unlisted.txt" in notes
-    assert "3 events that begin after the end" in notes
-    assert "windows that are mostly in no event were left out" in notes
+    assert "1 of 4 recordings left out: not in events_config.json; the first is p_data/unlisted.txt." in notes
+    assert "3 of 12 events left out: they begin after the end of their recording." in notes
+    assert "36 of 45 windows left out: mostly in no event." in notes
     assert "50 samples a second" in notes
     rest = load(tmp_path, window=50, background="rest")
     assert rest.meta["classes"] == ["chew", "rest", "talk"]
@@ -184,11 +184,12 @@ def test_torn_logs_copies_and_short_recordings_are_told(tmp_path: Path) -> None:
     write(root / "a_data" / "talk" / "short.txt", recording(0.0, 99))
     prepared = load(root, window=100)
     notes = " ".join(prepared.notes)
-    assert "2 lines that are no whole sample were left out" in notes
+    assert "2 of 3999 lines left out: no whole sample." in notes
     assert (
-        "1 recordings skipped, copies of others: a_data/talk/r1.txt (of _merged_data/talk/copy.txt)" in notes
+        "left out: copies of others; the first is a_data/talk/r1.txt (of _merged_data/talk/copy.txt)."
+        in notes
     )
-    assert "1 recordings skipped, shorter than a window of 100 samples: a_data/talk/short.txt" in notes
+    assert "left out: shorter than a window of 100 samples; the first is a_data/talk/short.txt." in notes
     assert len(prepared.arrays["train_series"]) + len(prepared.arrays["val_series"]) == 10 * 400 - 3
 
 
@@ -402,3 +403,34 @@ def test_real_motions_are_told_apart() -> None:
     assert prepared.meta["classes"] == ["badminton", "running", "standing", "walking"]
     assert len(prepared.arrays["train_label"]) == len(prepared.arrays["val_label"]) == 40
     assert train(built(prepared, kind="transformer", hidden_size=48), 12, 1e-3, 8)["accuracy"] >= 0.9
+
+
+def test_what_no_window_reaches_is_counted(tmp_path: Path) -> None:
+    notes = load(people(tmp_path), window=250, overlap=0.5).notes
+    # The windows begin at 0 and 125: 25 of 400 samples are after the second.
+    assert notes[0] == "250 of 4000 samples left out: after the last whole window of their recording."
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_a_decimal_comma_is_no_separator(tmp_path: Path, mark: str) -> None:
+    straight = load(people(tmp_path / "a"), window=100)
+    for file in people(tmp_path / "b").rglob("*.txt"):
+        file.write_text(file.read_text().replace(" ", mark).replace(".", ","))
+    prepared = load(tmp_path / "b", window=100)
+    np.testing.assert_array_equal(straight.arrays["train_series"], prepared.arrays["train_series"])
+
+
+def test_commas_within_groups_are_separators(tmp_path: Path) -> None:
+    straight = load(people(tmp_path / "a"), window=100)
+    for file in people(tmp_path / "b").rglob("*.txt"):
+        lines = (line.split() for line in file.read_text().splitlines())
+        file.write_text("".join(f"{','.join(line[:3])};{','.join(line[3:])}\n" for line in lines))
+    prepared = load(tmp_path / "b", window=100)
+    np.testing.assert_array_equal(straight.arrays["train_series"], prepared.arrays["train_series"])
+
+
+def test_a_hidden_table_is_none(tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).standard_normal((20, 3, 80)), np.arange(20) % 2
+    np.savez(tmp_path / "m.npz", X=x, y=y, recording=np.arange(20))
+    (tmp_path / "._m.npz").write_bytes(b"\0\5\26\7")
+    assert load(tmp_path).arrays["train_series"].shape[1] == 3

@@ -93,7 +93,7 @@ MISTAKES: dict[str, tuple[Make, dict[str, Any], str]] = {
     "all short": (
         good,
         {"window": 301},
-        "must hold a recording with a labelled window. 4 recordings skipped",
+        "must hold a recording with a labelled window. 4 of 4 recordings left out",
     ),
     "channels": (lambda root: text(good(root), "a_data/talk/z.txt", channels=5), {}, "z.txt has 5"),
     "too few": (changed("1 2 3"), {}, "chew.txt:11 must hold 6 finite numbers"),

@@ -139,7 +139,8 @@ def test_gaps_and_unknown_ids_are_counted_and_stay_finite(folder: Path) -> None:
         f"3 of {users} users in the log are not in user_features_1k.csv: their features count as unknown.",
         f"5 of {videos} videos in the log are not in video_features_basic_1k.csv: "
         "their features count as unknown.",
-        "video_features_statistic_1k.csv: 2 rows of a video that was there before.",
+        f"video_features_statistic_1k.csv: 2 of {videos + 2} rows left out: their video comes again, and the "
+        "last one counts.",
     ]
     for name, array in prepared.arrays.items():
         assert np.isfinite(array).all(), name
@@ -152,6 +153,19 @@ def test_gaps_and_unknown_ids_are_counted_and_stay_finite(folder: Path) -> None:
     assert (prepared.arrays["video_codes"][:5] == first).all()
     assert (prepared.arrays["video_codes"][:10, 1] == first[1]).all()
     assert len(prepared.arrays["train_user"]) == len(whole.arrays["train_user"])
+
+
+def test_rows_that_the_log_does_not_need_are_counted(folder: Path) -> None:
+    change(
+        folder,
+        "user_features_1k",
+        lambda frame: pd.concat((frame, frame.assign(user_id=frame["user_id"] + 10_000))),
+    )
+    prepared = load(folder, val_samples=100)
+    assert list(prepared.notes[:2]) == [
+        "user_features_1k.csv: 30 of 60 rows left out: of a user that is not in the log.",
+        "300 of 400 validation samples left out: `data.val_samples` is 100; they are drawn at random.",
+    ]
 
 
 def test_minus_124_and_infinity_are_unknown(folder: Path) -> None:

@@ -124,13 +124,15 @@ def test_what_is_skipped_is_counted_and_named(tmp_path: Path) -> None:
     assert len(prepared.arrays["train_counts"]) == 2
     assert len(prepared.arrays["val_counts"]) == 1
     notes = "\n".join(prepared.notes)
-    assert f"train: 2 rows skipped, without a clip; the first is {place(path, 'train', 1)}." in notes
-    assert f"val: 1 rows skipped, without a clip; the first is {place(path, 'dev', 0)}." in notes
-    assert "train: 1 clips skipped, without a gloss that training knows; the first is" in notes
+    assert f"train: 2 of 5 rows left out: without a clip; the first is {place(path, 'train', 1)}." in notes
+    assert f"val: 1 of 2 rows left out: without a clip; the first is {place(path, 'dev', 0)}." in notes
+    assert "train: 1 of 3 clips left out: without a gloss that training knows; the first is" in notes
     # 书/书 needs three steps, one of them blank: eleven frames are two at four frames a step, five at two.
     short = load(path, max_frames=11, limit=3, step_frames=2)
     assert len(short.arrays["train_counts"]) == 2
-    with pytest.raises(UserError, match=r"2 clips skipped, too short for their glosses at 4 frames a step"):
+    with pytest.raises(
+        UserError, match=r"2 of 2 clips left out: too short for their glosses at 4 frames a step"
+    ):
         load(path, max_frames=11, limit=3)
 
 
@@ -316,7 +318,7 @@ def test_hands_that_are_broken(tmp_path: Path) -> None:
     holes = np.stack([np.arange(240.0), np.arange(240.0)], axis=1)
     holes[7] = np.nan
     prepared = load(hands(tmp_path / "holes.npz", keypoints=holes), clips=20)
-    assert "holes.npz: 1 rows skipped, a number in them is missing." in prepared.notes
+    assert "holes.npz: 1 of 240 rows left out: a number in them is missing." in prepared.notes
     assert not any("replaced" in note for note in prepared.notes)
     assert np.isfinite(prepared.arrays["train_frames"]).all()
     label = np.tile(np.repeat(np.arange(3), 40), 2)
@@ -349,3 +351,31 @@ def test_letters_of_real_hands(recorder: int) -> None:
     assert prepared.arrays["train_frames"].shape[1] == 42
     assert len(prepared.arrays["train_counts"]) == 50
     assert len(prepared.arrays["val_counts"]) == 10
+
+
+def test_rows_of_short_takes_and_unknown_recorders_are_counted(tmp_path: Path) -> None:
+    label = np.tile(np.repeat(np.arange(3), 40), 2)
+    label[35:40] = 2
+    source = np.repeat(np.array([0, 1], np.int8), 120)
+    source[-40:] = 2
+    path = hands(tmp_path / "hands.npz", label=label, source=source)
+    prepared = load(path, split="recorder", clips=20)
+    assert list(prepared.notes[:2]) == [
+        "hands.npz: 5 of 240 rows left out: in a take, or its part of train or val, of less than 6 rows.",
+        "hands.npz: 40 of 240 rows left out: `source` is neither 0 (train) nor 1 (val).",
+    ]
+
+
+def test_hidden_files_and_semicolons_change_nothing(tmp_path: Path) -> None:
+    straight = load(corpus(tmp_path / "a"))
+    path = corpus(tmp_path / "b")
+    (place(path, "train", 0) / "._00000.jpg").write_bytes(b"\0\5\26\7")
+    for part in GLOSSES:
+        file = path / "label" / f"{part}.csv"
+        file.write_text(file.read_text().replace(",", ";"))
+    prepared = load(path)
+    for name, array in straight.arrays.items():
+        np.testing.assert_array_equal(array, prepared.arrays[name], err_msg=name)
+    hands(tmp_path / "hands.npz")
+    (tmp_path / "._hands.npz").write_bytes(b"\0\5\26\7")
+    assert load(tmp_path, clips=20).meta["glosses"] == ["A", "B", "C"]

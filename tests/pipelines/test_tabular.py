@@ -105,8 +105,9 @@ def test_gaps_text_and_missing_targets_are_noted(tmp_path: Path) -> None:
     frame.to_parquet(tmp_path / "t.parquet")
     prepared, _ = load(path=tmp_path / "t.parquet", target="y")
     assert prepared.notes[0] == "Column 'name' skipped: not numeric."
-    assert prepared.notes[1] == "3 rows skipped: no target."
-    assert prepared.notes[2].startswith("208 missing values")
+    assert prepared.notes[1].startswith("Column 'b': 1 of 200 values left out: no finite number")
+    assert prepared.notes[2] == "3 of 200 rows left out: no target."
+    assert prepared.notes[3].startswith("208 missing values")
     assert all(np.isfinite(array).all() for array in prepared.arrays.values())
 
 
