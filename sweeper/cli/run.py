@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import threading
 from pathlib import Path
 from typing import Annotated
@@ -172,7 +173,7 @@ def run_spec(
         print_summary(out, sweep.summary, home_option(home), [said] if said else [])
     for page in (path for path in made_files(sweep) if path.endswith(".html")):
         out.print(Text(f"Report:  {page}"), soft_wrap=True)
-    place = tracker.place or f"mlflow ui --backend-store-uri {store_uri(home)}"
+    place = tracker.place or f"mlflow ui --backend-store-uri {shlex.quote(store_uri(home))}"
     out.print(Text(f"         {place}"), soft_wrap=True)
     if ran.stopped:
         return INTERRUPTED, sweep.journal.folder

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from sweeper.errors import StorageError, SweeperError
+from sweeper.system.sqlite import database_in
 from sweeper.tracking.tracker import RefusedError, RejectedError
 from sweeper.tracking.uri import Place
 
@@ -69,6 +70,11 @@ def _reason(error: Exception, place: Place) -> str:
             return f"{place.shown} does not answer in time"
         match = re.search(r"\[Errno -?\d+\] ([^'\")]+)", str(cause))
         return f"{place.shown} cannot be reached ({match[1] if match else 'the connection broke'})"
+    if "unable to open database file" in str(error) and (path := database_in(place.uri)):
+        return (
+            f"the database {path!r} cannot be opened. Its folder must exist; in a URI, write %25 for % and"
+            " %3F for ?"
+        )
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0] if len(lines[0]) <= 300 else f"{lines[0][:299]}…"
 

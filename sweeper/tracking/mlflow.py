@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sweeper.core.job import CONFIG, LOG, OUTCOME, TELEMETRY_LOG, TRACE
 from sweeper.core.record import TrialRecord
 from sweeper.errors import StorageError
+from sweeper.system.sqlite import sqlite_uri
 from sweeper.tracking.content import UID_TAG, RunContent, run_content, sweep_note, sweep_tags, text
 from sweeper.tracking.failures import reported
 from sweeper.tracking.runs import NOTE_TAG, kept, theirs, update
@@ -219,7 +220,7 @@ class MlflowTracker:
         own.unlink(missing_ok=True)
         own.touch()
         try:
-            connect(tracking_uri=f"sqlite:///{own.resolve()}").search_experiments(max_results=1)
+            connect(tracking_uri=sqlite_uri(own.resolve())).search_experiments(max_results=1)
             # Unlike a rename, this never replaces one that another process has made meanwhile.
             with contextlib.suppress(FileExistsError):
                 os.link(own, database)

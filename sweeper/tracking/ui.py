@@ -10,11 +10,12 @@ import sys
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from psutil import net_if_addrs
 
 from sweeper.errors import StorageError, UserError
+from sweeper.system.sqlite import sqlite_uri
 from sweeper.tracking.view import VIEW_KEY
 
 DATABASE = "mlflow.db"
@@ -37,16 +38,20 @@ def store_uri(home: Path) -> str:
     """Returns the absolute tracking URI of the database in `home`.
 
     Raises:
-        UserError: The path has a character that means something else in a URI.
+        UserError: No URI can hold the path (`sweeper.system.sqlite`).
     """
-    if set("%?") & set(str(home.resolve())):
-        raise UserError(f"The path of the home folder must not contain % or ? (for MLflow), but got {home}.")
-    return f"sqlite:///{home.resolve() / DATABASE}"
+    return sqlite_uri(home.resolve() / DATABASE)
 
 
 def artifact_root(home: Path) -> str:
-    """Returns the absolute path of the artifacts of `home`."""
-    return str(home.resolve() / ARTIFACTS)
+    """Returns the location of the artifacts of `home`."""
+    return artifact_location(home.resolve() / ARTIFACTS)
+
+
+def artifact_location(folder: Path) -> str:
+    """Returns an absolute path as MLflow reads it, which decodes `%20`."""
+    path = str(folder)
+    return path if unquote(path) == path else path.replace("%", "%25")
 
 
 def is_loopback(host: str) -> bool:
