@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sweeper.cli.options import DEFAULT_HOME, Home, Json, Uri, home_option
+from sweeper.cli.options import DEFAULT_HOME, SHELL_URI, Home, Json, Uri, home_option
 from sweeper.cli.screen import console
 from sweeper.errors import EnvironmentStopError, SweepConflictError, UserError
 from sweeper.sweep.publish import Publisher, made_files, publish_sweep, run_views, sweep_info
@@ -23,7 +24,6 @@ from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.verify import compare
 
 PENDING = 7
-URI = "MLFLOW_TRACKING_URI"
 MAX_LINES = 20
 
 
@@ -73,8 +73,16 @@ def unsent_lines(ran: Ran, tracker: MlflowTracker, uri: str | None, home: Path) 
 
 
 def uri_option(tracker: MlflowTracker, uri: str | None) -> str:
-    """Returns ` --tracking-uri URI` unless the environment sets it."""
-    return f" --tracking-uri {tracker.place}" if tracker.place and os.environ.get(URI) != uri else ""
+    """Returns ` --tracking-uri URI`, quoted for a shell, unless the store is the same without it."""
+    is_usual = (uri or "") == os.environ.get(SHELL_URI, "")
+    return "" if is_usual else f" --tracking-uri {shlex.quote(tracker.place)}"
+
+
+def look_command(tracker: MlflowTracker, uri: str | None, name: str, home: Path) -> str:
+    """Returns the command that shows a sweep in MLflow."""
+    if tracker.place and not tracker.is_server:
+        return f"mlflow ui --backend-store-uri {shlex.quote(tracker.place)}"
+    return f"sweeper ui {name}{home_option(home)}{uri_option(tracker, uri)}"
 
 
 def sync_command(

@@ -97,6 +97,11 @@ class MlflowTracker:
         return self._place.shown
 
     @property
+    def is_server(self) -> bool:
+        """Whether it is an HTTP server rather than a database."""
+        return self._place.is_server
+
+    @property
     def experiment_id(self) -> str:
         """MLflow's id of the sweep's experiment; empty until `open` has reached the store."""
         return self._experiment_id
