@@ -92,7 +92,12 @@ def ui_command(
     log = home / "ui.log"
     server = _started(home, port, host, log)
     try:
-        _wait(server, reached_at(host), port, log)
+        try:
+            _wait(server, reached_at(host), port, log)
+        except EnvironmentStopError:
+            # It may be the database, which MLflow's client says more plainly.
+            tracker.find(chosen)
+            raise
         out.print(f"{chosen}: {ui_url(port, experiment, host=host)}", soft_wrap=True)
         out.print("Press Ctrl-C to stop.")
         return server.wait()

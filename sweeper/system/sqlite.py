@@ -1,9 +1,14 @@
-"""Translates between paths of SQLite databases and their URIs, as the installed SQLAlchemy reads them."""
+"""Helps with SQLite databases: the URI of a path, the path in a URI, and what an error means."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sqlite3
 from pathlib import Path
 from urllib.parse import quote
+
+import psutil
 
 from sweeper.errors import UserError
 
@@ -35,3 +40,28 @@ def database_in(uri: str) -> str:
     import sqlalchemy
 
     return sqlalchemy.make_url(uri).database or ""
+
+
+def unusable(path: Path | str, error: sqlite3.Error) -> str:
+    """Returns a clause that says which database cannot be used, why, and what to do."""
+    said = str(error)
+    if "locked" in said:
+        said = f"{_lockers(path)} keeps it locked. End that, or try again later"
+    elif "readonly" in said:
+        said = "it may not be written. Allow writing to it and to its folder"
+    elif "unable to open" in said:
+        said = "it cannot be opened. Its folder must exist; in a URI, write %25 for % and %3F for ?"
+    return f"the MLflow database {path} cannot be used: {said}"
+
+
+def _lockers(path: Path | str) -> str:
+    """Returns the processes that lock a file, as far as the kernel of this machine names them."""
+    found = []
+    # The process may end meanwhile, or belong to another container.
+    with contextlib.suppress(OSError, ValueError, psutil.Error):
+        status = os.stat(path)
+        file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+        lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+        pids = {int(fields[4]) for fields in map(str.split, lines) if fields[5:6] == [file]}
+        found = [f"{pid} ({psutil.Process(pid).name()})" for pid in sorted(pids - {os.getpid()}) if pid > 0]
+    return f"process {', '.join(found)}" if found else "another process"

@@ -22,9 +22,11 @@ class Place:
 
     Attributes:
         uri: The URI as MLflow accepts it; empty for the database in the home folder.
+        own: The URI of that database.
     """
 
     uri: str = field(default="", repr=False)
+    own: str = field(default="", repr=False, compare=False)
 
     @classmethod
     def of(cls, home: Path, uri: str | None) -> Place:
@@ -35,7 +37,7 @@ class Place:
         """
         own = store_uri(home)
         if not uri or uri == own:
-            return cls()
+            return cls(own=own)
         found = cls(uri)
         if not _SCHEMES.match(uri):
             raise UserError(
@@ -49,7 +51,7 @@ class Place:
                     "A tracking URI of SQLite names a file, such as sqlite:////data/mlflow.db, but got"
                     f" {found.shown!r}."
                 )
-            return cls() if Path(database).resolve() == home.resolve() / DATABASE else found
+            return cls(own=own) if Path(database).resolve() == home.resolve() / DATABASE else found
         try:
             assert found.netloc is not None
         except ValueError:
@@ -58,6 +60,11 @@ class Place:
                 " percent-encoded, but the host of this one cannot be read."
             ) from None
         return found
+
+    @property
+    def store(self) -> str:
+        """The URI of the server or database, whichever it is."""
+        return self.uri or self.own
 
     @property
     def shown(self) -> str:

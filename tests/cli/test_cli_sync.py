@@ -40,21 +40,6 @@ def sync(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     return run
 
 
-@pytest.fixture(scope="module")
-def once_synced(finished_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from sweeper.cli.sync import sync_command
-
-    home = Path(shutil.copytree(finished_home, tmp_path_factory.mktemp("synced") / "home"))
-    assert sync_command(home, None, None, "", verify=False, as_json=True) == 0
-    return home
-
-
-@pytest.fixture
-def synced(once_synced: Path, tmp_path: Path) -> Path:
-    """A copy of a home that MLflow has all of; its artifacts' places are mended when it is looked at."""
-    return Path(shutil.copytree(once_synced, tmp_path / "synced"))
-
-
 def change(home: Path, statement: str) -> None:
     with contextlib.closing(sqlite3.connect(home / "mlflow.db")) as db, db:
         assert db.execute(statement).rowcount > 0

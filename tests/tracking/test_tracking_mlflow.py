@@ -632,7 +632,7 @@ def test_a_home_that_no_uri_can_hold_is_refused(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_database_that_cannot_be_opened_is_named_as_it_is_read(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"the database '/.*/a b/m\.db' .*write %25 for %") as raised:
+    with pytest.raises(StorageError, match=r"the MLflow database /.*/a b/m\.db .*write %25 for %") as raised:
         MlflowTracker(tmp_path, f"sqlite:///{tmp_path}/a%20b/m.db").open(SWEEP)
     assert "%20" not in str(raised.value)
 
