@@ -15,6 +15,8 @@ from sweeper.errors import UserError
 from sweeper.system.environment import PASS_ENV
 
 MAX_SHOWN = 80
+SHELL_URI = "MLFLOW_TRACKING_URI"
+"""Environment variable of MLflow, which `--tracking-uri` takes precedence over."""
 FOLDERS = ("sweeps", "train", "cache", "cache/compile")
 """Folders in a state folder, created when first needed."""
 
@@ -148,13 +150,45 @@ Sets = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a value of the YAML; may be repeated."),
 ]
 
+
+def _store(context: typer.Context, parameter: typer.CallbackParam, uri: str | None) -> str | None:
+    """Returns the tracking URI, and says so if the shell's variable gives it.
+
+    Raises:
+        UserError: The variable is not a tracking URI.
+    """
+    source = context.get_parameter_source(parameter.name or "")
+    if not uri or source is None or source.name != "ENVIRONMENT":
+        return uri
+    from sweeper.tracking.uri import Place, is_folder
+
+    home: Path = context.params["home"]
+    if is_folder(uri):
+        typer.echo(
+            f"MLflow: the database in {home}. {SHELL_URI}={Place(uri).shown} is a folder, to which MLflow"
+            " no longer writes; --tracking-uri names another store.",
+            err=True,
+        )
+        return None
+    try:
+        place = Place.of(home, uri)
+    except UserError as error:
+        remedy = f"It is from {SHELL_URI}: correct or unset that, or use --tracking-uri."
+        raise UserError(f"{error} {remedy}") from None
+    if place.uri:
+        home_is = f"`--tracking-uri ''` is the database in {home}"
+        typer.echo(f"MLflow: {place.shown}, from {SHELL_URI}; {home_is}.", err=True)
+    return uri
+
+
 Uri = Annotated[
     str | None,
     typer.Option(
         "--tracking-uri",
-        envvar="MLFLOW_TRACKING_URI",
+        envvar=SHELL_URI,
         metavar="URI",
         help="MLflow server or database. Default: the database in the state folder.",
+        callback=_store,
     ),
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import threading
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +18,7 @@ from sweeper.cli.options import DEFAULT_HOME, Home, PassEnv, Sets, Space, Unprot
 from sweeper.cli.screen import Screen, console
 from sweeper.cli.sensitivity import sensitivity_line
 from sweeper.cli.summary import print_decision, print_summary
-from sweeper.cli.sync import PENDING, unsent_lines
+from sweeper.cli.sync import PENDING, look_command, unsent_lines
 from sweeper.errors import UserError
 from sweeper.execution.launcher import Launcher
 from sweeper.spec import SweepSpec, load
@@ -170,10 +171,11 @@ def run_spec(
     if quiet:
         print_decision(out, sweep.summary, is_proved=True)
     else:
-        print_summary(out, sweep.summary, home_option(home), [said] if said else [])
+        look = look_command(tracker, uri, sweep.journal.name, home)
+        print_summary(out, sweep.summary, home_option(home), [said] if said else [], look)
     for page in (path for path in made_files(sweep) if path.endswith(".html")):
         out.print(Text(f"Report:  {page}"), soft_wrap=True)
-    place = tracker.place or f"mlflow ui --backend-store-uri {store_uri(home)}"
+    place = tracker.place or f"mlflow ui --backend-store-uri {shlex.quote(store_uri(home))}"
     out.print(Text(f"         {place}"), soft_wrap=True)
     if ran.stopped:
         return INTERRUPTED, sweep.journal.folder

@@ -37,12 +37,17 @@ LOSS_HINT = (
 
 
 def print_summary(
-    out: Console, summary: Summary, home_option: str, matters: Sequence[Table | str] = ()
+    out: Console,
+    summary: Summary,
+    home_option: str,
+    matters: Sequence[Table | str] = (),
+    look: str = "",
 ) -> None:
     """Prints the decision, the best trials and the next commands.
 
     Args:
         matters: More to print between the results and the next commands.
+        look: The command that shows the sweep in MLflow; with the home's database by default.
     """
     print_decision(out, summary)
     base = summary.yardstick
@@ -70,7 +75,7 @@ def print_summary(
             out.print(each)
             out.print()
     out.print()
-    for line in next_lines(summary, home_option):
+    for line in next_lines(summary, home_option, look):
         out.print(Text(line), soft_wrap=True)
 
 
@@ -322,10 +327,10 @@ def _front_table(summary: Summary) -> Table:
     return table
 
 
-def next_lines(summary: Summary, home_option: str) -> list[str]:
-    """Returns the commands to run next."""
+def next_lines(summary: Summary, home_option: str, look: str = "") -> list[str]:
+    """Returns the commands to run next; `look` is the one for MLflow if it is not the usual one."""
     name = f"{summary.name}{home_option}"
-    lines = [f"Look:    sweeper ui {name}", f"Details: sweeper show {name}"]
+    lines = [f"Look:    {look or f'sweeper ui {name}'}", f"Details: sweeper show {name}"]
     if summary.winner is not None:
         lines.append(f"Use it:  sweeper export {name}")
     return lines

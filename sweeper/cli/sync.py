@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sweeper.cli.options import DEFAULT_HOME, Home, Json, Uri, home_option
+from sweeper.cli.options import DEFAULT_HOME, SHELL_URI, Home, Json, Uri, home_option
 from sweeper.cli.screen import console
 from sweeper.errors import EnvironmentStopError, SweepConflictError, UserError
 from sweeper.sweep.publish import Publisher, made_files, publish_sweep, run_views, sweep_info
 from sweeper.sweep.run import Ran
-from sweeper.sweep.store.catalog import all_sweeps, find_sweep
+from sweeper.sweep.store.catalog import all_sweeps, find_sweep, lock_of
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep
-from sweeper.sweep.store.lock import SweepLock
 from sweeper.sweep.store.study_copy import copied, differences_of_copy, place_of_copy
+from sweeper.tracking import DeletedError
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.verify import compare
 
 PENDING = 7
-URI = "MLFLOW_TRACKING_URI"
 MAX_LINES = 20
 
 
@@ -73,8 +73,16 @@ def unsent_lines(ran: Ran, tracker: MlflowTracker, uri: str | None, home: Path) 
 
 
 def uri_option(tracker: MlflowTracker, uri: str | None) -> str:
-    """Returns ` --tracking-uri URI` unless the environment sets it."""
-    return f" --tracking-uri {tracker.place}" if tracker.place and os.environ.get(URI) != uri else ""
+    """Returns ` --tracking-uri URI`, quoted for a shell, unless the store is the same without it."""
+    is_usual = (uri or "") == os.environ.get(SHELL_URI, "")
+    return "" if is_usual else f" --tracking-uri {shlex.quote(tracker.place)}"
+
+
+def look_command(tracker: MlflowTracker, uri: str | None, name: str, home: Path) -> str:
+    """Returns the command that shows a sweep in MLflow."""
+    if tracker.place and not tracker.is_server:
+        return f"mlflow ui --backend-store-uri {shlex.quote(tracker.place)}"
+    return f"sweeper ui {name}{home_option(home)}{uri_option(tracker, uri)}"
 
 
 def sync_command(
@@ -88,8 +96,8 @@ def sync_command(
     for journal in journals:
         try:
             one, lines = _verified(home, journal, uri) if verify else _sent(home, journal, uri, home_option)
-        except (SweepConflictError, EnvironmentStopError) as error:
-            # A damaged sweep must not keep the others from being sent.
+        except (SweepConflictError, EnvironmentStopError, DeletedError) as error:
+            # A sweep that is damaged or was deleted must not keep the others from being sent.
             if name:
                 raise
             one, lines = {"name": journal.name, "problem": str(error)}, [str(error)]
@@ -108,7 +116,7 @@ def sync_command(
 def _sent(home: Path, journal: Journal, uri: str | None, options: str) -> tuple[dict[str, Any], list[str]]:
     tracker = MlflowTracker(home, uri, thorough=True)
     # Anything that a running supervisor sends meanwhile would arrive twice.
-    lock = SweepLock(journal.folder)
+    lock = lock_of(journal)
     try:
         sweep = load_sweep(journal)
         tracker.open(sweep_info(sweep))
@@ -120,12 +128,19 @@ def _sent(home: Path, journal: Journal, uri: str | None, options: str) -> tuple[
         study = copied(sweep)
     finally:
         lock.release()
-    runs = len(sweep.table.finished())
-    lines = [f"{journal.name}: {runs - len(pending)} of {runs} runs are complete in MLflow."]
+    runs, deleted = len(sweep.table.finished()), tracker.num_deleted
+    complete = f"{runs - len(pending) - deleted} of {runs} runs are complete in MLflow"
+    lines = [f"{journal.name}: {complete}{_deleted(deleted)}."]
     if problem:
         lines.append(pending_line(len(pending), problem, journal.name, options + uri_option(tracker, uri)))
     lines += [study_line(journal, study, options)] if study else []
     return {"name": journal.name, "runs": runs, "pending": pending, "problem": problem or study}, lines
+
+
+def _deleted(count: int) -> str:
+    """Returns the end of a sentence on runs that the user deleted; empty without any."""
+    said = "1 that was deleted there stays so" if count == 1 else f"{count} that were deleted there stay so"
+    return f"; {said}" if count else ""
 
 
 def _verified(home: Path, journal: Journal, uri: str | None) -> tuple[dict[str, Any], list[str]]:
@@ -136,7 +151,7 @@ def _verified(home: Path, journal: Journal, uri: str | None) -> tuple[dict[str, 
     of_study = differences_of_copy(sweep)
     lacking, extra = [*found.lacking, *of_study[0]], [*found.extra, *of_study[1]]
     if not lacking and not extra:
-        lines = [f"{journal.name}: MLflow matches the folder: {what}."]
+        lines = [f"{journal.name}: MLflow matches the folder: {what}{_deleted(found.deleted)}."]
     else:
         places = ["MLflow"] * bool(found.lacking or found.extra) + ["the study"] * any(of_study)
         differ = "differ" if len(places) > 1 else "differs"

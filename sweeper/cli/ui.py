@@ -13,8 +13,9 @@ from typing import Annotated
 
 import typer
 
-from sweeper.cli.options import DEFAULT_HOME, Home, Uri
+from sweeper.cli.options import DEFAULT_HOME, Home, Uri, home_option
 from sweeper.cli.screen import console
+from sweeper.cli.sync import look_command, uri_option
 from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.sweep.store.catalog import all_sweeps, cannot_write, find_sweep
 from sweeper.tracking.mlflow import MlflowTracker
@@ -80,10 +81,10 @@ def ui_command(
     chosen = find_sweep(home, name).name if name else sweeps[0].name
     tracker = MlflowTracker(home, uri)
     if tracker.place:
-        return _on_server(tracker, chosen)
+        return _on_server(tracker, uri, chosen, home)
     experiment = find_experiment(home, chosen)
     if experiment is None:
-        raise UserError(f"`{chosen}` has no runs in MLflow yet; `sweeper sync {chosen}` sends them.")
+        raise UserError(_nothing_yet(tracker, uri, chosen, home))
     _check_free(host, port)
     repair_artifact_locations(home)
     out = console()
@@ -91,7 +92,12 @@ def ui_command(
     log = home / "ui.log"
     server = _started(home, port, host, log)
     try:
-        _wait(server, reached_at(host), port, log)
+        try:
+            _wait(server, reached_at(host), port, log)
+        except EnvironmentStopError:
+            # It may be the database, which MLflow's client says more plainly.
+            tracker.find(chosen)
+            raise
         out.print(f"{chosen}: {ui_url(port, experiment, host=host)}", soft_wrap=True)
         out.print("Press Ctrl-C to stop.")
         return server.wait()
@@ -112,18 +118,21 @@ def _started(home: Path, port: int, host: str, log: Path) -> subprocess.Popen[by
         raise cannot_write(error, home) from error
 
 
-def _on_server(tracker: MlflowTracker, name: str) -> int:
+def _nothing_yet(tracker: MlflowTracker, uri: str | None, name: str, home: Path) -> str:
+    place = f"at {tracker.place}" if tracker.place else "in MLflow"
+    command = f"sweeper sync {name}{home_option(home)}{uri_option(tracker, uri)}"
+    return f"`{name}` has no runs {place} yet; `{command}` sends them."
+
+
+def _on_server(tracker: MlflowTracker, uri: str | None, name: str, home: Path) -> int:
     if not tracker.place.startswith(("http:", "https:")):
         raise UserError(
             f"`--tracking-uri` must be the address of a server here, but got {tracker.place}."
-            " `mlflow ui --backend-store-uri URI` serves a database."
+            f" `{look_command(tracker, uri, name, home)}` serves a database."
         )
     experiment = tracker.find(name)
     if experiment is None:
-        raise UserError(
-            f"`{name}` has no runs at {tracker.place} yet;"
-            f" `sweeper sync {name} --tracking-uri {tracker.place}` sends them."
-        )
+        raise UserError(_nothing_yet(tracker, uri, name, home))
     console().print(f"{name}: {view_url(tracker.place, experiment)}", soft_wrap=True, markup=False)
     return 0
 

@@ -43,6 +43,19 @@ def literal(text: str) -> str:
     return _FIELD.sub(lambda found: f"{{{found[0]}}}", text)
 
 
+def cases(name: str, words: Mapping[str, str]) -> str:
+    """Returns the template in which the values of a name, as `shown`, become words."""
+    return f"{{{name}: {'; '.join(f'{value} -> {word}' for value, word in words.items())}}}"
+
+
+def respelled(text: str, words: Mapping[str, Mapping[str, str]]) -> str:
+    """Returns a template in which the values of some names become words, except where it has cases."""
+    return _FIELD.sub(
+        lambda field: field[0] if field[3] or field[2] not in words else cases(field[2], words[field[2]]),
+        text,
+    )
+
+
 def arguments(items: Sequence[str], values: Mapping[str, Scalar]) -> list[str]:
     """Returns a rendered command line; an item that is a condition becomes its words, or nothing.
 
@@ -68,6 +81,11 @@ def shown(value: Scalar) -> str:
     return text.replace("e", ".0e") if isinstance(value, float) and "." not in text else text
 
 
+def _is_for(case: str, value: Scalar) -> bool:
+    """Returns whether a case is for a value, which YAML may spell `true` or `True`."""
+    return (case.lower() if isinstance(value, bool | None) else case) == shown(value)
+
+
 def _replaced(found: re.Match[str], values: Mapping[str, Scalar]) -> str:
     if found[1]:
         return f"{{{found[1]}}}"
@@ -79,6 +97,6 @@ def _replaced(found: re.Match[str], values: Mapping[str, Scalar]) -> str:
         return value
     for case in found[3].split(";"):
         parted = _CASE.fullmatch(case.strip())
-        if parted is not None and parted[1].strip() == value:
+        if parted is not None and _is_for(parted[1].strip(), values[name]):
             return parted[2].strip()
     return ""

@@ -12,7 +12,7 @@ from typing import Any
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
 from sweeper.core.script import OBSERVED, RETAIN
-from sweeper.core.template import shown
+from sweeper.core.template import cases, shown
 from sweeper.script.command_line import Option, is_negated, plain
 from sweeper.system.cpu import usable_cpus
 from sweeper.system.environment import ALLOCATOR
@@ -58,7 +58,7 @@ _USUAL: Mapping[str, int] = {
 
 _LARGEST = 10**9
 _TRUTHS = (
-    *(("true", "false"), ("True", "False"), ("TRUE", "FALSE")),
+    *(("True", "False"), ("true", "false"), ("TRUE", "FALSE")),
     *(("1", "0"), ("yes", "no"), ("on", "off")),
 )
 _FORMATS = tuple(map(str, FIELDS[_FORMAT].choices))
@@ -261,7 +261,8 @@ def _words(option: Option) -> Mapping[str, str] | None:
     if option.is_flag:
         ways = {"true": [n for n in names if not is_negated(n)], "false": [n for n in names if is_negated(n)]}
         return {value: spelled[0] for value, spelled in ways.items() if spelled}
-    pair = next((pair for pair in _TRUTHS if option.value in (None, *pair)), None)
+    pairs = (pair for pair in _TRUTHS if not option.choices or {*pair} <= {*option.choices})
+    pair = next((pair for pair in pairs if option.value in (None, *pair)), None)
     return None if pair is None or is_negated(names[0]) else {"true": pair[0], "false": pair[1]}
 
 
@@ -290,4 +291,4 @@ def _format(option: Option) -> Found | None:
 def _template(name: str, words: Mapping[str, str]) -> str:
     if all(value == word for value, word in words.items()):
         return f"{{{name}}}"
-    return f"{{{name}: {'; '.join(f'{value} -> {word}' for value, word in words.items())}}}"
+    return cases(name, words)

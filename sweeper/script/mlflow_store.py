@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from sweeper.system.sqlite import sqlite_uri
+
 STORE = "mlflow.db"
 
 
@@ -44,7 +46,7 @@ class MlflowStore:
     @property
     def environment(self) -> dict[str, str]:
         """Variables that make MLflow in the script log to this run."""
-        return {"MLFLOW_TRACKING_URI": f"sqlite:///{self._path}", "MLFLOW_RUN_ID": self._run_id}
+        return {"MLFLOW_TRACKING_URI": sqlite_uri(self._path), "MLFLOW_RUN_ID": self._run_id}
 
     def read(self) -> Iterator[Logged]:
         """Yields the metrics logged since the last call, in order."""

@@ -11,6 +11,7 @@ from typing import Any
 from sweeper.spec.mistakes import SpecError
 from sweeper.spec.overrides import override
 from sweeper.spec.reader import Document, Place, read_file
+from sweeper.spec.spelling import keep_spelling
 from sweeper.spec.sweep_spec import SweepSpec
 from sweeper.system.environment import secrets
 
@@ -31,6 +32,7 @@ def load(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Swe
     if isinstance(document.value, dict):
         for item in overrides:
             override(document, item)
+        keep_spelling(document)
     try:
         spec = SweepSpec.from_dict(document.value, secrets(os.environ))
     except SpecError as error:

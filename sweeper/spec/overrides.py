@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweeper.core.config import FIELDS
@@ -32,26 +32,29 @@ def override(document: Document, item: str) -> None:
     key, equals, text = item.partition("=")
     place = Place(0, 0, label)
     path: Path = ("--set", item)
+    truths: Mapping[Path, str] = {}
     try:
         if not equals or not key:
             raise UserError(f"An override must be written `key=value`, but got {show(item)}.")
-        value = _value(text)
-        path = _set(document.value, key, value)
+        given = _value(text)
+        path, truths = _set(document.value, key, given.value), given.truths
     except UserError as error:
         document.note(place, path, str(error))
     document.places = {old: at for old, at in document.places.items() if old[: len(path)] != path}
+    document.truths = {old: word for old, word in document.truths.items() if old[: len(path)] != path}
+    document.truths |= {(*path, *below): word for below, word in truths.items()}
     for end in range(1, len(path) + 1):
         document.places.setdefault(path[:end], (place, place))
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> Document:
     try:
         read = read_text(text, "")
     except UserError as error:
         raise UserError(f"The value {str(error).partition(': ')[2]}") from error
     if read.mistakes:
         raise UserError(read.mistakes[0][1].text)
-    return read.value
+    return read
 
 
 def _set(tree: Any, key: str, value: Any) -> Path:

@@ -53,12 +53,14 @@ class Document:
     Attributes:
         value: The content as dicts with string keys, lists and scalars.
         places: The places of each path's key and value.
+        truths: How each truth value is spelled, such as `True`.
         mistakes: Rules broken by single nodes, whose values must not be used, with their places.
     """
 
     origin: str
     value: Any = None
     places: dict[Path, tuple[Place, Place]] = field(default_factory=dict)
+    truths: dict[Path, str] = field(default_factory=dict)
     mistakes: list[tuple[Place, Mistake]] = field(default_factory=list)
 
     def place(self, mistake: Mistake) -> Place:
@@ -280,6 +282,8 @@ def _value(document: Document, event: yaml.NodeEvent, path: Path, place: Place, 
             value = _scalar(event, max_scalar)
         except ValueError as error:
             rule = f"{name} {error}"
+        if isinstance(value, bool):
+            document.truths[path] = event.value
     if isinstance(event, yaml.CollectionStartEvent):
         value = {} if isinstance(event, yaml.MappingStartEvent) else []
     if rule:

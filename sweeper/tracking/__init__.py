@@ -4,6 +4,7 @@ from sweeper.tracking.sender import Drained, Sender
 from sweeper.tracking.tracker import (
     Confirmation,
     Dataset,
+    DeletedError,
     NullTracker,
     RefusedError,
     RejectedError,
@@ -15,6 +16,7 @@ from sweeper.tracking.tracker import (
 __all__ = [
     "Confirmation",
     "Dataset",
+    "DeletedError",
     "Drained",
     "NullTracker",
     "RefusedError",

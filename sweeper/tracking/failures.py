@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
+import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
 
 from sweeper.errors import StorageError, SweeperError
+from sweeper.system.sqlite import database_in, unusable
 from sweeper.tracking.tracker import RefusedError, RejectedError
 from sweeper.tracking.uri import Place
+
+E = TypeVar("E", bound=BaseException)
 
 _LATER = (404, 408, 409, 425, 429)
 """4xx HTTP statuses after which a retry may succeed; 404 occurs if the store was replaced."""
@@ -69,8 +76,25 @@ def _reason(error: Exception, place: Place) -> str:
             return f"{place.shown} does not answer in time"
         match = re.search(r"\[Errno -?\d+\] ([^'\")]+)", str(cause))
         return f"{place.shown} cannot be reached ({match[1] if match else 'the connection broke'})"
+    if (broken := _cause(error, sqlite3.OperationalError)) is not None:
+        return unusable(database_in(place.store), broken)
+    if found := re.search(r"out-of-date database schema \(found version (\w+)", str(error)):
+        return _other_version(found[1], shlex.quote(place.hide(place.store)))
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0] if len(lines[0]) <= 300 else f"{lines[0][:299]}…"
+
+
+def _other_version(revision: str, uri: str) -> str:
+    """Returns why MLflow does not open a database with this revision of its schema."""
+    import mlflow
+
+    versions = Path(mlflow.__file__).parent / "store/db_migrations/versions"
+    if any(versions.glob(f"{revision}_*.py")):
+        return f"its database was made by an older MLflow. Back it up, then run `mlflow db upgrade {uri}`"
+    return (
+        f"its database was made by a newer MLflow than {mlflow.__version__}, which is installed here. Install"
+        " that one: `pip install --upgrade mlflow`"
+    )
 
 
 def _no_answer(error: BaseException) -> BaseException | None:
@@ -78,9 +102,14 @@ def _no_answer(error: BaseException) -> BaseException | None:
     from requests import ConnectionError, Timeout
     from requests.exceptions import ChunkedEncodingError
 
+    return _cause(error, ConnectionError, Timeout, ChunkedEncodingError)
+
+
+def _cause(error: BaseException, *kinds: type[E]) -> E | None:
+    """Returns the first error of some kinds in a chain of causes, or None."""
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, ConnectionError | Timeout | ChunkedEncodingError):
+        if isinstance(seen, kinds):
             return seen
         seen = seen.__cause__ or seen.__context__
     return None

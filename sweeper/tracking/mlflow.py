@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 from sweeper.core.job import CONFIG, LOG, OUTCOME, TELEMETRY_LOG, TRACE
 from sweeper.core.record import TrialRecord
 from sweeper.errors import StorageError
+from sweeper.system.sqlite import sqlite_uri
 from sweeper.tracking.content import UID_TAG, RunContent, run_content, sweep_note, sweep_tags, text
 from sweeper.tracking.failures import reported
 from sweeper.tracking.runs import NOTE_TAG, kept, theirs, update
-from sweeper.tracking.tracker import RefusedError, RunView, SweepInfo
+from sweeper.tracking.tracker import DeletedError, RunView, SweepInfo
 from sweeper.tracking.ui import (
     DATABASE,
     NAME_TAG,
     artifact_root,
     directory_of,
     repair_artifact_locations,
-    store_uri,
     was_deleted,
 )
 from sweeper.tracking.uri import Place
@@ -89,11 +89,22 @@ class MlflowTracker:
         self._client: MlflowClient | None = None
         self._experiment_id = ""
         self._run_ids: dict[str, str] = {}
+        self._deleted: set[str] = set()
+
+    @property
+    def num_deleted(self) -> int:
+        """Number of trials that were not sent because the user deleted their runs."""
+        return len(self._deleted)
 
     @property
     def place(self) -> str:
         """The URI without user and password; empty for the database in the home."""
         return self._place.shown
+
+    @property
+    def is_server(self) -> bool:
+        """Whether it is an HTTP server rather than a database."""
+        return self._place.is_server
 
     @property
     def experiment_id(self) -> str:
@@ -139,6 +150,7 @@ class MlflowTracker:
                 if run is None:
                     run = self._create(client, uid, label, content, {})
                 elif run.info.lifecycle_stage != "active":
+                    self._deleted.add(uid)
                     return  # A run that the user deleted stays deleted.
                 old = run if content.retracted in run.data.metrics else None
                 if old is not None:
@@ -168,6 +180,7 @@ class MlflowTracker:
         The client is None if there is no database yet.
 
         Raises:
+            DeletedError: The user deleted its experiment.
             StorageError: The store cannot be reached.
         """
         if not self._place.uri and not (self._home / DATABASE).exists():
@@ -180,7 +193,8 @@ class MlflowTracker:
             client = self._new_client(connect)
             found = _experiment(client, name)
             runs: list[Any] = []
-            if found is not None and found.lifecycle_stage == "active":
+            if found is not None:
+                self._check_active(found, name)
                 self._experiment_id = str(found.experiment_id)
                 token = None
                 while True:
@@ -219,7 +233,7 @@ class MlflowTracker:
         own.unlink(missing_ok=True)
         own.touch()
         try:
-            connect(tracking_uri=f"sqlite:///{own.resolve()}").search_experiments(max_results=1)
+            connect(tracking_uri=sqlite_uri(own.resolve())).search_experiments(max_results=1)
             # Unlike a rename, this never replaces one that another process has made meanwhile.
             with contextlib.suppress(FileExistsError):
                 os.link(own, database)
@@ -227,7 +241,7 @@ class MlflowTracker:
             own.unlink(missing_ok=True)
 
     def _new_client(self, connect: type[MlflowClient]) -> MlflowClient:
-        uri = self._place.uri or store_uri(self._home)
+        uri = self._place.store
         if self._place.uri and not self._place.is_server:
             from mlflow.store.db import utils
 
@@ -243,15 +257,18 @@ class MlflowTracker:
                 None if self._place.is_server else f"{artifact_root(self._home)}/{directory_of(sweep.name)}"
             )
             found = client.get_experiment(client.create_experiment(sweep.name, artifact_location=root))
-        if found.lifecycle_stage != "active":
-            uri = self.place or store_uri(self._home)
-            raise RefusedError(was_deleted(sweep.name, str(found.experiment_id), uri))
+        self._check_active(found, sweep.name)
         shown = {NOTE_TAG: sweep_note(sweep), VIEW_TAG: view_tag(sweep, found.creation_time or 0)}
         wanted = _EXPERIMENT_KIND | sweep_tags(sweep) | {NAME_TAG: sweep.name} | kept(found.tags, shown)
         for key, value in wanted.items():
             if found.tags.get(key) != value:
                 client.set_experiment_tag(found.experiment_id, key, value)
         return str(found.experiment_id)
+
+    def _check_active(self, experiment: Any, name: str) -> None:
+        if experiment.lifecycle_stage != "active":
+            uri = self.place or self._place.own
+            raise DeletedError(was_deleted(name, str(experiment.experiment_id), uri))
 
     def _create(
         self, client: MlflowClient, uid: str, label: str, content: RunContent, tags: Mapping[str, str]

@@ -8,7 +8,9 @@ import os
 from pathlib import Path
 
 from sweeper.system.files import write_atomic
+from sweeper.system.sqlite import sqlite_uri
 from sweeper.tracking.mlflow import client_class
+from sweeper.tracking.ui import artifact_location
 
 RUN = "run_id"
 
@@ -32,8 +34,10 @@ def _make(database: Path) -> str:
     """Makes the database, and returns its run's id."""
     own = database.with_name(f"making-{os.getpid()}.db")
     own.unlink(missing_ok=True)
-    client = client_class()(tracking_uri=f"sqlite:///{own}")
-    experiment = client.create_experiment("script", artifact_location=str(database.with_name("artifacts")))
+    client = client_class()(tracking_uri=sqlite_uri(own))
+    experiment = client.create_experiment(
+        "script", artifact_location=artifact_location(database.with_name("artifacts"))
+    )
     run_id: str = client.create_run(experiment).info.run_id
     own.replace(database)
     return run_id

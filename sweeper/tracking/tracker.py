@@ -20,6 +20,10 @@ class RefusedError(StorageError):
     """The tracker was reached and accepts nothing until the user has acted."""
 
 
+class DeletedError(RefusedError):
+    """The user deleted the sweep's experiment; other sweeps are not affected."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
     """The data that trials are trained on.

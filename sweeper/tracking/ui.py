@@ -10,15 +10,18 @@ import sys
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from psutil import net_if_addrs
 
 from sweeper.errors import StorageError, UserError
+from sweeper.system.sqlite import sqlite_uri, unusable
 from sweeper.tracking.view import VIEW_KEY
 
 DATABASE = "mlflow.db"
 ARTIFACTS = "artifacts"
+LOCK_SECONDS = 20.0
+"""Longest wait in seconds for another process that writes to the database, as MLflow waits."""
 NAME_TAG = "sweeper.name"
 """Tag of an experiment with the name of its sweep, whatever the user calls the experiment."""
 
@@ -37,16 +40,20 @@ def store_uri(home: Path) -> str:
     """Returns the absolute tracking URI of the database in `home`.
 
     Raises:
-        UserError: The path has a character that means something else in a URI.
+        UserError: No URI can hold the path (`sweeper.system.sqlite`).
     """
-    if set("%?") & set(str(home.resolve())):
-        raise UserError(f"The path of the home folder must not contain % or ? (for MLflow), but got {home}.")
-    return f"sqlite:///{home.resolve() / DATABASE}"
+    return sqlite_uri(home.resolve() / DATABASE)
 
 
 def artifact_root(home: Path) -> str:
-    """Returns the absolute path of the artifacts of `home`."""
-    return str(home.resolve() / ARTIFACTS)
+    """Returns the location of the artifacts of `home`."""
+    return artifact_location(home.resolve() / ARTIFACTS)
+
+
+def artifact_location(folder: Path) -> str:
+    """Returns an absolute path as MLflow reads it, which decodes `%20`."""
+    path = str(folder)
+    return path if unquote(path) == path else path.replace("%", "%25")
 
 
 def is_loopback(host: str) -> bool:
@@ -139,6 +146,19 @@ def was_deleted(name: str, experiment_id: str, uri: str) -> str:
     )
 
 
+_LOCATIONS = """
+    SELECT experiments.experiment_id, COALESCE(value, name), artifact_location FROM experiments
+    LEFT JOIN experiment_tags AS tags ON tags.experiment_id = experiments.experiment_id AND key = ?
+"""
+_HERE = ":here || '/' || run_uuid || '/artifacts'"
+_TAIL = ":end || run_uuid || '/artifacts'"
+# Matched by each run's tail, since runs written between two moves have other prefixes.
+_MOVED = f"""
+    WHERE experiment_id = :id AND artifact_uri <> {_HERE}
+    AND substr(artifact_uri, -length({_TAIL})) = {_TAIL}
+"""
+
+
 def repair_artifact_locations(home: Path) -> int:
     """Updates the artifact locations of a home that was moved or copied.
 
@@ -156,9 +176,7 @@ def repair_artifact_locations(home: Path) -> int:
     with _database(home) as db:
         if db is None:
             return 0
-        for id_, name, location in db.execute(
-            "SELECT experiment_id, name, artifact_location FROM experiments"
-        ).fetchall():
+        for id_, name, location in db.execute(_LOCATIONS, (NAME_TAG,)).fetchall():
             tail = f"/{ARTIFACTS}/{directory_of(name)}"
             if not (location or "").endswith(tail):
                 continue
@@ -168,14 +186,10 @@ def repair_artifact_locations(home: Path) -> int:
                     "UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?", (here, id_)
                 )
                 repaired += 1
-            # Matched by each run's tail, since runs written between two moves have other prefixes.
-            repaired += db.execute(
-                "UPDATE runs SET artifact_uri = :here || '/' || run_uuid || '/artifacts'"
-                " WHERE experiment_id = :id AND artifact_uri <> :here || '/' || run_uuid || '/artifacts'"
-                " AND substr(artifact_uri, -length(:end || run_uuid || '/artifacts'))"
-                " = :end || run_uuid || '/artifacts'",
-                {"here": here, "end": f"{tail}/", "id": id_},
-            ).rowcount
+            values = {"here": here, "end": f"{tail}/", "id": id_}
+            # An update waits for other writers, and fails in a file that is read-only, even without rows.
+            if db.execute(f"SELECT 1 FROM runs {_MOVED} LIMIT 1", values).fetchone():
+                repaired += db.execute(f"UPDATE runs SET artifact_uri = {_HERE} {_MOVED}", values).rowcount
     return repaired
 
 
@@ -192,8 +206,9 @@ def _database(home: Path) -> Iterator[sqlite3.Connection | None]:
         yield None
         return
     try:
-        with contextlib.closing(sqlite3.connect(path, timeout=20)) as db, db:
+        with contextlib.closing(sqlite3.connect(path, timeout=LOCK_SECONDS)) as db, db:
             made = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone()
             yield db if made else None
     except sqlite3.Error as error:
-        raise StorageError(f"The MLflow database {path} cannot be used: {error}.") from error
+        said = unusable(path, error)
+        raise StorageError(f"{said[0].upper()}{said[1:]}.") from error

@@ -9,8 +9,10 @@ from urllib.parse import unquote, urlsplit
 
 from sweeper.errors import UserError
 from sweeper.system.secrets import struck
-from sweeper.tracking.ui import store_uri
+from sweeper.system.sqlite import database_in
+from sweeper.tracking.ui import DATABASE, store_uri
 
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 _SCHEMES = re.compile(r"(https?|(sqlite|postgresql|mysql|mssql)(\+\w+)?)://|databricks\b")
 
 
@@ -20,9 +22,11 @@ class Place:
 
     Attributes:
         uri: The URI as MLflow accepts it; empty for the database in the home folder.
+        own: The URI of that database.
     """
 
     uri: str = field(default="", repr=False)
+    own: str = field(default="", repr=False, compare=False)
 
     @classmethod
     def of(cls, home: Path, uri: str | None) -> Place:
@@ -33,13 +37,21 @@ class Place:
         """
         own = store_uri(home)
         if not uri or uri == own:
-            return cls()
+            return cls(own=own)
         found = cls(uri)
         if not _SCHEMES.match(uri):
             raise UserError(
                 "A tracking URI starts with sqlite:///, http:// or https://"
                 f" (MLflow no longer writes to plain folders), but got {found.shown!r}."
             )
+        if uri.startswith("sqlite"):
+            database = database_in(uri)
+            if not database:
+                raise UserError(
+                    "A tracking URI of SQLite names a file, such as sqlite:////data/mlflow.db, but got"
+                    f" {found.shown!r}."
+                )
+            return cls(own=own) if Path(database).resolve() == home.resolve() / DATABASE else found
         try:
             assert found.netloc is not None
         except ValueError:
@@ -48,6 +60,11 @@ class Place:
                 " percent-encoded, but the host of this one cannot be read."
             ) from None
         return found
+
+    @property
+    def store(self) -> str:
+        """The URI of the server or database, whichever it is."""
+        return self.uri or self.own
 
     @property
     def shown(self) -> str:
@@ -74,3 +91,8 @@ class Place:
             for form in filter(None, {secret, unquote(secret)}):
                 clean = clean.replace(form, "***")
         return clean
+
+
+def is_folder(uri: str) -> bool:
+    """Returns whether a URI names a folder, as the stores of earlier versions of MLflow were."""
+    return uri.lower().startswith("file:") or not (_SCHEME.match(uri) or _SCHEMES.match(uri))

@@ -28,12 +28,14 @@ class Compared:
         extra: A line for each item that should not be there.
         runs: Number of trials whose runs were compared.
         points: Number of points that these trials have.
+        deleted: Number of trials whose runs the user deleted; these are not compared.
     """
 
     lacking: tuple[str, ...]
     extra: tuple[str, ...]
     runs: int
     points: int
+    deleted: int = 0
 
 
 def compare(
@@ -51,13 +53,16 @@ def compare(
         for run in runs:
             if uid := run.data.tags.get(UID_TAG):
                 by_uid.setdefault(uid, []).append(run)
-        lacking, extra, points = [], [], 0
+        lacking, extra, points, deleted = [], [], 0, 0
         for record, view in trials:
             name = text(view.label)
             content = run_content(record, view, sweep)
-            points += len(content.measured) + len(content.derived)
             found = by_uid.pop(record.uid, [])
             active = [run for run in found if run.info.lifecycle_stage == "active"]
+            if found and not active:
+                deleted += 1
+                continue
+            points += len(content.measured) + len(content.derived)
             if not found:
                 lacking.append(f"{name}: the run")
             extra += [f"{name}: a second run {run.info.run_id}" for run in active[1:]]
@@ -70,7 +75,13 @@ def compare(
                 extra += [f"{name}: {what}" for what in odd]
         left = [run for found in by_uid.values() for run in found if run.info.lifecycle_stage == "active"]
         extra += [f"{text(run.info.run_name or '')}: a run without a trial here" for run in left]
-    return Compared(lacking=tuple(lacking), extra=tuple(extra), runs=len(trials), points=points)
+    return Compared(
+        lacking=tuple(lacking),
+        extra=tuple(extra),
+        runs=len(trials) - deleted,
+        points=points,
+        deleted=deleted,
+    )
 
 
 def _lacking(client: MlflowClient, run: Any, content: RunContent, files: Iterable[str]) -> Iterator[str]:

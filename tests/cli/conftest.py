@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -64,3 +65,18 @@ def finished_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     finally:
         os.chdir(before)
     return folder / "home"
+
+
+@pytest.fixture(scope="session")
+def once_synced(finished_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from sweeper.cli.sync import sync_command
+
+    home = Path(shutil.copytree(finished_home, tmp_path_factory.mktemp("synced") / "home"))
+    assert sync_command(home, None, None, "", verify=False, as_json=True) == 0
+    return home
+
+
+@pytest.fixture
+def synced(once_synced: Path, tmp_path: Path) -> Path:
+    """A copy of a home that MLflow has all of; its artifacts' places are mended when it is looked at."""
+    return Path(shutil.copytree(once_synced, tmp_path / "synced"))

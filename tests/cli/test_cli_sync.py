@@ -13,6 +13,7 @@ import pytest
 from sweeper.errors import StorageError, UserError
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.lock import SweepLock
+from sweeper.tracking.mlflow import MlflowTracker
 
 DEAD = "http://me:hunter2x@127.0.0.1:9"
 
@@ -37,21 +38,6 @@ def sync(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         return code, capsys.readouterr().out
 
     return run
-
-
-@pytest.fixture(scope="module")
-def once_synced(finished_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from sweeper.cli.sync import sync_command
-
-    home = Path(shutil.copytree(finished_home, tmp_path_factory.mktemp("synced") / "home"))
-    assert sync_command(home, None, None, "", verify=False, as_json=True) == 0
-    return home
-
-
-@pytest.fixture
-def synced(once_synced: Path, tmp_path: Path) -> Path:
-    """A copy of a home that MLflow has all of; its artifacts' places are mended when it is looked at."""
-    return Path(shutil.copytree(once_synced, tmp_path / "synced"))
 
 
 def change(home: Path, statement: str) -> None:
@@ -166,11 +152,76 @@ def test_the_interface_of_a_dead_server_is_a_storage_error_and_a_database_has_no
         ui_command(home, "toy", 5000, "postgresql://me:hunter2x@db/x")
 
 
-def test_the_environment_names_the_server_too(home: Path, monkeypatch, request) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "mlruns")
-    done = request.getfixturevalue("sweeper")("sync", "--home", str(home))
-    assert done.returncode == 2
-    assert "MLflow no longer writes to plain folders" in done.stderr
+COMMANDS = (
+    *(["sync"], ["ui"], ["run", "quick", "--set", "no"], ["train", "none.yaml"]),
+    ["tune", "--", "python", "none.py"],
+)
+"""Commands that use MLflow, with mistakes that end them."""
+
+SHELL = {
+    "./mlruns": "MLflow: the database in state. MLFLOW_TRACKING_URI=./mlruns is a folder, to which MLflow no"
+    " longer writes; --tracking-uri names another store.",
+    "http://me:hunter2x@127.0.0.1:9": "MLflow: http://127.0.0.1:9, from MLFLOW_TRACKING_URI;"
+    " `--tracking-uri ''` is the database in state.",
+    "mlflow:5000": "sweeper: A tracking URI starts with sqlite:///, http:// or https:// (MLflow no longer"
+    " writes to plain folders), but got 'mlflow:5000'. It is from MLFLOW_TRACKING_URI: correct or unset that,"
+    " or use --tracking-uri.",
+    "sqlite:///state/mlflow.db": "",
+    "": "",
+}
+"""What is said first of each value of the shell's variable."""
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_the_store_that_the_shell_names_is_said(in_process, monkeypatch, command: list[str]) -> None:
+    for uri, says in SHELL.items():
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        done = in_process(command[0], "--home", "state", *command[1:])
+        first, *others = done.stderr.splitlines()
+        assert done.returncode == 2
+        assert first == says if says else "MLflow" not in done.stderr
+        assert len(others) == (1 if says.startswith("MLflow") else 0)
+        # Whoever says where has no need to be told.
+        done = in_process(command[0], "--home", "state", "--tracking-uri", "", *command[1:])
+        assert "MLflow" not in done.stderr
+
+
+def test_the_shell_s_store_is_the_one_that_is_used(
+    synced: Path, tmp_path: Path, in_process, monkeypatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "./mlruns")
+    assert in_process("sync", "--verify", "--home", str(synced)).returncode == 0
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/other.db")
+    assert in_process("sync", "--verify", "--home", str(synced)).returncode == 1
+    done = in_process("sync", "--verify", "--home", str(synced), "--tracking-uri", "")
+    assert (done.returncode, done.stderr) == (0, "")
+    # A database is shown by MLflow itself.
+    done = in_process("ui", "--home", str(synced))
+    assert f"`mlflow ui --backend-store-uri sqlite:///{tmp_path}/other.db`" in done.stderr
+
+
+def test_a_printed_command_names_the_store_unless_the_shell_does(tmp_path: Path, monkeypatch) -> None:
+    from sweeper.cli.sync import look_command, uri_option
+
+    server, database = "http://mlflow:5000", "sqlite:///a b.db"
+    for uri, shell, option, look in (
+        (None, None, "", "sweeper ui toy"),
+        (server, None, f" --tracking-uri {server}", f"sweeper ui toy --tracking-uri {server}"),
+        (server, server, "", "sweeper ui toy"),
+        ("", server, " --tracking-uri ''", "sweeper ui toy --tracking-uri ''"),
+        (
+            database,
+            None,
+            f" --tracking-uri '{database}'",
+            f"mlflow ui --backend-store-uri '{database}'",
+        ),
+    ):
+        monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        if shell:
+            monkeypatch.setenv("MLFLOW_TRACKING_URI", shell)
+        tracker = MlflowTracker(tmp_path, uri)
+        assert uri_option(tracker, uri) == option
+        assert look_command(tracker, uri, "toy", Path("mlruns")) == look
 
 
 def test_there_must_be_a_sweep(tmp_path: Path, sync) -> None:

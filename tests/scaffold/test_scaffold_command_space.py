@@ -20,7 +20,8 @@ from sweeper.errors import UserError
 from sweeper.scaffold import command_space, known_options
 from sweeper.scaffold.command_space import help_of, propose
 from sweeper.scaffold.command_yaml import rendered
-from sweeper.script.command_line import parted
+from sweeper.scaffold.known_options import recognised
+from sweeper.script.command_line import Option, parted
 from sweeper.spec import SweepSpec, load
 
 CORES = 12
@@ -449,3 +450,23 @@ def test_of_an_option_given_twice_the_last_is_searched(loaded: Loaded):
     assert baseline_of(spec) == shlex.split(command)
     assert spec.baseline["batch_size"] == 64
     assert spec.command[-2:] == ("--batch-size", "{batch_size}")
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ((), ["True", "False"]),
+        (("True", "False"), ["True", "False"]),
+        (("true", "false"), ["true", "false"]),
+        (("0", "1"), ["1", "0"]),
+        (("auto", "yes", "no"), ["yes", "no"]),
+    ],
+)
+def test_a_switch_whose_value_is_unknown_has_the_words_that_the_help_names(choices, words: list[str]):
+    found = recognised(Option(names=("--compile",), choices=choices))
+    assert found is not None
+    assert [render(found[1], {found[0].name: value}) for value in found[0].choices] == words
+
+
+def test_other_choices_make_no_switch():
+    assert recognised(Option(names=("--compile",), choices=("default", "fast"))) is None

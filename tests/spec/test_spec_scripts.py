@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
+import ast
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+from sweeper.core.template import arguments
 from sweeper.errors import UserError
-from sweeper.spec import SweepSpec
+from sweeper.spec import SweepSpec, load
 
 TREE: dict[str, Any] = {
     "name": "mine",
@@ -160,3 +165,75 @@ def test_a_scripts_data_cannot_be_dropped_from_memory():
         spec_of(**changes)
     # A sweep that was made before there was such a rule can still be read.
     assert SweepSpec.from_dict({**TREE, **changes}, is_stored=True).measure.cold_cache
+
+
+SPELLED = """
+name: spelled
+command: [python, train.py, "{amp}", "{other}", "{{amp}}", "{amp: true -> --on; False -> --off}"]
+script: {env: {AMP: "is {amp}"}}
+space: {amp: {type: categorical, choices: [True, False]}}
+fix: {other: 1}
+baseline: {amp: false}
+"""
+
+
+def received(tmp_path: Path, *changes: tuple[str, str], sets: tuple[str, ...] = ()) -> list[list[str]]:
+    """What the script gets in the trials of the space."""
+    text = SPELLED
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "spelled.yaml").write_text(text)
+    spec = load(tmp_path / "spelled.yaml", sets)
+    trials = [spec.config({"amp": choice}).args or {} for choice in getattr(spec.space["amp"], "choices", ())]
+    for args in trials:
+        assert arguments([spec.script.env["AMP"]], args) == [f"is {arguments(spec.command, args)[2]}"]
+    return [arguments(spec.command, args)[2:] for args in trials]
+
+
+def test_a_script_gets_a_truth_value_as_the_file_spells_it(tmp_path: Path):
+    assert received(tmp_path) == [["True", "1", "{amp}", "--on"], ["False", "1", "{amp}", "--off"]]
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ("[true, false]", ["true", "false"]),
+        ("[TRUE, False]", ["TRUE", "False"]),
+        ("[True, False, null, auto, 3.0e-05]", ["True", "False", "null", "auto", "3.0e-05"]),
+        ("['True', 'false']", ["True", "false"]),
+        # A case of a template cannot name the third: all stay as they were.
+        ("[True, False, a; b]", ["true", "false", "a; b"]),
+    ],
+)
+def test_each_choice_is_spelled_alone(tmp_path: Path, choices: str, words: list[str]):
+    changes = [("[True, False]", choices), ("baseline: {amp: false}", "baseline: {amp: 'false'}")]
+    assert [got[0] for got in received(tmp_path, *changes)] == words
+
+
+def test_an_override_and_every_section_are_spelled_too(tmp_path: Path):
+    assert {got[1] for got in received(tmp_path, ("other: 1", "other: True"))} == {"True"}
+    assert {got[1] for got in received(tmp_path, sets=("fix.other=True",))} == {"True"}
+    assert {got[1] for got in received(tmp_path, ("other: 1", "other: True"), sets=("fix.other=true",))} == {
+        "true"
+    }
+    lower = received(tmp_path, sets=("space.amp.choices=[true, false]",))
+    assert [got[0] for got in lower] == ["true", "false"]
+
+
+def test_names_and_values_are_those_of_any_spelling(tmp_path: Path):
+    (tmp_path / "a.yaml").write_text(SPELLED)
+    (tmp_path / "b.yaml").write_text(SPELLED.replace("[True, False]", "[true, false]"))
+    first, second = (load(tmp_path / name) for name in ("a.yaml", "b.yaml"))
+    assert (first.space, first.baseline) == (second.space, second.baseline)
+    assert second.command[2] == "{amp}"
+    # As stored, the command still has its words.
+    assert SweepSpec.from_dict(first.to_dict(), is_stored=True) == first
+
+
+@pytest.mark.parametrize("parse", [ast.literal_eval, "True".__eq__, lambda text: click.BOOL(text)])
+def test_usual_parsers_read_what_a_script_gets(tmp_path: Path, parse: Callable[[str], Any]):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("amp", choices=["True", "False"])
+    words = [parser.parse_args(got[:1]).amp for got in received(tmp_path)]
+    assert [parse(word) for word in words] == [True, False]

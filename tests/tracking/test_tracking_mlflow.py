@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from mlflow import MlflowClient
@@ -602,7 +603,7 @@ def test_parameters_outside_the_space_and_odd_values_are_taken(
     assert "model.absent" not in params
 
 
-@pytest.mark.parametrize("where", ["my runs #1 ü", "a+b&c=d"])
+@pytest.mark.parametrize("where", ["my runs #1 ü", "a+b&c=d", "50%off", "q?u%20é #%3f:x"])
 def test_a_home_may_have_an_odd_name(where: str, tmp_path: Path) -> None:
     home = tmp_path / where
     tracker = MlflowTracker(home)
@@ -611,13 +612,29 @@ def test_a_home_may_have_an_odd_name(where: str, tmp_path: Path) -> None:
 
     (run,) = runs_of(MlflowClient(store_uri(home)), home)
     assert (home / "artifacts" / SWEEP.name / run.info.run_id / "artifacts" / "worker.log").is_file()
+    assert "worker.log" in [
+        file.path for file in MlflowClient(store_uri(home)).list_artifacts(run.info.run_id)
+    ]
     assert sorted(path.name for path in home.iterdir()) == ["artifacts", "mlflow.db"]
+    assert {path for path in tmp_path.iterdir() if path.is_dir()} == {home, *tmp_path.glob("0*")}
 
 
-@pytest.mark.parametrize("where", ["50%20", "what?"])
-def test_a_home_that_no_uri_can_hold_is_refused(where: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"not contain % or \?"):
-        MlflowTracker(tmp_path / where)
+def test_a_home_that_no_uri_can_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def as_before_2_1(uri: str) -> SimpleNamespace:
+        return SimpleNamespace(database=uri.partition(":///")[2].partition("?")[0])
+
+    monkeypatch.setattr("sqlalchemy.make_url", as_before_2_1)
+    assert store_uri(tmp_path / "50%20") == f"sqlite:///{tmp_path}/50%20/mlflow.db"
+    with pytest.raises(
+        UserError, match=r"must not contain \?.*'/.*/what\?/mlflow.db'\. Choose another folder"
+    ):
+        MlflowTracker(tmp_path / "what?")
+
+
+def test_a_database_that_cannot_be_opened_is_named_as_it_is_read(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"the MLflow database /.*/a b/m\.db .*write %25 for %") as raised:
+        MlflowTracker(tmp_path, f"sqlite:///{tmp_path}/a%20b/m.db").open(SWEEP)
+    assert "%20" not in str(raised.value)
 
 
 def test_a_home_that_cannot_be_made_is_a_storage_error_at_once(tmp_path: Path) -> None:

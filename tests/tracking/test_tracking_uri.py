@@ -15,7 +15,7 @@ from sweeper.tracking import RefusedError, RejectedError
 from sweeper.tracking.failures import reported
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.ui import store_uri
-from sweeper.tracking.uri import Place
+from sweeper.tracking.uri import Place, is_folder
 
 SECRET = "hunter2%2Fx"
 
@@ -42,6 +42,24 @@ def test_user_and_password_are_not_shown(uri: str, shown: str, is_server: bool, 
 def test_the_home_s_own_database_is_the_usual_place(tmp_path: Path) -> None:
     assert Place.of(tmp_path, store_uri(tmp_path)).shown == Place.of(tmp_path, None).shown == ""
     assert Place.of(tmp_path, "") == Place()
+
+
+def test_the_home_s_own_database_may_be_spelled_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for uri in ("sqlite:///x%20y/mlflow.db", "sqlite+pysqlite:///x y/mlflow.db"):
+        assert Place.of(Path("x y"), uri) == Place()
+    assert Place.of(Path("x y"), "sqlite:///mlflow.db").uri == "sqlite:///mlflow.db"
+    for uri in ("sqlite://", "sqlite:///"):
+        with pytest.raises(UserError, match=f"names a file, such as .*, but got '{uri}'"):
+            Place.of(tmp_path, uri)
+
+
+@pytest.mark.parametrize("uri", ["./mlruns", "mlruns", "/data/mlruns", "file:///data", "FILE:mlruns", "a b"])
+def test_folders_are_told_from_mistyped_servers(uri: str) -> None:
+    assert is_folder(uri)
+    assert not any(map(is_folder, ("mlflow:5000", "htp://a", "databricks", "sqlite:///x", "http://a/b")))
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,10 @@ from sweeper.sweep.context import SweepContext
 from sweeper.sweep.observer import Observer
 from sweeper.sweep.phases.rounds import Rounds
 from sweeper.sweep.stopping import StopAskedError
-from sweeper.sweep.store.catalog import find_sweep
+from sweeper.sweep.store.catalog import find_sweep, lock_of
 from sweeper.sweep.store.fingerprint import differences, fingerprint
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep
-from sweeper.sweep.store.lock import SweepLock
 from sweeper.sweep.store.result import encode_confirmation
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import write_json
@@ -102,7 +101,7 @@ def reconfirm(
     for changed in changes:
         observer.line(f"Changed since the sweep: {changed}.")
     unlimited = spec.model_copy(update={"search": spec.search.model_copy(update={"minutes": None})})
-    lock = SweepLock(journal.folder)
+    lock = lock_of(journal)
     try:
         # Processes run one after another, so one worker of a cluster is enough.
         with contextlib.ExitStack() as stack:

@@ -33,13 +33,13 @@ def open_sweep(
     """
     known = None if new else continued(home, spec.name, fingerprint)
     if known is not None:
-        return known, _locked(known)
+        return known, lock_of(known)
     for count in itertools.count(1):
         name = spec.name if count == 1 else f"{spec.name}-{count}"
         journal = Journal(sweeps_folder(home) / name)
         if new and journal.folder.exists():
             continue
-        lock = _locked(journal)
+        lock = lock_of(journal)
         if not journal.begun:
             if count > 1:
                 observer.line(f"`{spec.name}` is a different sweep, so this one is called `{name}`.")
@@ -52,7 +52,7 @@ def open_sweep(
             # Before the lock is released: the next supervisor's files must not be removed.
             journal.remove()
             lock.release()
-            return journal, _locked(journal)
+            return journal, lock_of(journal)
         lock.release()
         changed = differences(journal.read()["fingerprint"], fingerprint)
         raise SweepConflictError(
@@ -87,7 +87,13 @@ def _stillborn(journal: Journal) -> bool:
     return first is not None and isinstance(first.outcome, Failure)
 
 
-def _locked(journal: Journal) -> SweepLock:
+def lock_of(journal: Journal) -> SweepLock:
+    """Returns the lock of a sweep; makes its folder if there is none.
+
+    Raises:
+        SweepConflictError: Another process holds it.
+        EnvironmentStopError: The folder cannot be written.
+    """
     try:
         make_folder(journal.folder)
         return SweepLock(journal.folder)
@@ -97,13 +103,16 @@ def _locked(journal: Journal) -> SweepLock:
         raise cannot_write(error, journal.folder) from error
 
 
+_WRITABLE = "Allow writing there, or name a writable folder, such as a copy of the state folder, with --home"
+
+
 def cannot_write(error: OSError, folder: Path) -> EnvironmentStopError:
     """Returns the error for a folder that cannot be written, with its remedy."""
     remedy = {
         errno.ENOSPC: "Free some space",
         errno.EDQUOT: "Free some of your quota",
-        errno.EROFS: "Name a writable folder with --home",
-        errno.EACCES: "Name a writable folder with --home",
+        errno.EROFS: _WRITABLE,
+        errno.EACCES: _WRITABLE,
         errno.EEXIST: "Move away the file that is in its place",
         errno.ENOTDIR: "Move away the file that is in its place",
     }.get(error.errno or 0, "Fix that")
