@@ -13,11 +13,13 @@ from sweeper.spec import SweepSpec
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.kept_processes import WINDOWS, keeps_processes
 from sweeper.sweep.phases.losses import num_seeds
-from sweeper.sweep.phases.rounds import warmup_seconds
+from sweeper.sweep.phases.rounds import SLICE_SECONDS, warmup_seconds
 from sweeper.sweep.trial_runner import TrialRunner
 
-CONFIRM_SHARE, MAX_CONFIRM_SHARE, MAX_LADDER_SHARE, MAX_HALVES_SHARE = 0.2, 0.5, 0.6, 0.45
+CONFIRM_SHARE, MAX_CONFIRM_SHARE, MAX_LADDER_SHARE = 0.2, 0.5, 0.6
 """Shares of the sweep's time that the search leaves at least, and at most."""
+STOP_SECONDS = 1.0
+"""Seconds that a script takes to stop after its turns."""
 END_SECONDS = 0.5
 """Seconds from the last window of a process to the start of the next process."""
 
@@ -34,9 +36,6 @@ def seconds_after_search(context: SweepContext, trials: TrialRunner, spec: Sweep
     if Halves.suits(spec) and not _has_candidate(trials):
         return 0.0
     most = MAX_LADDER_SHARE if spec.confirm.ladder else MAX_CONFIRM_SHARE
-    if Halves.suits(spec):
-        # With too few trials, no change's effect is known, so the search gets more of the time.
-        most = MAX_HALVES_SHARE
     return max(CONFIRM_SHARE * total, min(most * total, _shortest_seconds(context, trials, spec)))
 
 
@@ -56,8 +55,8 @@ def _shortest_seconds(context: SweepContext, trials: TrialRunner, spec: SweepSpe
         return 0.0
     number, seconds = 1, 0.0
     if Halves.suits(spec):
-        # The promising changes run together first, then twice the fewest rounds of that and the baseline.
-        number, seconds = 3, usual_seconds
+        # The promising changes may have to run together first.
+        seconds = usual_seconds
     elif spec.confirm.ladder:
         # The best also runs without each of its changes; trials that the search lacks run first.
         usual = table.records[BASELINE].config.flatten()
@@ -81,9 +80,11 @@ def round_seconds(context: SweepContext, trials: TrialRunner, candidates: Sequen
     table = trials.table
     runs = [*candidates, table.records[BASELINE]]
     one_round = sum(run_seconds(table, each, spec) for each in runs)
-    if not spec.command and keeps_processes(context, table, runs, spec.measure.window_seconds):
+    if keeps_processes(context, table, runs, spec.measure.window_seconds):
         # Each process measures several windows.
-        one_round += len(runs) * (WINDOWS - 1) * spec.measure.window_seconds
+        slice_seconds = min(SLICE_SECONDS, spec.measure.window_seconds)
+        window = slice_seconds if spec.command else spec.measure.window_seconds
+        one_round += len(runs) * (WINDOWS - 1) * window + (len(runs) * STOP_SECONDS if spec.command else 0.0)
     return one_round
 
 
