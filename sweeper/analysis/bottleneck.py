@@ -7,6 +7,7 @@ whose signal is missing is skipped; if no rule is left, the verdict is `inconclu
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -19,6 +20,12 @@ from sweeper.core.record import TrialRecord
 
 MIN_COST = 0.2
 """Smallest share of a step that counts as a cause; loadtune uses the same bound for waiting."""
+
+NEAR = 0.8
+"""Ratio from which two costs are about the same: repeats of a script differ by as much."""
+
+SAME_STEP = 1.3
+"""Largest ratio between a step that is timed and one that is taken apart."""
 
 BUSY = 0.5
 """Smallest share of arithmetic in a step with which the device counts as the limit."""
@@ -266,6 +273,68 @@ def verdict_of(found: Measurement, config: TrialConfig) -> Verdict:
     """Returns why a trial of `config` that measured `found` is not faster."""
     if found.reported_by and not found.breakdown.step_s:
         return _from_outside(found)
+    verdict = _judged(found, config)
+    # A script's steps are taken apart in another run than the one that is timed.
+    return _unless_unclear(verdict, found, config) if found.reported_by else verdict
+
+
+def _unless_unclear(verdict: Verdict, found: Measurement, config: TrialConfig) -> Verdict:
+    """Returns a script's verdict, or that it is unclear if another run might have another one.
+
+    It might if the steps that were timed lead to another verdict, or if two causes cost about the same.
+    """
+    timed = as_timed(found)
+    other = verdict if timed is None else _judged(timed, config)
+    if timed is not None and other.kind is not verdict.kind:
+        steps = figure(found.step_ms), figure(1e3 * found.breakdown.step_s)
+        why = (
+            f"a step took {steps[0]} ms when it was timed, but {steps[1]} ms when it was taken apart: it is"
+            f" {other.kind} by the former ({brief(other.why)}),"
+            f" {verdict.kind} by the latter ({brief(verdict.why)})"
+        )
+    else:
+        rival = _rival(verdict, found)
+        if rival is None:
+            return verdict
+        why = f"about equally {verdict.kind} ({brief(verdict.why)}) and {rival[0]} ({brief(rival[1])})"
+    return dataclasses.replace(verdict, kind=Bottleneck.UNCLEAR, share=None, why=why)
+
+
+def brief(why: str) -> str:
+    """Returns the first of the numbers behind a verdict."""
+    return why.partition(";")[0]
+
+
+def as_timed(found: Measurement) -> Measurement | None:
+    """Returns a measurement with the parts of a step as it was timed; None if they differ little.
+
+    The arithmetic of a step takes about the same time in every run, so waiting takes the difference.
+    """
+    parts, step_s = found.breakdown, found.step_ms / 1e3
+    if not step_s or 1 / SAME_STEP <= parts.step_s / step_s <= SAME_STEP:
+        return None
+    data_s = max(0.0, parts.data_s + step_s - parts.step_s)
+    return dataclasses.replace(found, breakdown=dataclasses.replace(parts, data_s=data_s))
+
+
+def _rival(verdict: Verdict, found: Measurement) -> tuple[Bottleneck, str] | None:
+    """Returns another cause or limit that might be the verdict of another run; None without one."""
+    signals = signals_of(found)
+    costs = [(rule.cost(signals) or 0.0, rule) for rule in WASTES]
+    top, first = max(costs, key=lambda pair: pair[0])
+    second, rule = max(
+        ((cost, rule) for cost, rule in costs if rule.kind is not first.kind), key=lambda pair: pair[0]
+    )
+    if top >= MIN_COST and second >= NEAR * top and second >= NEAR * MIN_COST:
+        return rule.kind, rule.why(signals)
+    if not NEAR * MIN_COST <= top < MIN_COST / NEAR:
+        return None
+    if verdict.kind is not first.kind:
+        return first.kind, first.why(signals)
+    return next(((limit.kind, limit.why(signals)) for limit in LIMITS if limit.cost(signals)), None)
+
+
+def _judged(found: Measurement, config: TrialConfig) -> Verdict:
     signals = signals_of(found)
     costs = [(rule.cost(signals), rule) for rule in WASTES]
     cost, rule = max(((c, r) for c, r in costs if c is not None), key=lambda pair: pair[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sweeper.analysis.bottleneck import verdict_of
+from sweeper.analysis.bottleneck import as_timed, verdict_of
 from sweeper.analysis.formatting import figure
 from sweeper.analysis.remedies import percent
 from sweeper.analysis.straggler import straggler
@@ -47,6 +47,8 @@ def card(measured: Measurement, config: TrialConfig) -> Iterator[str]:
     yield f"{verdict.kind}: {verdict.why}"
     if measured.breakdown.step_s:
         yield from tree(measured.breakdown, verdict.phase, measured.diagnosis)
+        if as_timed(measured) is not None:
+            yield f"  in another run than the one that was timed, at {figure(measured.step_ms)} ms per step"
     if (diagnosis := measured.diagnosis) and (diagnosis.evaluation_share or 0.0) >= _MIN_EVALUATION:
         yield f"evaluation takes {percent(diagnosis.evaluation_share or 0.0)} of the time"
     for each in diagnosis.outside if diagnosis else ():

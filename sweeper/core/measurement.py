@@ -299,6 +299,7 @@ class Bottleneck(StrEnum):
     BANDWIDTH = "memory-bandwidth-bound"
     COMPUTE = "compute-bound"
     HOST = "host-bound"
+    UNCLEAR = "unclear"
     INCONCLUSIVE = "inconclusive"
 
 

@@ -120,7 +120,7 @@ def test_large_operations_are_slower_on_half_a_batch_without_being_overhead():
 
 
 def test_evaluation_costs_what_it_adds_to_a_step():
-    found = judged(fixed=0.7, evaluation_share=0.45, more={"reported_by": "torch"})
+    found = judged(fixed=0.6, evaluation_share=0.45, more={"reported_by": "torch"})
     # 45 to 55.
     assert (found.kind, found.share) == (Bottleneck.HOST, pytest.approx(0.818, abs=1e-3))
     assert found.why == "evaluation takes 45% of the time"
@@ -377,6 +377,50 @@ def test_a_failure_has_no_verdict():
     assert verdict_on(record_of(measurement(data=0.5), loader__kind="rows")).kind is Bottleneck.INPUT
 
 
+# -- a script, whose steps are taken apart in another run -----------------------------------------------
+
+TOLD = {"reported_by": "torch"}
+
+
+def timed_slower(**shares) -> Measurement:
+    """A step that took four times as long when it was timed."""
+    return dataclasses.replace(measurement(**shares), step_ms=4e3 * STEP_SECONDS)
+
+
+def test_a_step_that_differs_between_two_runs_is_unclear_where_the_cause_does():
+    found = timed_slower(data=0.05, more=TOLD)
+    verdict = verdict_of(found, TrialConfig())
+    assert verdict.kind is Bottleneck.UNCLEAR
+    assert "input-bound by the former (waiting for data takes 76% of the step)" in verdict.why
+    assert "compute-bound by the latter" in verdict.why
+    # The same cause in both runs is the verdict.
+    found = timed_slower(data=0.6, more=TOLD)
+    assert verdict_of(found, TrialConfig()).kind is Bottleneck.INPUT
+    # A pipeline is taken apart in the run that is timed.
+    found = timed_slower(data=0.05)
+    assert verdict_of(found, TrialConfig()).kind is Bottleneck.COMPUTE
+
+
+@pytest.mark.parametrize(
+    ("shares", "kinds"),
+    [
+        ({"data": 0.45, "fixed": 0.8}, ("input-bound", "launch-bound")),
+        ({"data": 0.21}, ("input-bound", "compute-bound")),
+        ({"data": 0.19}, ("compute-bound", "input-bound")),
+    ],
+)
+def test_of_two_causes_that_cost_about_the_same_both_are_named(shares: dict, kinds: tuple[str, str]):
+    verdict = judged(**shares, more=TOLD)
+    assert verdict.kind is Bottleneck.UNCLEAR
+    assert re.match(rf"about equally {kinds[0]} \(.*\) and {kinds[1]} \(", verdict.why)
+    assert judged(**shares).kind is not Bottleneck.UNCLEAR
+
+
+def test_a_clear_cause_of_a_script_is_named_alone():
+    assert judged(data=0.5, fixed=0.4, more=TOLD).kind is Bottleneck.INPUT
+    assert judged(data=0.1, more=TOLD).kind is Bottleneck.COMPUTE
+
+
 # -- of any measurement ---------------------------------------------------------------------------------
 
 
@@ -452,7 +496,8 @@ def test_of_anything_there_is_a_verdict_that_can_be_printed(anything: list[Measu
     for number, found in enumerate(anything):
         verdict = verdict_of(found, configs[number % 3])
         kinds.add(verdict.kind)
-        assert (verdict.share is None) == (verdict.kind is Bottleneck.INCONCLUSIVE)
+        no_share = (Bottleneck.INCONCLUSIVE, Bottleneck.UNCLEAR)
+        assert (verdict.share is None) == (verdict.kind in no_share)
         assert verdict.share is None or verdict.share >= MIN_COST
         assert verdict.why
         assert bool(verdict.next) == (verdict.kind is not Bottleneck.INCONCLUSIVE)

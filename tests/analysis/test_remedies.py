@@ -230,7 +230,7 @@ SHARES: dict[str, tuple[Any, ...]] = {
     "loader_samples_s": (None, 0.5 * THROUGHPUT, 7 * THROUGHPUT),
 }
 TELEMETRY = {"cpu_util_pct": (20.0, 84.0, 86.0, 100.0), "gpu_sm_active_pct": (5.0, 80.0)}
-KINDS = [kind for kind in Bottleneck if kind is not Bottleneck.INCONCLUSIVE]
+KINDS = [kind for kind in Bottleneck if kind not in (Bottleneck.UNCLEAR, Bottleneck.INCONCLUSIVE)]
 
 Case = tuple[Bottleneck, Measurement, TrialConfig, Remedy]
 

@@ -30,7 +30,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def told(printed: str) -> bool:
-    line = next(line for line in printed.splitlines() if line.startswith("Trials do not see "))
+    line = next(line for line in printed.splitlines() if line.startswith("The run does not see "))
     return "AWS_SECRET_ACCESS_KEY" in line and "MYLAB_TOKEN" not in line
 
 
