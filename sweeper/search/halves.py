@@ -32,7 +32,7 @@ MIN_GAIN = math.log(1.02)
 ENOUGH = 0.75
 """Smallest share of a stage's trials that is enough to tell the changes apart."""
 
-OPENING, STAGES = -1, 3
+FIRST_TRIALS, STAGES = -1, 3
 COMPILER = "compile"
 FIRST_ROWS: Mapping[int, str] = {
     4: "--+",
@@ -123,14 +123,14 @@ class Known:
 def known(names: Sequence[str], speeds: Speeds) -> Known:
     """Returns the findings of the trials so far about the changes `names`, and the next trials."""
     found = Known(free=list(names))
-    for stage in (OPENING, *range(STAGES)):
+    for stage in (FIRST_TRIALS, *range(STAGES)):
         rows = [frozenset((*found.fixed, *row)) for row in _rows(found.free, stage)]
         missing = [row for row in rows if row not in speeds]
         found.learn(effects(found.free, found.fixed, speeds), is_whole=not missing)
         found.groups = together(found.free, speeds)
         if missing:
             # Where several trials run at once, the next stage's do not wait for the opening's.
-            more = [Made(row) for row in _rows(found.free, 0)] if stage == OPENING else []
+            more = [Made(row) for row in _rows(found.free, 0)] if stage == FIRST_TRIALS else []
             found.missing = list(dict.fromkeys([*missing, *(row for row in more if row not in speeds)]))
             return found
         clear = effects(found.free, found.fixed, speeds, CLEAR_LEVEL)
@@ -160,7 +160,7 @@ def _is_idle(clear: Mapping[str, Effect], name: str) -> bool:
 
 def _rows(names: Sequence[str], stage: int) -> Iterator[Made]:
     """Yields the changes that each trial of a stage makes: first all of them, or none if it is mirrored."""
-    if stage == OPENING:
+    if stage == FIRST_TRIALS:
         exact = [name for name in names if is_exact(name)]
         steps = (exact, [name for name in names if name != COMPILER], names)
         yield from dict.fromkeys(Made(step) for step in steps if step)
