@@ -1,0 +1,83 @@
+"""What a tune without a winner says: what its measurements still allow, and what they leave open."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+from measurements import THROUGHPUT, measurement, record_of
+
+from sweeper.cli.tune import duration_line
+from sweeper.cli.tune_view import nothing_lines
+from sweeper.core.config import Scalar
+from sweeper.interventions.intervention import CLOSE, EXACT
+from sweeper.spec import load
+from sweeper.tuning.changes import TOO_LITTLE_TIME, Change
+from sweeper.tuning.space import space
+
+CHANGES = [
+    Change(name="loader", value="gathered", kind=EXACT),
+    Change(name="optimizer", value="fused", kind=CLOSE),
+]
+SPEC = load(space([sys.executable, "train.py"], CHANGES, "tune-train", 5.0, env={}))
+
+
+def lines(*trials: tuple[float, dict[str, Scalar]], kind: str = "baseline", **parts: Any) -> list[str]:
+    """Returns the lines of a tune with trials of some speed, as a ratio to the baseline."""
+    own = SPEC.baseline_config()
+    records = []
+    for number, (ratio, made) in enumerate([(1.0, {}), *trials]):
+        found = dataclasses.replace(measurement(), throughput=ratio * THROUGHPUT)
+        records.append(dataclasses.replace(record_of(found, number), config=own.replace(made)))
+    sweep: Any = SimpleNamespace(
+        spec=SPEC,
+        state="finished",
+        summary=SimpleNamespace(records=records),
+        decision=SimpleNamespace(kind=kind),
+        confirmation=SimpleNamespace(ratios=[SimpleNamespace(**each) for each in parts.get("ratios", [])]),
+    )
+    return list(nothing_lines(sweep, parts.get("changes", CHANGES), 5.0))
+
+
+def test_one_trial_at_half_the_speed_brings_nothing_and_leaves_the_rest_open():
+    assert lines((0.5, {"loader": "gathered"})) == [
+        "Nothing that was tried is faster.",
+        "Not tried for lack of time: optimizer (--minutes 10 would do).",
+    ]
+
+
+def test_one_trial_at_the_same_speed_still_allows_what_its_noise_hides():
+    (line,) = lines((1.0, {"loader": "gathered", "optimizer": "fused"}))
+    percent = int(line.removeprefix("Nothing that was tried brings more than ").removesuffix("%."))
+    assert 15 < percent < 45
+
+
+def test_rounds_say_more_than_the_search():
+    ratio = {"high": 1.031, "rounds": (1.0,) * 4}
+    assert lines((1.0, {"loader": "gathered", "optimizer": "fused"}), ratios=[ratio]) == [
+        "Nothing that was tried brings more than 4%."
+    ]
+
+
+def test_a_change_that_was_left_out_comes_with_the_minutes_that_would_do():
+    left = Change(
+        name="compile",
+        value="model",
+        kind=CLOSE,
+        refused=f"{TOO_LITTLE_TIME} to compile; --minutes 10 would do",
+    )
+    *_, line = lines((0.5, {"loader": "gathered", "optimizer": "fused"}), changes=[*CHANGES, left])
+    assert line == "Not tried for lack of time: compile model (--minutes 10 would do)."
+
+
+def test_what_may_be_faster_is_not_denied():
+    assert lines((1.3, {"loader": "gathered", "optimizer": "fused"}), kind="undecided") == [
+        "To have it confirmed, run the same command with --minutes 10."
+    ]
+
+
+def test_the_first_line_tells_how_long_it_takes():
+    assert duration_line(5.0).startswith("This takes about 5 minutes; longer if")
+    assert duration_line(1.0).endswith("usually take 1 to 2 minutes; the search then takes 1.")
