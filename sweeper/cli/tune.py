@@ -172,9 +172,9 @@ def tune_command(asked: Asked, *, dry: bool) -> int:
     out.file = sys.stdout
     if line := script_held_back_line(os.environ):
         prose(out, line)
-    prose(out, duration_line(asked.minutes))
     known = None if asked.new else state.read(asked.home, asked.name, asked.key())
     if known is None:
+        prose(out, duration_line(asked.minutes))
         watched = _watched(asked, out)
         if watched is None:
             return FAILED

@@ -18,6 +18,7 @@ from sweeper.core.job import LOG, write_job
 from sweeper.core.measurement import Failure
 from sweeper.core.script import Script
 from sweeper.execution.local import LocalLauncher
+from sweeper.system.environment import PASS_ENV
 
 YAML = """\
 name: tiny
@@ -171,8 +172,9 @@ def test_a_script_gets_as_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "dump.py").write_text(DUMPING)
     script = Script(command=(sys.executable, str(tmp_path / "dump.py"), "{batch_size}"))
     folder = tmp_path / "home" / "job"
-    write_job(folder, job_of(script, {"batch_size": 1}))
-    launcher = LocalLauncher(tmp_path / "home", pass_env=["MYLAB_SEEN", "MYLAB_TOKEN"])
+    names = ["MYLAB_SEEN", "MYLAB_TOKEN"]
+    write_job(folder, job_of(script, {"batch_size": 1}, env={PASS_ENV: "\n".join(names)}))
+    launcher = LocalLauncher(tmp_path / "home", pass_env=names)
     try:
         outcome: Any = launcher.submit(folder).result(timeout=120)
         server = Path(f"/proc/{launcher.pid}/environ").read_bytes()
