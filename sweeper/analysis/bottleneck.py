@@ -327,11 +327,21 @@ def _rival(verdict: Verdict, found: Measurement) -> tuple[Bottleneck, str] | Non
     )
     if top >= MIN_COST and second >= NEAR * top and second >= NEAR * MIN_COST:
         return rule.kind, rule.why(signals)
+    if not signals.on_gpu and NEAR * OVERHEAD <= (signals.fixed or 0.0) < OVERHEAD / NEAR:
+        # Whether a CPU's arithmetic counts as overhead may change from run to run.
+        if verdict.kind is Bottleneck.COMPUTE:
+            return Bottleneck.LAUNCH, _launch_why(signals)
+        if verdict.kind is Bottleneck.LAUNCH and (limit := _limit(signals)) is not None:
+            return limit
     if not NEAR * MIN_COST <= top < MIN_COST / NEAR:
         return None
     if verdict.kind is not first.kind:
         return first.kind, first.why(signals)
-    return next(((limit.kind, limit.why(signals)) for limit in LIMITS if limit.cost(signals)), None)
+    return _limit(signals)
+
+
+def _limit(signals: Signals) -> tuple[Bottleneck, str] | None:
+    return next(((rule.kind, rule.why(signals)) for rule in LIMITS if rule.cost(signals)), None)
 
 
 def _judged(found: Measurement, config: TrialConfig) -> Verdict:
