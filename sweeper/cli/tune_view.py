@@ -41,9 +41,9 @@ def nothing_lines(sweep: LoadedSweep, changes: Sequence[Change], minutes: float)
         percent = math.ceil(100 * (largest_gain(sweep, halves) - 1))
         brings = f"brings more than {percent}%" if percent > 0 else "is faster"
         yield f"Nothing that was tried {brings}."
-    for each in changes:
-        if TOO_LITTLE_TIME in each.refused:
-            untried[str(each)] = each.refused.rpartition("; ")[2]
+    for change in changes:
+        if TOO_LITTLE_TIME in change.refused:
+            untried[str(change)] = change.refused.rpartition("; ")[2]
     if untried:
         yield f"Not tried for lack of time: {', '.join(f'{what} ({how})' for what, how in untried.items())}."
 

@@ -197,16 +197,21 @@ def effects(
     }
 
 
-def largest_gain(names: Collection[str], speeds: Speeds, level: float = LEVEL) -> float:
+def largest_gain(
+    names: Collection[str], speeds: Speeds, without: Collection[Made] = (), level: float = LEVEL
+) -> float:
     """Returns the log of the gain that no measured set of changes exceeds, by one-sided intervals.
 
     It is infinite if nothing was measured.
+
+    Args:
+        without: Sets that do not count.
     """
     fit = _fitted(names, (), speeds)
     if fit is None:
         return math.inf
     times, upper = fit.times(level), -math.inf
-    for made in (made for made, log in speeds.items() if made and log is not None):
+    for made in (made for made, log in speeds.items() if made and made not in without and log is not None):
         row = np.array([float(name in made) for name in fit.names])
         upper = max(upper, float(row @ fit.means + times * math.sqrt(row @ fit.covariance @ row)))
     return upper
@@ -305,12 +310,12 @@ class Halves:
     def tell(self, result: SearchResult) -> None:
         """Records the result of a trial."""
         self._seen.add(self._spec.config(result.params).key())
-        made = {name for name in self._names if result.params[name] != self._own[name]}
+        made = self._made(result.params)
         if any(result.params[name] != self._others[name][0] for name in made):
             return
         speed = result.values[0] if result.values else 0.0
         is_good = speed > 0 and not any(each > 0 for each in result.constraints.values())
-        self._speeds[Made(made)] = math.log(speed) if is_good else None
+        self._speeds[made] = math.log(speed) if is_good else None
 
     def ask(self, taken: Container[str]) -> Asked | None:
         """Returns the next trial and why; None if none is left, or the next one depends on running trials.
@@ -344,9 +349,12 @@ class Halves:
         """Returns the findings of the trials so far."""
         return known(self._names, self._speeds)
 
-    def largest_gain(self) -> float:
-        """Returns the log of the gain that no measured set of changes exceeds (`largest_gain`)."""
-        return largest_gain(self._names, self._speeds)
+    def largest_gain(self, without: Collection[Mapping[str, Scalar]]) -> float:
+        """Returns the log of the gain that no measured set exceeds (`largest_gain`), without some."""
+        return largest_gain(self._names, self._speeds, [self._made(params) for params in without])
+
+    def _made(self, params: Mapping[str, Scalar]) -> Made:
+        return Made(name for name in self._names if params[name] != self._own[name])
 
     def together(self) -> list[tuple[str, ...]]:
         """Returns the changes, grouped into those that no measured trial tells apart."""

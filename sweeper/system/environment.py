@@ -178,7 +178,7 @@ def held_back_line(
 
     Args:
         who: Who does not see it, with a verb.
-        how: How to pass it on, with `{them}` in place of the variables.
+        how: The remedy, with `{them}` for the variables.
     """
     names = held_back(environ, pass_env)
     shown = ", ".join(names[:MAX_SHOWN]) + (

@@ -56,12 +56,14 @@ def unusable(path: Path | str, error: sqlite3.Error) -> str:
 
 def _lockers(path: Path | str) -> str:
     """Returns the processes that lock a file, as far as the kernel of this machine names them."""
-    found = []
+    processes = []
     # The process may end meanwhile, or belong to another container.
     with contextlib.suppress(OSError, ValueError, psutil.Error):
         status = os.stat(path)
         file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
         lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
         pids = {int(fields[4]) for fields in map(str.split, lines) if fields[5:6] == [file]}
-        found = [f"{pid} ({psutil.Process(pid).name()})" for pid in sorted(pids - {os.getpid()}) if pid > 0]
-    return f"process {', '.join(found)}" if found else "another process"
+        processes = [
+            f"{pid} ({psutil.Process(pid).name()})" for pid in sorted(pids - {os.getpid()}) if pid > 0
+        ]
+    return f"process {', '.join(processes)}" if processes else "another process"

@@ -120,10 +120,10 @@ def worth_their_time(
     one = found.startup_seconds + min(found.warmup_seconds, MEASURE["warmup_cap_seconds"]) + WINDOWS_SECONDS
     # The baseline is a trial, too.
     trials = SEARCH_SHARE * 60 * minutes / one - 1
-    tried = [each for each in changes if not each.refused]
-    exact = {each.name for each in tried if is_exact(each.name)}
+    candidates = [change for change in changes if not change.refused]
+    exact = {change.name for change in candidates if is_exact(change.name)}
     limits = ceilings(found)
-    others = {each.name: _ceiling(each, limits) for each in tried if each.name not in exact}
+    others = {change.name: _ceiling(change, limits) for change in candidates if change.name not in exact}
     ranked = sorted(others, key=lambda name: -others[name])
     most = max(most_changes(trials) - len(exact), 1 if trials >= 2 or not exact else 0)
     kept = exact.union(ranked[: int(most)] if most < len(ranked) else ranked)

@@ -64,9 +64,12 @@ def largest_gain(sweep: LoadedSweep, halves: Halves) -> float:
 
     Rounds say more than the search, where there were enough of them for an interval.
     """
-    searched = halves.largest_gain()
-    confirmed = [each for each in sweep.confirmation.ratios if len(each.rounds) >= MIN_ROUNDS]
-    return max((each.high for each in confirmed), default=math.exp(searched))
+    highs = {
+        ratio.number: ratio.high for ratio in sweep.confirmation.ratios if len(ratio.rounds) >= MIN_ROUNDS
+    }
+    records = [record for record in sweep.summary.records if record.number in highs]
+    confirmed = [params for record in records if (params := sweep.spec.params_of(record.config)) is not None]
+    return max([math.exp(halves.largest_gain(confirmed)), *highs.values()])
 
 
 def ladder(
