@@ -24,6 +24,9 @@ MIN_COST = 0.2
 NEAR = 0.8
 """Ratio from which two costs are about the same: repeats of a script differ by as much."""
 
+SAME_PART = 1.1
+"""Largest ratio between repeats of one part of a step: memory lies elsewhere in each run."""
+
 SAME_STEP = 1.3
 """Largest ratio between a step that is timed and one that is taken apart."""
 
@@ -327,8 +330,9 @@ def _rival(verdict: Verdict, found: Measurement) -> tuple[Bottleneck, str] | Non
     )
     if top >= MIN_COST and second >= NEAR * top and second >= NEAR * MIN_COST:
         return rule.kind, rule.why(signals)
-    if not signals.on_gpu and NEAR * OVERHEAD <= (signals.fixed or 0.0) < OVERHEAD / NEAR:
-        # Whether a CPU's arithmetic counts as overhead may change from run to run.
+    # Two halves over the whole batch: both are parts that another run would time differently.
+    ratio = 1 + (signals.fixed or 0.0)
+    if not signals.on_gpu and ratio / SAME_PART < 1 + OVERHEAD <= ratio * SAME_PART:
         if verdict.kind is Bottleneck.COMPUTE:
             return Bottleneck.LAUNCH, _launch_why(signals)
         if verdict.kind is Bottleneck.LAUNCH and (limit := _limit(signals)) is not None:

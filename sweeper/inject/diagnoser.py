@@ -6,7 +6,7 @@ On a GPU, two more parts follow the lines: the lines that wait for the GPU, and 
 
 A batch of one sample has no half, so it takes turns with a batch of two.
 
-Each part lasts about a second and is reported at its end, so a script that fails on half a batch has
+Each part lasts one second to a few and is reported at its end: a script that fails on half a batch has
 reported everything else by then.
 """
 
@@ -38,6 +38,9 @@ OF_A_LOADER = (ONE_BATCH, LOADER, HALVES)
 MIN_STEPS, MIN_SECONDS, MAX_SECONDS = 8, 1.0, 4.0
 """Minimum steps and seconds of a part, and its maximum seconds. A part for the GPU alone has no minimum
 seconds."""
+MIN_IN_TURNS, MAX_SECONDS_IN_TURNS = 20, 10.0
+"""The same for the batch and its half: the median of a few steps each would differ from run to run by more
+than what it has to tell."""
 MIN_PROFILED = 3
 """Minimum steps with a profiler; the first one is not counted."""
 DRAIN_SECONDS = 0.3
@@ -187,9 +190,11 @@ class Diagnoser(Observer):
             self._of_steps[self._is_other].append(self._laps)
             self._laps = self._new_laps()
         steps, seconds = self._steps - self._steps_before, time.perf_counter() - self._began_s
+        in_turns = self._part == HALVES
         is_long = seconds >= MIN_SECONDS or self._part in OF_A_GPU
-        is_too_long = seconds >= MAX_SECONDS and (self._part != KERNELS or steps >= MIN_PROFILED)
-        if (steps >= MIN_STEPS and is_long) or is_too_long:
+        max_seconds = MAX_SECONDS_IN_TURNS if in_turns else MAX_SECONDS
+        is_too_long = seconds >= max_seconds and (self._part != KERNELS or steps >= MIN_PROFILED)
+        if (steps >= (MIN_IN_TURNS if in_turns else MIN_STEPS) and is_long) or is_too_long:
             self._end_part()
 
     def _new_laps(self) -> Laps:
@@ -271,7 +276,8 @@ class Diagnoser(Observer):
         return 0.0
 
     def _tell_halves(self) -> None:
-        steps, others = ([laps.arithmetic_s for laps in each] for each in self._of_steps.values())
+        # The first step of a size makes its kernels and gets its memory.
+        steps, others = ([step.arithmetic_s for step in laps[1:]] for laps in self._of_steps.values())
         if steps and others:
             # A script that reads ahead has fetched the next batch before a step ends, which swaps the two.
             shorter, longer = sorted((statistics.median(steps), statistics.median(others)))

@@ -40,7 +40,7 @@ SAME_SPEED = 1.1
 """Stages of training whose speeds differ by less may be measured together."""
 REFILL_SECONDS = 0.1
 """Seconds between a script's resumption and its next window."""
-DIAGNOSIS_SECONDS, DIAGNOSIS_SECONDS_ON_GPU = 20.0, 50.0
+DIAGNOSIS_SECONDS, DIAGNOSIS_SECONDS_ON_GPU = 30.0, 60.0
 """Seconds for a diagnosis after the start-up, ample for all parts. A GPU has two more and a profiler."""
 
 

@@ -407,8 +407,8 @@ def test_a_step_that_differs_between_two_runs_is_unclear_where_the_cause_does():
         ({"data": 0.45, "fixed": 0.8}, ("input-bound", "launch-bound")),
         ({"data": 0.21}, ("input-bound", "compute-bound")),
         ({"data": 0.19}, ("compute-bound", "input-bound")),
-        ({"fixed": OVERHEAD + 0.01}, ("launch-bound", "compute-bound")),
-        ({"fixed": OVERHEAD - 0.01}, ("compute-bound", "launch-bound")),
+        ({"fixed": OVERHEAD + 0.12}, ("launch-bound", "compute-bound")),
+        ({"fixed": OVERHEAD - 0.11}, ("compute-bound", "launch-bound")),
     ],
 )
 def test_of_two_causes_that_cost_about_the_same_both_are_named(shares: dict, kinds: tuple[str, str]):
@@ -421,6 +421,8 @@ def test_of_two_causes_that_cost_about_the_same_both_are_named(shares: dict, kin
 def test_a_clear_cause_of_a_script_is_named_alone():
     assert judged(data=0.5, fixed=0.4, more=TOLD).kind is Bottleneck.INPUT
     assert judged(data=0.1, more=TOLD).kind is Bottleneck.COMPUTE
+    assert judged(fixed=OVERHEAD + 0.15, more=TOLD).kind is Bottleneck.LAUNCH
+    assert judged(fixed=OVERHEAD - 0.13, more=TOLD).kind is Bottleneck.COMPUTE
 
 
 # -- of any measurement ---------------------------------------------------------------------------------
