@@ -22,7 +22,7 @@ SUPERVISOR_POINTS = (
     "finished",
     "put-aside",
 )
-KEEPER_POINTS = ("ended", "committed")
+KEEPER_POINTS = ("given", "ended", "committed")
 
 
 def failpoint(point: str) -> None:

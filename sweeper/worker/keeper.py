@@ -79,6 +79,7 @@ def keep(folder: Path, isolation: str = "exec", trial: TrialProcess | None = Non
         trial: The process that becomes the trial; a new one by default.
     """
     signal.signal(signal.SIGTERM, abandon)
+    failpoint("given")
     folder = folder.resolve()
     adopt_orphans()
     trial = trial or TrialProcess()
