@@ -12,6 +12,9 @@ from sweeper.tuning.steps import ONCE, Interval, Rung, largest_gain, search_of
 
 NAME_WIDTH, RATIO_WIDTH = 24, 22
 
+MAX_KNOWN = 1.5
+"""Largest bound of a gain that says something: beyond it, the machine was too unsteady."""
+
 
 def ladder_lines(rungs: Sequence[Rung], changes: Sequence[Change]) -> list[str]:
     """Returns a table with a line for each change: its gain alone, its gain in the stack, and its kind."""
@@ -38,9 +41,15 @@ def nothing_lines(sweep: LoadedSweep, changes: Sequence[Change], minutes: float)
     if sweep.decision.kind != "baseline":
         yield f"To have it confirmed, run the same command with --minutes {2 * math.ceil(minutes):g}."
     elif len(halves.untried()) < len(sweep.spec.space):
-        percent = math.ceil(100 * (largest_gain(sweep, halves) - 1))
-        brings = f"brings more than {percent}%" if percent > 0 else "is faster"
-        yield f"Nothing that was tried {brings}."
+        gain = largest_gain(sweep, halves)
+        percent = math.ceil(100 * (gain - 1))
+        if gain > MAX_KNOWN:
+            yield (
+                "Nothing that was tried is known to be faster, but the speeds vary so much that a gain of up "
+                f"to {percent}% may have gone unseen. Run it again while nothing else runs here."
+            )
+        else:
+            yield f"Nothing that was tried {f'brings more than {percent}%' if percent > 0 else 'is faster'}."
     for change in changes:
         if TOO_LITTLE_TIME in change.refused:
             untried[str(change)] = change.refused.rpartition("; ")[2]

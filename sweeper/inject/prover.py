@@ -21,6 +21,7 @@ from typing import Any
 from ..interventions.generators import states
 from ..metering import Channel
 from . import FOLDER_VARIABLE
+from .model import WatchedCall
 from .observer import Observer
 from .seeding import cut_passes, seed, whole_pass
 
@@ -54,7 +55,7 @@ class Prover(Observer):
         self._file: Any = None
         self._num_losses = self._num_steps = self._num_passes = self._steps_after = 0
         self._before: dict[int, list[Any]] = {}
-        self._evaluated: dict[int, Any] = {}
+        self._evaluated: dict[int, WatchedCall] = {}
         self._first: dict[int, tuple[Any, list[Any]]] = {}
         super().__init__(torch, channel)
         seed(
@@ -101,9 +102,10 @@ class Prover(Observer):
         size = self._norm([each for each in buffers if each.is_floating_point()])
         self._record({"eval": type(module).__name__, "state": size, "result": self._digest(buffers)})
         if self._is_on and id(module) not in self._evaluated:
-            self._evaluated[id(module)] = module.register_forward_hook(self._evaluated_to)
+            # Not a hook of the module: a script may save it whole.
+            self._evaluated[id(module)] = WatchedCall(module, lambda: None, self._evaluated_to)
 
-    def _evaluated_to(self, module: Any, _: Any, result: Any) -> None:
+    def _evaluated_to(self, module: Any, args: Any, kwargs: Any, result: Any) -> None:
         if not self._is_on or module.training:
             return
         try:
@@ -204,8 +206,8 @@ class Prover(Observer):
         self._record({"end": why, "parameters": self._digest(parameters), "moved": moved})
         self._is_on = False
         self._first.clear()
-        for handle in self._evaluated.values():
-            handle.remove()
+        for call in self._evaluated.values():
+            call.remove()
         if why == DONE:
             # An exit is not reported: a script that ends by itself must end after the same number of steps.
             self.tell({"proved": True})

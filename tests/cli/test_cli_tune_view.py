@@ -63,6 +63,13 @@ def test_rounds_say_more_than_the_search():
     assert line != "Nothing that was tried brings more than 4%."
 
 
+def test_speeds_that_vary_too_much_say_nothing():
+    both = (1.0, {"loader": "gathered", "optimizer": "fused"})
+    (line,) = lines(both, ratios=[{"number": 1, "high": 19.2, "rounds": (1.0,) * 4}])
+    assert line.startswith("Nothing that was tried is known to be faster, but the speeds vary so much")
+    assert "a gain of up to 1820% may have gone unseen" in line
+
+
 def test_a_change_that_was_left_out_comes_with_the_minutes_that_would_do():
     left = Change(
         name="compile",

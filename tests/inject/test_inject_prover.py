@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from hearing import run
 
+from sweeper import inject
 from sweeper.inject import FOLDER_VARIABLE
 from sweeper.inject.prover import Prover
 
@@ -23,6 +26,42 @@ def prover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Prover]:
     made.points.fail(ValueError("the end of the test"))
     if made._file is not None:
         made._file.close()
+
+
+SAVES_ITS_MODEL = """
+import io, json, torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.randn(16, 4)
+for epoch in range(3):
+    model.train()
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        model(x)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    copy = torch.load(file, weights_only=False)
+    print(json.dumps([copy(x).sum().item(), model(x).sum().item(), sorted(vars(copy)) == sorted(vars(
+        torch.nn.Sequential()))]))
+"""
+
+
+@pytest.mark.parametrize("mode", [inject.WATCH, inject.DIAGNOSE, inject.PROVE])
+def test_a_script_may_save_its_model_whole(tmp_path: Path, mode: str):
+    done = run([sys.executable, "-c", SAVES_ITS_MODEL], mode=mode, folder=tmp_path)
+    assert done.status == 0, done.errors
+    saved = [json.loads(line) for line in done.output.splitlines()]
+    assert [(copied == own, is_bare) for copied, own, is_bare in saved] == [(True, True)] * 3
+    if mode == inject.PROVE:
+        (record,) = tmp_path.glob("proof-*.jsonl")
+        outputs = [line for line in record.read_text().splitlines() if '"output"' in line]
+        assert len(outputs) >= 3
 
 
 def stepped(prover: Prover, scale: float | None, found_inf: float, tmp_path: Path) -> list[dict[str, Any]]:
