@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import warm
+
 from sweeper import inject, metering
 from sweeper.script.watched import Watched
 
@@ -55,8 +57,13 @@ def run(
     with_hook: bool = True,
     mode: str = inject.WATCH,
     folder: Path | None = None,
+    is_forked: bool = True,
 ) -> Run:
-    """Runs a command to its end, with the hook or without."""
+    """Runs a command to its end, with the hook or without.
+
+    Args:
+        is_forked: Whether a fork of a process that has torch will do, where there is one (`warm`).
+    """
     name = f"sweeper-test-{os.getpid()}-{os.urandom(4).hex()}"
     environment = {**os.environ, metering.VARIABLE: name, **(environ or {})}
     if with_hook:
@@ -64,9 +71,7 @@ def run(
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
         end.bind(b"\0" + name.encode())
         end.setblocking(False)
-        process = subprocess.Popen(
-            command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        process = _started(command, environment, environ or {}, folder, is_forked=is_forked)
         found = Run(0, "", "")
         deadline = time.monotonic() + MAX_SECONDS
         while True:
@@ -80,6 +85,30 @@ def run(
         found.messages += _received(end)
         found.status = process.returncode
     return found
+
+
+def _started(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    changed: Mapping[str, str],
+    folder: Path | None,
+    *,
+    is_forked: bool,
+) -> subprocess.Popen[str] | warm.Script:
+    if is_forked and warm.can_start(command, changed):
+        return warm.start(command, environment, folder)
+    return subprocess.Popen(
+        command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def completed(
+    command: Sequence[str], environ: Mapping[str, str] | None = None, folder: Path | None = None
+) -> Run:
+    """Runs a command without the hook to its end, which must be a good one."""
+    done = run(command, environ, with_hook=False, folder=folder)
+    assert done.status == 0, done.errors
+    return done
 
 
 def training(kind: str, **options: Any) -> Run:

@@ -14,6 +14,8 @@ from typing import Any
 import guard
 import pytest
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).parent
 SLEEP = "sleep 4321.25"
 """What the tests of these runs leave behind."""

@@ -13,6 +13,8 @@ from exports import A10, export_of
 from sweeper.export import rendered
 from sweeper.export.python_lines import YOURS
 
+pytestmark = pytest.mark.slow
+
 TESTS = str(Path(__file__).parents[1])
 OWN = """\
 from torch.utils.data import TensorDataset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -10,11 +11,14 @@ import sys
 import textwrap
 from pathlib import Path
 
+import hearing
 import pytest
-from hearing import run
 from services.processes import free_ports
 
 from sweeper import inject
+
+# Of interpreters that begin anew: how they begin is the point.
+run = functools.partial(hearing.run, is_forked=False)
 
 TORCHLESS = "import sys; print('_sweeper' in sys.modules, [p for p in sys.path if 'inject' in p])"
 # A step by hand: an optimizer would import the compiler, which takes as long as torch itself.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
 import sys
 
 import pytest
+from hearing import completed
 
 MANY = 1100
 SCRIPT = f"""
@@ -41,10 +41,8 @@ def test_rows_are_read_with_many_open_files_and_refused_with_too_many() -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if most != resource.RLIM_INFINITY and most < 2 * MANY:
         pytest.skip("a process may not have so many open files here")
-    env = {**os.environ, "PYTHONPATH": os.getcwd()}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
+    done = completed([sys.executable, "-c", SCRIPT], {"PYTHONPATH": os.getcwd()})
+    assert done.output.splitlines() == [
         "read",
         "no process can be started to read its rows (Too many open files)",
         "none is left",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hearing import completed
 
 GATHERED = (
     *("plain", "tensors", "workers", "persistent", "prefetch", "init", "in order", "drop last", "own order"),
@@ -49,9 +48,7 @@ REFUSED = {
 @pytest.fixture(scope="module")
 def report() -> dict[str, Any]:
     command = [sys.executable, "-W", "ignore", str(Path(__file__).parent / "loaders.py"), "gathered"]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    answer: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
-    return answer
+    return completed(command).truth
 
 
 def test_all_kinds_are_known(report):

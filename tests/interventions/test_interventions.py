@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
-from hearing import run
+from hearing import completed, run
 
 from sweeper import interventions
 from sweeper.interventions.fused import _counted_on_the_host
@@ -76,7 +75,7 @@ def test_an_unknown_change_is_refused_with_the_known_ones(text):
 
 def test_an_optimizer_is_fused_and_its_checkpoints_are_not():
     found = run([sys.executable, "-c", FUSED], {interventions.VARIABLE: "optimizer=fused"})
-    bare = subprocess.run([sys.executable, "-c", FUSED], capture_output=True, text=True, check=True)
+    bare = completed([sys.executable, "-c", FUSED])
     assert found.status == 0, found.errors
     assert found.output.splitlines() == [
         "[True] [None]",
@@ -85,7 +84,7 @@ def test_an_optimizer_is_fused_and_its_checkpoints_are_not():
         "optimizer got an empty parameter list",
         "[None]",
     ]
-    assert bare.stdout.splitlines()[3] == found.output.splitlines()[3]
+    assert bare.output.splitlines()[3] == found.output.splitlines()[3]
     changes = [each["change"] for each in found.messages if "change" in each]
     assert changes[0] == {"name": "optimizer", "applied": True, "why": ""}
     assert changes[1] == {"name": "optimizer", "applied": False, "why": "the script has chosen `foreach`"}
@@ -94,8 +93,8 @@ def test_an_optimizer_is_fused_and_its_checkpoints_are_not():
 def test_layers_may_be_unfrozen_under_a_fused_optimizer():
     found = run([sys.executable, "-c", UNFREEZING], {interventions.VARIABLE: "optimizer=fused"})
     assert found.status == 0, found.errors
-    bare = subprocess.run([sys.executable, "-c", UNFREEZING], capture_output=True, text=True, check=True)
-    (form, parameters), (own_form, own) = found.output.splitlines(), bare.stdout.splitlines()
+    bare = completed([sys.executable, "-c", UNFREEZING])
+    (form, parameters), (own_form, own) = found.output.splitlines(), bare.output.splitlines()
     assert (form, own_form) == ("True", "None")
     assert json.loads(parameters) == pytest.approx(json.loads(own), rel=1e-5, abs=1e-6)
 

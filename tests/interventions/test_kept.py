@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hearing import completed
 
 from sweeper.interventions.kept import VARIABLE, Kept
 
@@ -47,8 +48,8 @@ def folder(tmp_path: Path) -> Path:
 def collate(folder: Path, scale: str = "2") -> tuple[Any, int]:
     """Returns two rows, and how many were read."""
     (folder / "reads").unlink(missing_ok=True)
-    env = {**os.environ, "SWEEPER_CHANGES_KEPT": str(folder / "kept"), "PYTHONPATH": os.getcwd()}
-    subprocess.run([sys.executable, "train.py", scale], cwd=folder, env=env, check=True)
+    env = {"SWEEPER_CHANGES_KEPT": str(folder / "kept"), "PYTHONPATH": os.getcwd()}
+    completed([sys.executable, "train.py", scale], env, folder)
     reads = folder / "reads"
     return json.loads((folder / "result").read_text()), int(reads.read_text())
 
@@ -197,10 +198,8 @@ def test_the_key_is_that_of_the_numbers_in_every_process(tmp_path: Path) -> None
     (tmp_path / "train.py").write_text(TENSORS)
 
     def key(*arguments: str) -> str:
-        env = {**os.environ, "PYTHONPATH": os.getcwd()}
         command = [sys.executable, "train.py", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True, text=True)
-        return done.stdout
+        return completed(command, {"PYTHONPATH": os.getcwd()}, tmp_path).output
 
     first = key("1", "float32")
     assert key("1", "float32") == first

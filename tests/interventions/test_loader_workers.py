@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hearing import completed
 
 WITH_WORKERS = (
     *(
@@ -38,9 +37,7 @@ REFUSED = {
 def report(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     driver = str(Path(__file__).parent / "loaders.py")
     command = [sys.executable, "-W", "ignore", driver, request.param]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
-    answer: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
-    return request.param, answer
+    return request.param, completed(command).truth
 
 
 def test_no_kind_of_loader_changes_what_is_trained(report):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hearing import completed
 
 pytest.importorskip("PIL")
 
@@ -104,12 +103,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def trained(folder: Path, kind: str, workers: int = 0, changes: str = "pictures=decoded") -> dict[str, Any]:
-    env = {**os.environ, "SWEEPER_CHANGES_KEPT": str(folder / "kept"), "PYTHONPATH": os.getcwd()}
+    env = {"SWEEPER_CHANGES_KEPT": str(folder / "kept"), "PYTHONPATH": os.getcwd()}
     command = [sys.executable, "-W", "ignore", "train.py", kind, str(workers), changes]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return completed(command, env, folder).truth
 
 
 def why(found: dict[str, Any]) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hearing import completed
 
 SCRIPT = """
 import json, os, random, sys
@@ -55,17 +54,8 @@ print(json.dumps({"told": told, "passes": passes, "own": loader.num_workers}))
 
 def trained(tmp_path: Path, kind: str, workers: int = 0) -> dict[str, Any]:
     (tmp_path / "train.py").write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "train.py", kind, str(workers)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    command = [sys.executable, "-W", "ignore", "train.py", kind, str(workers)]
+    return completed(command, {"PYTHONPATH": os.getcwd()}, tmp_path).truth
 
 
 @pytest.mark.parametrize("kind", ["torch", "numpy", "python"])

@@ -23,6 +23,8 @@ from sweeper.judging.arms import Arm
 from sweeper.judging.speed import log_ratio, one_round
 from sweeper.testing.noop import synthetic
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 
 

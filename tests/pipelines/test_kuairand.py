@@ -148,6 +148,7 @@ def test_the_networks_have_the_guide_s_widths(rows: Prepared) -> None:
         torch.testing.assert_close(recommender(batch["x"], batch["codes"])[label], x[:, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["onehot", "embedding"])
 @pytest.mark.parametrize("labels", ["both", "click", "play_time"])
 def test_it_learns_what_the_features_tell(labels: str, encoding: str) -> None:
@@ -319,6 +320,7 @@ def test_arms_pick_the_highest_score_and_are_paid_what_was_logged() -> None:
     assert loss == pytest.approx(sum(float(np.mean(values)) for values in losses.values()), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_policies_get_better_at_what_they_are_weighed_by() -> None:
     prepared = load(phase="simulate", rows=60_000, videos=1000)
     weights = {

@@ -12,6 +12,8 @@ from sweeper.core.config import TrialConfig
 from sweeper.trainer import gpu_check
 from sweeper.trainer.gpu_check import check, collated
 
+pytestmark = pytest.mark.slow
+
 CONFIG = TrialConfig(batch_size=8)
 
 

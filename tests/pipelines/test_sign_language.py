@@ -244,6 +244,7 @@ def test_distillation_adds_to_training_alone(landmarks: Prepared) -> None:
     assert pipeline.loss(pipeline.model, batch) == sign_language.loss(pipeline.model, batch)
 
 
+@pytest.mark.slow
 def test_made_up_clips_are_learnt_and_the_seed_decides(landmarks: Prepared) -> None:
     losses = []
     for _ in range(2):

@@ -219,6 +219,7 @@ def test_memory_mapped_arrays_are_not_copied(tmp_path: Path) -> None:
     assert features.is_contiguous()
 
 
+@pytest.mark.slow
 def test_synthetic_has_a_known_best_loss_that_can_be_approached() -> None:
     prepared = load()
     again = load()

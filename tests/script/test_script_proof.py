@@ -10,6 +10,8 @@ import pytest
 from sweeper.inject.prover import EXIT
 from sweeper.script.proof import Terms, record
 
+pytestmark = pytest.mark.slow
+
 TRAINING = Path(__file__).parents[1] / "tuning" / "train.py"
 
 

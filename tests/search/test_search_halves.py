@@ -25,6 +25,8 @@ from sweeper.spec import load
 from sweeper.tuning.changes import Change
 from sweeper.tuning.space import space
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["a", "b", "c", "d", "e", "f", "g"]
 
 

@@ -123,6 +123,7 @@ def test_an_error_of_the_file_systems_own_kind_is_said(bucket: str, monkeypatch:
         local_copy(bucket, lambda line: None)
 
 
+@pytest.mark.slow
 def test_when_it_is_interrupted_no_file_is_copied_to_its_end(bucket: str, monkeypatch: pytest.MonkeyPatch):
     cut = threading.Event()
 

@@ -76,6 +76,7 @@ def on_gpu(cuda: StrictCuda, make_job: Callable[..., Job]) -> Callable[..., Job]
 # -- whole jobs -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [
@@ -202,6 +203,7 @@ def _pinned(tensor: torch.Tensor, pinned: bool) -> torch.Tensor:
     return tensor.pin_memory() if pinned else tensor
 
 
+@pytest.mark.slow
 def test_a_trace(on_gpu: Callable[..., Job], monkeypatch, tmp_path: Path):
     # There is no CUDA in this build's profiler.
     real = tracing.profile

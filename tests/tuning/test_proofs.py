@@ -17,6 +17,8 @@ from sweeper.tuning.changes import Change
 from sweeper.tuning.judge import RACE, close, crossed, equal
 from sweeper.tuning.proofs import Proofs
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 PLANTED = HERE / "planted.py"
 SCRIPTS = {"WRONG": ("train.py",), "WRONG_CAREFUL": ("careful.py",), "WRONG_WORKERS": ("careful.py", "2")}

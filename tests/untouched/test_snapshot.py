@@ -15,6 +15,8 @@ from folder import Project, make_project
 from runner import command_of, environment_of, outcomes, run_plainly, wait_until_alone
 from snapshot import changes, snapshot
 
+pytestmark = pytest.mark.slow
+
 STARTER = """
 import os, sys
 import train

@@ -15,6 +15,8 @@ from snapshot import Entry, changes, snapshot
 
 from sweeper.system import landlock
 
+pytestmark = pytest.mark.slow
+
 Judge = Callable[..., tuple[list[str], dict[str, str]]]
 ALONE = [
     # It takes seconds to import torch; all ways in one process have these, too.

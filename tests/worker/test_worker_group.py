@@ -59,6 +59,7 @@ def test_a_whole_trial_of_three_ranks(launcher, tmp_path, prepared):
     assert outcome.quality is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "kind", "message", "seconds"),
     [

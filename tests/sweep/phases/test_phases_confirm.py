@@ -26,6 +26,8 @@ from sweeper.testing.noop import synthetic
 from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
 
+pytestmark = pytest.mark.slow
+
 BATCHES = {"batch_size": {"type": "categorical", "choices": [64, 128, 256, 512]}}
 
 

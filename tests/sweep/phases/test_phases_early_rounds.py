@@ -14,6 +14,8 @@ from sweeper.sweep.phases import early_rounds
 from sweeper.sweep.store.journal import Journal
 from sweeper.testing.noop import synthetic
 
+pytestmark = pytest.mark.slow
+
 SPEC = {
     "space": {"batch_size": {"type": "categorical", "choices": [64, 128, 256, 512]}},
     "search": {"trials": 4, "minutes": 60},

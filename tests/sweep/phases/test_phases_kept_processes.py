@@ -27,6 +27,8 @@ from sweeper.tracking import NullTracker
 from sweeper.trainer import on_demand as taking
 from sweeper.trainer.on_demand import END, GO, READY, Turns, number_in
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def attentive(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,8 @@ from sweeper.core.measurement import Measurement
 from sweeper.sweep.store.journal import Journal
 from sweeper.testing.noop import synthetic
 
+pytestmark = pytest.mark.slow
+
 OWN = {"precision.amp": "fp32", "optimizer.fused": False, "memory_format": "contiguous"}
 SPEC = {
     "space": {
