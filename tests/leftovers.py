@@ -2,6 +2,7 @@
 
 - What a test starts has the usual signal dispositions, whatever this process inherited.
 - A test's processes end with it. One that leaves some behind fails, and so does a run that does.
+- A test that is marked `alone` runs while no other does.
 - A test has a time limit. Its processes are killed soon after it, and also when the pytest process dies.
 - The last lines of a run say what was skipped, and why.
 """
@@ -9,6 +10,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import gc
 import os
 import signal
@@ -20,6 +22,7 @@ from pathlib import Path
 
 import guard
 import pytest
+import turns
 
 LIMIT_SECONDS = 300.0
 SLOW_LIMIT_SECONDS = 1800.0
@@ -80,17 +83,20 @@ class _Tests:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, bool, bool]:
-        self._count += 1
-        self._mark(str(self._count))
-        self._before = guard.pids()
-        slow = any(item.get_closest_marker(name) for name in _SLOW)
-        self._limit = SLOW_LIMIT_SECONDS if slow else LIMIT_SECONDS
-        self._tell(f"{self._limit}\n")
-        try:
-            return (yield)
-        finally:
-            self._tell("\n")
-            self._mark("shared")
+        # A run inside of a test has that test's turn.
+        has_turn, is_alone = len(self._outer) > 1, item.get_closest_marker("alone") is not None
+        with contextlib.nullcontext() if has_turn else turns.turn(is_alone=is_alone):
+            self._count += 1
+            self._mark(str(self._count))
+            self._before = guard.pids()
+            slow = any(item.get_closest_marker(name) for name in _SLOW)
+            self._limit = SLOW_LIMIT_SECONDS if slow else LIMIT_SECONDS
+            self._tell(f"{self._limit}\n")
+            try:
+                return (yield)
+            finally:
+                self._tell("\n")
+                self._mark("shared")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:

@@ -10,7 +10,10 @@ torch and numpy.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
+import gc
 import json
 import os
 import runpy
@@ -18,11 +21,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import traceback
 import types
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 READ_AT_START = ("OMP_", "GOMP_", "MKL_", "KMP_", "LD_", "MALLOC_", "PYTHON", "TORCH", "CUDA")
 """Prefixes of variables that are read before a script begins."""
@@ -129,8 +134,7 @@ def serve(requests: socket.socket) -> None:
                 for descriptor, standard in ((output, 1), (errors, 2)):
                     os.dup2(descriptor, standard)
                     os.close(descriptor)
-                run(**json.loads(message))
-                return
+                end(functools.partial(run, **json.loads(message)))
             os.write(answers, str(pid).encode())
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             with contextlib.suppress(BrokenPipeError):
@@ -138,6 +142,26 @@ def serve(requests: socket.socket) -> None:
             os._exit(0)
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def end(script: Callable[[], None]) -> NoReturn:
+    """Runs a script, then exits as an interpreter does, but for taking all of torch apart."""
+    status = 0
+    try:
+        script()
+    except SystemExit as asked:
+        code = asked.code
+        status = 0 if code is None else code if isinstance(code, int) else 1
+        if code is not None and not isinstance(code, int):
+            print(code, file=sys.stderr)
+    except BaseException:
+        status = 1
+        traceback.print_exc()
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for file in (sys.stdout, sys.stderr):
+        file.flush()
+    os._exit(status)
 
 
 def run(words: list[str], environment: dict[str, str], folder: str) -> None:
@@ -192,6 +216,8 @@ def main() -> None:
     import torch._dynamo
     import torch.utils.data  # noqa: F401
 
+    # No fork copies the pages of what is there by now.
+    gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as requests:
         serve(requests)
 

@@ -44,6 +44,7 @@ for epoch in range({epochs}):
 """
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     path = tmp_path / "train.py"

@@ -35,6 +35,7 @@ while time.perf_counter() < end:
 """
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("pause", [0, 0.002])
 def test_the_phases_sum_to_the_wall(tmp_path: Path, pause: float) -> None:
@@ -53,6 +54,7 @@ def test_the_phases_sum_to_the_wall(tmp_path: Path, pause: float) -> None:
     assert parts["one batch"]["samples"] == 64 * parts["one batch"]["steps"]
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_batch_of_one_is_compared_with_two(tmp_path: Path) -> None:
     script = SCRIPT.format(seconds=8, pause=0, evaluation=0).replace("(data, 64,", "(data, 1,")

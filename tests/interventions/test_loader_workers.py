@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from hearing import completed
 
+pytestmark = pytest.mark.slow
+
 WITH_WORKERS = (
     *(
         "workers",
@@ -33,7 +35,7 @@ REFUSED = {
 }
 
 
-@pytest.fixture(scope="module", params=["no_workers", pytest.param("cores", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["no_workers", "cores"])
 def report(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     driver = str(Path(__file__).parent / "loaders.py")
     command = [sys.executable, "-W", "ignore", driver, request.param]

@@ -60,6 +60,7 @@ def test_processor_time_has_that_of_this_process():
     assert read_conditions().cpu_seconds - before.cpu_seconds >= 0.1
 
 
+@pytest.mark.alone
 def test_two_that_share_a_core_are_taken_off_it():
     core = min(os.sched_getaffinity(0))
     code = f"os.sched_setaffinity(0, {{{core}}})\nif os.fork():\n    burn(0.4); os.wait()\n"
@@ -70,6 +71,7 @@ def test_two_that_share_a_core_are_taken_off_it():
     assert read_conditions().involuntary_switches - before.involuntary_switches >= 10
 
 
+@pytest.mark.alone
 @undisturbed
 def test_the_canary_takes_its_time_again_and_again():
     first, second = (min(canary_ms() for _ in range(4)) for _ in range(2))
@@ -77,6 +79,7 @@ def test_the_canary_takes_its_time_again_and_again():
     assert 0.5 < first / second < 2
 
 
+@pytest.mark.alone
 def test_the_canary_takes_longer_on_a_core_it_has_to_share():
     core = {min(os.sched_getaffinity(0))}
     before = os.sched_getaffinity(0)
@@ -132,6 +135,7 @@ def test_busy_and_stolen_time_are_of_the_cores_that_may_be_used(tmp_path: Path, 
         assert (read_conditions().busy_seconds, read_conditions().steal_seconds) == (0, 0)
 
 
+@pytest.mark.alone
 def test_busy_time_has_that_of_strangers():
     before = read_conditions()
     with strangers():
@@ -160,6 +164,7 @@ def test_of_the_trees_time_that_of_its_helpers_is_told_apart():
     assert after.cpu_seconds - before.cpu_seconds >= helped + 0.1
 
 
+@pytest.mark.alone
 def test_threads_that_want_a_core_and_have_none_have_waited():
     """Two that share one: of the time that both run, each has half."""
     core = min(os.sched_getaffinity(0))
@@ -219,6 +224,7 @@ def test_a_canary_beside_another_thread_at_work_is_none():
         thread.join()
 
 
+@pytest.mark.alone
 def test_a_canary_beside_idle_helpers_and_strangers_is_one():
     with child(TELL), strangers():
         assert undisturbed_canary_ms() > 1

@@ -122,6 +122,7 @@ def batch_of_arithmetic(known: Job) -> int:
     return rows
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("no_child_is_left")
 @pytest.mark.parametrize(
     ("kind", "asked", "bottleneck"),
@@ -159,6 +160,7 @@ def test_a_bottleneck_that_is_known_is_named(known: Job, kind: str, asked: dict,
 # -- each part ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 @undisturbed
 def test_a_step_that_sleeps_is_blocked_and_one_that_computes_is_not():
     sleeping, _ = training(sleep=4e-3)
@@ -194,6 +196,7 @@ def test_threads_that_wait_for_cores_at_the_same_time_wait_once(monkeypatch):
     assert 1e-3 < under_test._blocked(timing) < 4e-3
 
 
+@pytest.mark.alone
 @undisturbed
 def test_what_does_not_depend_on_the_batch_weighs_less_in_a_large_one():
     def fixed(batch_size: int) -> float:

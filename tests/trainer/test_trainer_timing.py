@@ -370,6 +370,7 @@ def test_counters_that_are_not_told_are_none(monkeypatch, at: str):
 # -- on this machine ------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_beside_a_busy_process_on_every_core_it_is_noticed(make_job):
     trained = timing(make_job())
     with strangers():
@@ -389,6 +390,7 @@ def machine_busy_seconds() -> float:
     return (sum(columns[:3]) + sum(columns[5:7])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("threads", [1, 4 * len(os.sched_getaffinity(0))])
 def test_a_trial_of_its_own_disturbs_nothing(make_job, threads: int):
     """Neither what it computes nor what its own threads take from one another is another's doing."""
