@@ -224,7 +224,7 @@ def test_told_to_end_it_ends_the_job(tmp_path):
     [
         ("raises", "boom"),
         ("dies", "what it said last"),
-        ("hangs", "no result within 2 s (in stage `compile`)"),
+        pytest.param("hangs", "no result within 2 s (in stage `compile`)", marks=pytest.mark.slow),
         ("missing", "missing"),
     ],
 )

@@ -163,7 +163,12 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     return load(save(tmp_path_factory.mktemp("straight"), market()))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+SLOW = ("partitions by date", "long, a file per year", "partitions by year")
+
+
+@pytest.mark.parametrize(
+    "layout", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in LAYOUTS]
+)
 def test_a_layout_gives_every_instrument(tmp_path: Path, straight: Prepared, layout: str) -> None:
     LAYOUTS[layout](tmp_path, market())
     prepared = load(tmp_path)

@@ -225,6 +225,7 @@ def test_a_hung_loader_worker(launcher, tmp_path, how):
     assert "Traceback" not in log
 
 
+@pytest.mark.slow
 def test_whoever_is_deaf_is_ended_all_the_same(run_fault, tmp_path):
     began = time.monotonic()
     outcome = run_fault("deaf", timeout_seconds=1.0)
