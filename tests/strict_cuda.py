@@ -1,9 +1,11 @@
 """A strict stand-in for CUDA on a machine without a GPU: torch's own Python over a fake C layer.
 
 `torch.cuda` stays torch's code, so that lazy initialisation happens, and fails, where this version of torch
-has it. What is replaced lies below it: the `torch._C._cuda_*` functions, the base classes of streams, events
-and graphs, and device memory, which is a tensor subclass on the CPU. The stand-in is as strict as a GPU:
+has it. What is replaced lies below it: the `torch._C._cuda_*` functions, what streams, events and graphs call
+in their C classes, and device memory, which is a tensor subclass on the CPU. The stand-in is as strict as a
+GPU:
 
+- What torch's C layer refuses before it needs a device is refused, by that layer where the build has it.
 - A call that needs an initialised CUDA raises before it is; so does any call after a fork.
 - A tensor on the device cannot be mixed with one on the host, nor read on a stream that did not wait for it.
 - Whatever makes the host wait is counted, warned of in debug mode, and an error inside a capture.
@@ -16,8 +18,10 @@ It says nothing about kernels, speed, or numerics in half precision: autocast co
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import itertools
+import operator
 import os
 import threading
 import time
@@ -57,7 +61,7 @@ class StrictCuda:
         self.free_bytes = TOTAL_BYTES
         self.home, self.most_bytes = 0, float(TOTAL_BYTES)
         self.refuses: dict[str, str] = {}
-        self._restore: list[tuple[Any, str, Any]] = []
+        self._undo = contextlib.ExitStack()
         self._poisoned_by: int | None = None
         self._sync_mode, self._warned_of_mode = 0, False
         self._local = threading.local()
@@ -73,26 +77,32 @@ class StrictCuda:
     def __enter__(self) -> StrictCuda:
         global _active
         assert _active is None, "there is one already"
-        _active = self
-        for patch in (self._patch_state, self._patch_c, self._patch_classes, self._patch_tensors):
-            patch()
+        with contextlib.ExitStack() as self._undo:
+            self._undo.callback(self._leave)
+            _active = self
+            for patch in (self._patch_state, self._patch_c, self._patch_classes, self._patch_tensors):
+                patch()
+            # All is in place, so none of it is undone here.
+            self._undo = self._undo.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._undo.close()
+
+    def _leave(self) -> None:
         global _active
-        for owner, name, value in reversed(self._restore):
-            if value is _MISSING:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, value)
-        self._restore.clear()
+        if self.capture is not None:
+            self.capture.__exit__(None, None, None)
         _active = None
 
     def _set(self, owner: Any, name: str, value: Any) -> None:
-        # Of a class its own attributes alone: an inherited one comes back when this is removed.
-        known = vars(owner).get(name, _MISSING) if isinstance(owner, type) else getattr(owner, name, _MISSING)
-        self._restore.append((owner, name, known))
+        # An inherited attribute comes back when this is removed.
+        known = vars(owner).get(name, _MISSING)
         setattr(owner, name, value)
+        if known is _MISSING:
+            self._undo.callback(delattr, owner, name)
+        else:
+            self._undo.callback(setattr, owner, name, known)
 
     # -- what torch.cuda rests on -----------------------------------------------------------------
 
@@ -106,13 +116,11 @@ class StrictCuda:
             "default_generators": (),
             "_is_in_bad_fork": self._is_in_bad_fork,
             "_device_count_nvml": lambda: self.num_devices,
-            "_exchange_device": self._exchange_device,
-            "_maybe_exchange_device": self._exchange_device,
             "_get_device_properties": self._properties,
             "_cudart": SimpleNamespace(cudaMemGetInfo=lambda device: (self.free_bytes, TOTAL_BYTES)),
         }.items():
             self._set(cuda, name, value)
-        self._set(torch.version, "cuda", "13.0")
+        self._set(torch.version, "cuda", torch.version.cuda or "13.0")
         self._set(torch._C, "_has_cuda", True)
         self._set(torch._C, "_accelerator_getAccelerator", lambda: torch.device("cuda"))
         self._set(torch._C, "_accelerator_getDeviceIndex", cuda.current_device)
@@ -126,7 +134,7 @@ class StrictCuda:
             "getDeviceCount": self._device_count,
             "getArchFlags": self._arch_flags,
             "setDevice": self._set_device,
-            "getDevice": lambda: getattr(self._local, "device", 0),
+            "getDevice": lambda: self.device,
             "synchronize": self._synchronize,
             "sleep": self._sleep,
             "set_sync_debug_mode": self._set_sync_mode,
@@ -139,24 +147,25 @@ class StrictCuda:
             "emptyCache": lambda: None,
             "setMemoryFraction": self._set_memory_fraction,
             "isCurrentStreamCapturing": lambda: self.is_capturing,
+            "exchangeDevice": self._exchange_device,
             "maybeExchangeDevice": self._exchange_device,
         }.items():
-            self._set(torch._C, f"_cuda_{name}", function)
+            real = getattr(torch._C, f"_cuda_{name}", None)
+            self._set(torch._C, f"_cuda_{name}", _of_numbers(name, function, real))
         self._set(torch._C, "_host_emptyCache", lambda: None)
+        self._set(torch.cuda, "_exchange_device", torch._C._cuda_exchangeDevice)
+        self._set(torch.cuda, "_maybe_exchange_device", torch._C._cuda_maybeExchangeDevice)
 
     def _patch_classes(self) -> None:
         graphs = torch.cuda.graphs
         self._set(graphs, "_cuda_isCurrentStreamCapturing", lambda: self.is_capturing)
         self._set(graphs, "_graph_pool_handle", lambda: (0, next(self._ids)))
         self._set(torch.cuda, "_POOL_HANDLE", lambda value: value)
-        for base, own in (
-            (torch._C._CudaStreamBase, _Stream),
-            (torch._C._CudaEventBase, _Event),
-            (torch._C._CUDAGraph, _Graph),
+        for module, own in (
+            *((module, own) for module in (torch.cuda, torch.cuda.streams) for own in (Stream, Event)),
+            *((module, CUDAGraph) for module in (torch.cuda, graphs)),
         ):
-            for name, value in vars(own).items():
-                if name not in ("__dict__", "__weakref__", "__module__", "__doc__", "__qualname__"):
-                    self._set(base, name, value)
+            self._set(module, own.__name__, own)
         self._set(graphs.graph, "default_capture_stream", None)
 
     def _patch_tensors(self) -> None:
@@ -203,7 +212,7 @@ class StrictCuda:
         if device < 0:
             return -1
         torch.cuda._lazy_init()
-        before: int = getattr(self._local, "device", 0)
+        before = self.device
         self._local.device = device
         return before
 
@@ -273,7 +282,14 @@ class StrictCuda:
                 "operations (function set_sync_debug_mode)",
                 stacklevel=2,
             )
+        if mode not in range(3):
+            raise RuntimeError("invalid value of debug_mode, expected one of 0,1,2")
         self._sync_mode = mode
+
+    @property
+    def device(self) -> int:
+        """This thread's current device."""
+        return getattr(self._local, "device", 0)
 
     @property
     def stream(self) -> int:
@@ -379,27 +395,105 @@ class Generator:
         torch.set_rng_state(self._state.put_away)
 
 
-# -- streams, events, graphs: the C classes below torch's own -------------------------------------------
+# -- what lies between torch's own Python and its C layer ---------------------------------------------------
+
+HAS_TYPES = torch.backends.cuda.is_built()
+"""Whether the C classes are CUDA's; else they are empty ones."""
+_CUDA_TYPE = 1
+_CAPTURE_MODES = ("global", "thread_local", "relaxed")
+
+# Past the C constructor, which asks for a device.
+_allocate = ctypes.pythonapi.PyType_GenericAlloc
+_allocate.restype, _allocate.argtypes = ctypes.py_object, (ctypes.py_object, ctypes.c_ssize_t)
 
 
-class _Stream:
-    def __new__(cls, priority: int = 0, stream_id: int | None = None, **kwargs: Any) -> Any:
-        self = object.__new__(cls)
-        self.stream_id = next(active()._ids) if stream_id is None else stream_id
-        self.device_index = kwargs.get("device_index", 0)
-        self.device_type = kwargs.get("device_type", 1)
-        self.cuda_stream = self.stream_id
+def _of_numbers(
+    name: str, function: Callable[..., Any], real: Callable[..., Any] | None
+) -> Callable[..., Any]:
+    """Returns a function that refuses all but numbers, as those of the C layer do before they need a device.
+
+    Args:
+        real: The C layer's own, which says what is wrong; None in a build without CUDA.
+    """
+    numbers = int | float if name == "setMemoryFraction" else int
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for value in (*args, *kwargs.values()):
+            if not isinstance(value, numbers) or isinstance(value, bool):
+                if real is not None:
+                    real(*args, **kwargs)
+                raise RuntimeError(f"invalid argument to {name}")
+        return function(*args, **kwargs)
+
+    return call
+
+
+class _Lacking:
+    """What the C class has and the stand-in has not. It would read memory that nothing was put into."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        raise AttributeError(f"the stand-in has no `{owner.__name__}.{self.name}`")
+
+
+def _instead(own: type) -> type:
+    """Has a class answer for all that is in the C classes below it."""
+    known = {*vars(own), *vars(object), "__dict__", "__weakref__"}
+    for name in {name for base in own.__mro__ for name in vars(base)} - known:
+        setattr(own, name, _Lacking(name))
+    return own
+
+
+@_instead
+class _Stream(torch._C._CudaStreamBase):
+    def __new__(
+        cls,
+        priority: int = 0,
+        stream_id: int = 0,
+        device_index: int = 0,
+        device_type: int = 0,
+        stream_ptr: int = 0,
+    ) -> Any:
+        given = [operator.index(value) for value in (stream_id, device_index, device_type)]
+        if operator.index(priority) and stream_ptr:
+            raise RuntimeError("Priority was explicitly set for a external stream")
+        if stream_ptr:
+            raise NotImplementedError("the stand-in has no streams of other libraries")
+        if any(given) and device_type != _CUDA_TYPE:
+            raise RuntimeError(
+                "Expected stream_.device_type() == DeviceType::CUDA to be true, but got false."
+            )
+        self = _allocate(cls, 0)
+        self._place = tuple(given) if any(given) else (next(active()._ids), active().device, _CUDA_TYPE)
         return self
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
+    stream_id = property(lambda self: self._place[0])
+    device_index = property(lambda self: self._place[1])
+    device_type = property(lambda self: self._place[2])
+    cuda_stream = stream_id
+
     @property
     def device(self) -> torch.device:
         return torch.device("cuda", self.device_index)
 
-    def is_capturing(self) -> bool:
-        return active().is_capturing
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Stream) and self._place == other._place
+
+    __ne__ = object.__ne__
+
+    def __hash__(self) -> int:
+        return hash(self._place)
+
+    if hasattr(torch.Stream, "is_capturing"):
+
+        def is_capturing(self) -> bool:
+            return active().is_capturing
 
     def query(self) -> bool:
         return time.perf_counter() >= active().now()
@@ -408,80 +502,144 @@ class _Stream:
         active().sync()
 
 
-class _Event:
-    def __new__(cls, enable_timing: bool = False, **_: Any) -> Any:
-        self = object.__new__(cls)
-        self.enable_timing, self.at, self.seen = enable_timing, None, {}
-        self.cuda_event = 0
+@_instead
+class _Event(torch._C._CudaEventBase):
+    def __new__(
+        cls,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+    ) -> Any:
+        flags = [operator.index(flag) for flag in (enable_timing, blocking, interprocess, external)]
+        self = super().__new__(cls, *flags) if HAS_TYPES else _allocate(cls, 0)
+        self._timed, self._at, self._seen = bool(enable_timing), None, {}
         return self
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
+    cuda_event = property(lambda self: 0 if self._at is None else 1)
+
     def record(self, stream: Any) -> None:
         cuda = active()
-        self.at, self.cuda_event = cuda.now(), 1
-        self.seen = dict(cuda.clock(stream.stream_id))
+        self._at, self._seen = cuda.now(), dict(cuda.clock(_stream_id(stream)))
 
     def wait(self, stream: Any) -> None:
-        clock = active().clock(stream.stream_id)
-        for each, number in self.seen.items():
-            clock[each] = max(clock.get(each, 0), number)
+        clock = active().clock(_stream_id(stream))
+        for other, number in self._seen.items():
+            clock[other] = max(clock.get(other, 0), number)
 
     def query(self) -> bool:
         active()._refuse_in_capture()
-        return self.at is None or time.perf_counter() >= self.at
+        return self._at is None or time.perf_counter() >= self._at
 
     def synchronize(self) -> None:
         cuda = active()
         cuda._refuse_in_capture()
-        if self.at is not None:
-            cuda.wait_until(self.at)
+        if self._at is not None:
+            cuda.wait_until(self._at)
 
     def elapsed_time(self, end: Any) -> float:
-        if not (self.enable_timing and end.enable_timing):
+        if not isinstance(end, _Event):
+            raise RuntimeError("expected other to be a torch.cuda.Event object")
+        if not (self._timed and end._timed):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
-        if self.at is None or end.at is None:
+        if self._at is None or end._at is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
-        if max(self.at, end.at) > time.perf_counter():
+        if max(self._at, end._at) > time.perf_counter():
             raise RuntimeError("CUDA error: device not ready")
-        return 1e3 * (end.at - self.at)
+        return 1e3 * (end._at - self._at)
 
 
-class _Graph:
+def _stream_id(stream: Any) -> int:
+    assert isinstance(stream, _Stream), "the C layer would take any object for a stream"
+    return stream.stream_id
+
+
+class _Made(type(torch._C._CUDAGraph)):  # type: ignore[misc]
+    # pybind11's own wants its constructor called, which asks for a device.
+    __call__ = type.__call__
+
+
+@_instead
+class _Graph(torch._C._CUDAGraph, metaclass=_Made):
     def __new__(cls, keep_graph: bool = False) -> Any:
-        return object.__new__(cls)
+        if not isinstance(keep_graph, bool):
+            raise TypeError("__init__(): incompatible constructor arguments.")
+        self = super().__new__(cls) if HAS_TYPES else _allocate(cls, 0)
+        self._keeps, self._tape, self._is_ready = keep_graph, None, False
+        return self
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        self.tape = None
+        pass
+
+    _has_graph_exec = property(lambda self: self._is_ready)
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         cuda = active()
+        if not (pool is None or (isinstance(pool, tuple) and len(pool) == 2)):
+            raise TypeError("capture_begin(): incompatible function arguments.")
+        if capture_error_mode not in _CAPTURE_MODES:
+            raise RuntimeError(
+                "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got "
+                f"{capture_error_mode}"
+            )
         if cuda.stream == 0:
             raise RuntimeError("CUDA graphs must be captured on a non-default stream.")
         assert cuda.capture is None
-        cuda.capture = self.tape = Capture(capture_error_mode)
-        self.tape.__enter__()
+        cuda.capture = self._tape = Capture(capture_error_mode)
+        self._tape.__enter__()
 
     def capture_end(self) -> None:
-        cuda, tape = active(), self.tape
+        self._end()
+        if not self._keeps:
+            _Graph.instantiate(self)
+
+    def _end(self) -> None:
+        cuda, tape = active(), self._tape
         cuda.capture = None
         tape.__exit__(None, None, None)
         tape.undo()
         if tape.broken:
             raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
 
+    if hasattr(torch.cuda.CUDAGraph, "capture_end_pre"):
+        # torch's Python ends a capture step by step.
+        capture_end_pre = _end
+
+        def capture_end_post(self) -> None:
+            assert self._keeps or self._is_ready
+
+    def instantiate(self) -> None:
+        assert self._tape is not None
+        self._is_ready = True
+
     def replay(self) -> None:
         cuda = active()
-        if self.tape.dropout_state is not None and self.tape.dropout_state is not cuda.dropout_state:
+        if not self._is_ready:
+            self.instantiate()
+        if self._tape.dropout_state is not None and self._tape.dropout_state is not cuda.dropout_state:
             raise AssertionError("the graph reads a dropout state that was freed")
-        self.tape.replay()
+        self._tape.replay()
 
     def reset(self) -> None:
-        self.tape = None
+        self._tape, self._is_ready = None, False
 
     def pool(self) -> Any:
         return (0, 0)
+
+
+class Stream(torch.cuda.Stream, _Stream):
+    """torch's own, over the stand-in's."""
+
+
+class Event(torch.cuda.Event, _Event):
+    """torch's own, over the stand-in's."""
+
+
+class CUDAGraph(torch.cuda.CUDAGraph, _Graph):
+    """torch's own, over the stand-in's."""
 
 
 class Capture(TorchDispatchMode):

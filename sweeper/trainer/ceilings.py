@@ -275,7 +275,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
 
 
 def _visible() -> int:
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return devices.num_visible() if torch.cuda.is_available() else 0
 
 
 def _cuda_problem() -> str:

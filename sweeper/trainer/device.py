@@ -41,12 +41,13 @@ def open_device(name: str, rank: int = 0) -> torch.device:
 def num_visible() -> int:
     """Returns how many CUDA devices this process can use.
 
-    Until CUDA has started, torch asks NVML, which also counts GPUs that CUDA leaves out: those split into
-    instances, or not shared by MPS.
+    Until CUDA has started, and in torch 2.9 always, `torch.cuda` asks NVML, which also counts GPUs that CUDA
+    leaves out: those split into instances, or not shared by MPS.
     """
-    if torch.cuda.device_count():
-        torch.cuda.init()
-    return torch.cuda.device_count()
+    if not torch.cuda.device_count():
+        return 0
+    torch.cuda.init()
+    return torch._C._cuda_getDeviceCount()
 
 
 _refused: dict[str, str] = {}

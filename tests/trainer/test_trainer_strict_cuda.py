@@ -179,6 +179,7 @@ def test_the_preflight_captures_a_step(on_gpu: Callable[..., Job], monkeypatch, 
 
 
 def test_what_doctor_measures(cuda: StrictCuda, monkeypatch, tmp_path: Path):
+    monkeypatch.setattr(torch.cuda, "_device_count_nvml", lambda: 8)
     monkeypatch.setattr(ceilings, "SECONDS", 0.0)
     monkeypatch.setattr(ceilings, "MIB", 2**12)
     monkeypatch.setattr(ceilings, "GIB", 2**22)
@@ -578,7 +579,133 @@ def _profile_of(seconds: float) -> Any:
     return Profile
 
 
+# -- the stand-in comes and goes whole ----------------------------------------------------------------------
+
+
+def what_is_replaced() -> dict[str, Any]:
+    """Returns all that code can reach of CUDA."""
+    places = (torch, torch.cuda, torch.cuda.streams, torch.cuda.graphs, torch.cuda.graphs.graph, torch._C)
+    places += (torch.version, torch.backends.cudnn, torch.nn.Module, torch.Tensor, torch._C._CudaStreamBase)
+    names = {
+        f"{place.__name__}.{name}": getattr(place, name, None) for place in places for name in dir(place)
+    }
+    return names | {"available": torch.cuda.is_available(), "initialised": torch.cuda.is_initialized()}
+
+
+def differing(before: dict[str, Any]) -> list[str]:
+    after = what_is_replaced()
+    # Some are made anew whenever they are asked for.
+    same = {name for name in before.keys() & after.keys() if before[name] is after[name]}
+    return [
+        name
+        for name in sorted(before.keys() | after.keys())
+        if name not in same
+        if name not in before or name not in after or before[name] != after[name]
+    ]
+
+
+def test_it_leaves_whole():
+    before = what_is_replaced()
+    with StrictCuda(num_devices=2):
+        torch.cuda.init()
+        assert {"available", "initialised", "torch.zeros", "torch.cuda.Stream"} <= {*differing(before)}
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda.CUDAGraph().capture_begin()
+    assert differing(before) == []
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
+@pytest.mark.parametrize("patch", ["_patch_state", "_patch_c", "_patch_classes", "_patch_tensors"])
+def test_it_enters_whole_or_not_at_all(monkeypatch, patch: str):
+    before = what_is_replaced()
+    real = getattr(StrictCuda, patch)
+
+    def fails(self: StrictCuda) -> None:
+        real(self)
+        raise TypeError("immutable type")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StrictCuda, patch, fails)
+        with pytest.raises(TypeError, match="immutable type"):
+            StrictCuda().__enter__()
+    assert differing(before) == []
+    with StrictCuda():
+        assert torch.cuda.is_available()
+    assert differing(before) == []
+
+
 # -- the stand-in is strict ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: torch.cuda.Event(enable_timing="yes"), TypeError),
+        (lambda: torch.cuda.Event(timing=True), TypeError),
+        (lambda: torch.cuda.CUDAGraph(keep_graph="yes"), TypeError),
+        (lambda: torch.cuda._sleep(0.5), RuntimeError),
+        (lambda: torch.cuda.set_sync_debug_mode(3), RuntimeError),
+        (lambda: torch.cuda.set_sync_debug_mode("louder"), RuntimeError),
+        (lambda: torch._C._cuda_setDevice("cuda:0"), RuntimeError),
+        (lambda: torch._C._cuda_exchangeDevice(True), RuntimeError),
+        (lambda: torch._C._cuda_memoryStats(None), RuntimeError),
+        (lambda: torch._C._cuda_getCurrentStream(0.0), RuntimeError),
+        (lambda: torch._C._cuda_synchronize(0), TypeError),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_a_wrong_argument_fails_as_below_torch(call: Callable[[], object], error: type[Exception]):
+    with StrictCuda(), pytest.raises(error) as caught:
+        call()
+    if strict_cuda.HAS_TYPES:
+        with pytest.raises(error) as real:
+            call()
+        assert type(real.value) is type(caught.value) is error
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: torch.cuda.Stream(priority="high"),
+        lambda: torch.cuda.Stream(level=1),
+        lambda: torch.cuda.Event().record(1),
+        lambda: torch.cuda.Event().elapsed_time(1.0),
+        lambda: torch.cuda.CUDAGraph().capture_begin(pool=1),
+        lambda: torch.cuda.CUDAGraph().capture_begin(capture_error_mode="local"),
+        lambda: torch.cuda.CUDAGraph().debug_dump("graph.dot"),
+        lambda: torch.cuda.Stream().priority,
+        lambda: torch.cuda.ExternalStream(1),
+    ],
+)
+def test_a_wrong_argument_fails_where_the_c_layer_asks_for_a_device_first(cuda: StrictCuda, call):
+    with pytest.raises((TypeError, RuntimeError, AttributeError, AssertionError)):
+        call()
+
+
+def test_streams_and_events_are_of_the_builds_own_types(cuda: StrictCuda):
+    stream, event, graph = torch.cuda.Stream(), torch.cuda.Event(), torch.cuda.CUDAGraph()
+    for made, of in ((stream, torch._C._CudaStreamBase), (event, torch._C._CudaEventBase)):
+        assert isinstance(made, of)
+    assert isinstance(graph, torch._C._CUDAGraph)
+    assert (isinstance(stream, torch.Stream), isinstance(event, torch.Event)) == (strict_cuda.HAS_TYPES,) * 2
+    assert torch.cuda.current_stream() == torch.cuda.default_stream() != stream
+    with torch.cuda.stream(stream):
+        assert torch.cuda.current_stream() == stream
+
+
+@pytest.mark.parametrize(
+    ("own", "real"),
+    [
+        (strict_cuda._Stream, (torch.cuda.Stream, torch.Stream)),
+        (strict_cuda._Event, (torch.cuda.Event, torch.Event)),
+        (strict_cuda._Graph, (torch.cuda.CUDAGraph,)),
+    ],
+)
+def test_it_has_nothing_that_this_version_of_torch_has_not(own: type, real: tuple[type, ...]):
+    has = {name for kind in real for name in dir(kind)}
+    # Of the C classes alone.
+    has |= {"cuda_stream", "cuda_event"}
+    assert {name for name in vars(own) if not name.startswith("_")} <= has
 
 
 def test_what_needs_cuda_to_be_initialised_raises_before_it_is(cuda: StrictCuda):
