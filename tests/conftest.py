@@ -1,18 +1,50 @@
-"""What holds for every test: its folder is in memory, and services are made when they are first asked for."""
+"""What holds for every test: its environment is the tests' own, its folder is in memory.
+
+Services are made when they are first asked for.
+"""
 
 import gc
 import os
+import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 
 pytest_plugins = ["leftovers", "services.slurm", "services.postgres", "services.mlflow_server"]
 
-# Test processes share the cores, and threads of one that wait by spinning would keep the others from theirs.
-# It is read when torch is imported.
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+REPOSITORY = str(Path(__file__).parents[1])
+KEPT = (
+    # Where things are on this machine, and its GPUs.
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH", "CC", "CXX"),
+    *("VIRTUAL_ENV", "CONDA_PREFIX", "PYENV_ROOT", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
+    # On some processors OpenBLAS is wrong about what it runs on.
+    *("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"),
+    # For the tests themselves; SWEEPER_TESTS is guard.py's.
+    *("CI", "TORCH", "CHAOS_*", "PYTEST_*", "SWEEPER_TESTS"),
+)
+"""What the tests see of their caller's variables. They set what else they need."""
+
+
+def _make_own_environment() -> None:
+    """Leaves of the caller's variables those that say where things are, before torch reads any."""
+    # What is tested may have been named by its folder.
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path == REPOSITORY]
+    for name in [name for name in os.environ if not any(fnmatchcase(name, kept) for kept in KEPT)]:
+        del os.environ[name]
+    if paths:
+        os.environ["PYTHONPATH"] = REPOSITORY
+    # Test processes share the cores: threads that wait by spinning would keep the others from theirs.
+    os.environ.update(GOMP_SPINCOUNT="1000", LANG="C.UTF-8", TERM="xterm", NETRC=os.devnull)
+    # PYTHONWARNINGS, which processes inherit from here, too.
+    del warnings.filters[: len(sys.warnoptions)]
+    sys.warnoptions.clear()
+
+
+_make_own_environment()
 
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 4 * 2**30

@@ -234,11 +234,11 @@ def test_it_costs_a_script_without_torch_less_than_two_milliseconds():
 
 @pytest.mark.parametrize("version", ["3.8", "3.9", "3.13"])
 def test_it_loads_in_other_pythons(version):
-    found = [
-        *Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python"),
-        *map(Path, filter(None, [shutil.which(f"python{version}")])),
-    ]
-    if not found:
+    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
+    known = [*pyenv.glob(f"versions/{version}.*/bin/python"), shutil.which(f"python{version}") or "false"]
+    # What pyenv puts into the PATH may lead nowhere.
+    python = next((path for path in known if not subprocess.run([path, "-c", ""]).returncode), None)
+    if python is None:
         pytest.skip(f"there is no Python {version} here")
     package = Path(inject.__file__).parents[1]
     code = textwrap.dedent(f"""
@@ -247,4 +247,4 @@ def test_it_loads_in_other_pythons(version):
         package.__path__ = [{str(package)!r}]
         from _sweeper.inject import hook
     """)
-    subprocess.run([found[0], "-B", "-I", "-c", code], check=True)
+    subprocess.run([python, "-B", "-I", "-c", code], check=True)
