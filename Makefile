@@ -1,6 +1,8 @@
 # On a new machine, Python 3.11 or newer and `make sweep` or `make test` are enough.
 PYTHON ?= python3
-VENV   ?= .venv
+# Another version of torch than the pinned one has an environment of its own: make test TORCH=2.9.1
+TORCH  ?=
+VENV   ?= .venv$(TORCH:%=-%)
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 # In order of name: sorted by number of tests, the slowest files would come last.
@@ -18,7 +20,8 @@ $(READY): pyproject.toml setup.py constraints.txt
 	@uname -s | grep -q Linux || { echo "sweeper runs on Linux only (this is $$(uname -s))."; exit 2; }
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sweeper needs Python 3.11 or newer; name one with make PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	sed '$(TORCH:%=s/^torch==.*/torch==%/)' constraints.txt > $(VENV)/constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(VENV)/constraints.txt --editable '.[dev]'
 	touch $(READY)
 
 # Services for some tests, which are skipped without them.
@@ -58,4 +61,4 @@ soak: $(READY)
 	$(BIN)/python -m pytest -m soak
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache site
+	rm -rf $(VENV) .venv-* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache site

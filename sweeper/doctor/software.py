@@ -9,10 +9,14 @@ from importlib import metadata
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from sweeper.doctor.finding import Check, State
 
 SHOWN = ("torch", "optuna", "mlflow", "nvidia-ml-py")
+
+TESTED = {"torch": ("2.9.1", "2.13.0", "2.14.1"), "optuna": ("5.0.0",), "mlflow": ("3.17.2",)}
+"""Versions that the tests pass with, the oldest first. constraints.txt pins one of each."""
 
 # Anyone who reaches the port of `mlflow server` can read any file (CVE-2026-2614, up to 3.9) and run code
 # through uploaded artifacts (CVE-2026-2651, up to 3.10), without a password.
@@ -90,3 +94,13 @@ def packages(demands: Sequence[str], version_of: Callable[[str], str]) -> Iterat
     if not wrong:
         shown = ", ".join(f"{name} {version_of(name)}" for name in SHOWN)
         yield Check("packages", State.OK, f"{shown}; all other requirements are met")
+        yield from look_for_newer(version_of)
+
+
+def look_for_newer(version_of: Callable[[str], str]) -> Iterator[Check]:
+    """Yields a line for each package that is newer than the versions that the tests pass with."""
+    for name, versions in TESTED.items():
+        # Without what a build adds: 2.14.1+cu130 is 2.14.1.
+        if Version(Version(version_of(name)).public) > Version(versions[-1]):
+            text = f"{version_of(name)} is newer than {versions[-1]}, the newest that sweeper is tested with"
+            yield Check(name, State.OK, text)

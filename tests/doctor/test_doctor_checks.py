@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import resource
 import shutil
 import sqlite3
 import subprocess
 import sys
+import tomllib
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from sweeper.doctor import State, host, software, storage
+from sweeper.doctor.software import TESTED
 from sweeper.system import cpu
 
+REPOSITORY = Path(__file__).parents[2]
 MIB, GIB = 2**20, 2**30
 OK, WARN, FAIL = State.OK, State.WARN, State.FAIL
 
@@ -370,7 +375,34 @@ def test_packages_as_demanded_are_one_line():
 
 @pytest.mark.parametrize("version", ["2.14.0.dev20261101+cu130", "2.9.0", "3.0"])
 def test_nightly_builds_of_later_versions_will_do(version):
-    assert [check.state for check in found(torch=version)] == [OK]
+    assert {check.state for check in found(torch=version)} == {OK}
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({}, []),
+        ({"torch": f"{TESTED['torch'][-1]}+cu130"}, []),
+        ({"torch": "2.14.0.dev20261101+cu130"}, []),
+        ({"torch": "3.0", "mlflow": "3.99.1"}, ["torch", "mlflow"]),
+        ({"optuna": "5.99.0"}, ["optuna"]),
+    ],
+)
+def test_a_version_that_is_newer_than_those_tested_is_one_line(changes, names):
+    _, *lines = found(**changes)
+    assert [(line.name, line.state, line.remedy) for line in lines] == [(name, OK, "") for name in names]
+    assert all(f"{changes[line.name]} is newer than {TESTED[line.name][-1]}" in line.text for line in lines)
+
+
+def test_the_versions_that_are_tested_are_those_that_are_installed_for_the_tests():
+    text = (REPOSITORY / "constraints.txt").read_text()
+    pinned = dict(line.split("==") for line in text.splitlines() if "==" in line)
+    assert all(pinned[name] in versions for name, versions in TESTED.items())
+    (others,) = re.findall(r"torch: (\[.*\])", (REPOSITORY / ".github/workflows/check.yml").read_text())
+    assert {pinned["torch"], *json.loads(others)} == {*TESTED["torch"]}
+    # The oldest that may be installed is among them.
+    needed = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert TESTED["torch"][0].startswith(next(each for each in needed if "torch" in each).partition(">=")[2])
 
 
 @pytest.mark.parametrize(
@@ -420,7 +452,7 @@ def test_the_packages_of_this_environment(monkeypatch):
     everything = {
         entry.partition(";")[0].split(">")[0].split("<")[0]: "9999" for entry in metadata.requires("sweeper")
     }
-    everything |= {"optuna": "5.1", "mlflow": "3.20"}
+    everything |= {name: versions[-1] for name, versions in TESTED.items()}
     assert names(monkeypatch, **everything) == {"python": OK, "packages": OK}
     assert names(monkeypatch, **everything, pynvml="12.0.0")["pynvml"] is WARN
 
