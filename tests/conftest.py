@@ -21,6 +21,8 @@ KEPT = (
     # Where things are on this machine, and its GPUs.
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH", "CC", "CXX"),
     *("VIRTUAL_ENV", "CONDA_PREFIX", "PYENV_ROOT", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
+    # Where pip finds packages.
+    *("PIP_*", "SSL_CERT_*"),
     # On some processors OpenBLAS is wrong about what it runs on.
     *("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"),
     # For the tests themselves; SWEEPER_TESTS is guard.py's.
