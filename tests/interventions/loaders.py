@@ -254,6 +254,9 @@ def told(batch: Any, found: Any) -> None:
 
 def main() -> None:
     kinds = loaders()
+    if sys.argv[2:]:
+        has_workers = sys.argv[2] == "workers"
+        kinds = {name: make for name, make in kinds.items() if (make().num_workers > 0) is has_workers}
     # One of the script's own seeds per worker is not ours to repeat.
     before = {name: trained(make) for name, make in kinds.items()}
     messages: list[Any] = []

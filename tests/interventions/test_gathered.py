@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -45,28 +46,57 @@ REFUSED = {
 }
 
 
-@pytest.fixture(scope="module")
-def report() -> dict[str, Any]:
-    command = [sys.executable, "-W", "ignore", str(Path(__file__).parent / "loaders.py"), "gathered"]
+WITH_WORKERS = ("workers", "persistent", "prefetch", "init")
+
+
+def is_slow(kind: str) -> bool:
+    """Whether a kind starts processes in each pass."""
+    return any(word in kind for word in WITH_WORKERS)
+
+
+def marked(kinds: Iterable[str]) -> list[Any]:
+    return [pytest.param(kind, marks=pytest.mark.slow) if is_slow(kind) else kind for kind in kinds]
+
+
+def report_on(which: str) -> dict[str, Any]:
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).parent / "loaders.py"), "gathered", which]
     return completed(command).truth
 
 
-def test_all_kinds_are_known(report):
-    assert {*report} == {*GATHERED, *REFUSED}
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    return report_on("none")
 
 
-@pytest.mark.parametrize("kind", GATHERED)
-def test_a_gathered_loader_gives_equal_batches_and_leaves_equal_generators(report, kind):
-    assert report[kind] == {"equal": True, "applied": True, "why": "", "error": ""}
+@pytest.fixture(scope="module")
+def report_with_workers() -> dict[str, Any]:
+    return report_on("workers")
 
 
-@pytest.mark.parametrize("kind", REFUSED)
-def test_what_must_not_be_gathered_is_refused(report, kind):
-    found = report[kind]
-    assert not found["applied"]
-    assert REFUSED[kind] in found["why"]
+@pytest.fixture
+def said(request: pytest.FixtureRequest, kind: str) -> dict[str, Any]:
+    """What the report says of a kind."""
+    of_kinds = request.getfixturevalue("report_with_workers" if is_slow(kind) else "report")
+    return dict(of_kinds[kind])
+
+
+@pytest.mark.slow
+def test_all_kinds_are_known(report, report_with_workers):
+    assert {*report, *report_with_workers} == {*GATHERED, *REFUSED}
+    assert {*report_with_workers} == {*filter(is_slow, (*GATHERED, *REFUSED))}
+
+
+@pytest.mark.parametrize("kind", marked(GATHERED))
+def test_a_gathered_loader_gives_equal_batches_and_leaves_equal_generators(said, kind):
+    assert said == {"equal": True, "applied": True, "why": "", "error": ""}
+
+
+@pytest.mark.parametrize("kind", marked(REFUSED))
+def test_what_must_not_be_gathered_is_refused(said, kind):
+    assert not said["applied"]
+    assert REFUSED[kind] in said["why"]
     # It draws from the machine's own entropy: not even two runs without a change are equal.
-    assert found["equal"] or kind == "own unseeded"
+    assert said["equal"] or kind == "own unseeded"
 
 
 def test_a_broken_row_raises_in_the_script_itself(report):
