@@ -35,7 +35,7 @@ class ModelInput:
     def __init__(self, torch: Any, points: Points, begins: Callable[[], None] | None = None) -> None:
         self._torch, self._points, self._begins = torch, points, begins
         self._level: list[Any] = []
-        self._calls: list[WatchedCall] = []
+        self._calls: list[CallObserver] = []
         self._reader: Reader | None = None
         self._depth = 0
         self._largest = self._sum = 0
@@ -56,7 +56,7 @@ class ModelInput:
         # A call that torch.compile traces must stay as it was; its replacement is not traced.
         if not self._compiles() or any(map(_is_replaced, self._level)):
             begins, called = self._points.guarded(self._begins_call), self._points.guarded(self._called)
-            self._calls = [WatchedCall(each, begins, called) for each in self._level]
+            self._calls = [CallObserver(each, begins, called) for each in self._level]
 
     def backward(self) -> None:
         """Counts the batch of a backward pass that begins; a module called in a loop had only one."""
@@ -142,7 +142,7 @@ def _is_replaced(module: Any) -> bool:
     return hasattr(module, "_orig_mod") or isinstance(vars(module).get(SLOT), ChangedCall)
 
 
-class WatchedCall:
+class CallObserver:
     """Takes the place of a module's compiled call; reads its input, and passes the call on."""
 
     def __init__(self, module: Any, begins: Callable[[], None], called: Callable[..., None]) -> None:

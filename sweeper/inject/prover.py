@@ -21,7 +21,7 @@ from typing import Any
 from ..interventions.generators import states
 from ..metering import Channel
 from . import FOLDER_VARIABLE
-from .model import WatchedCall
+from .model import CallObserver
 from .observer import Observer
 from .seeding import cut_passes, seed, whole_pass
 
@@ -55,7 +55,7 @@ class Prover(Observer):
         self._file: Any = None
         self._num_losses = self._num_steps = self._num_passes = self._steps_after = 0
         self._before: dict[int, list[Any]] = {}
-        self._evaluated: dict[int, WatchedCall] = {}
+        self._evaluated: dict[int, CallObserver] = {}
         self._first: dict[int, tuple[Any, list[Any]]] = {}
         super().__init__(torch, channel)
         seed(
@@ -103,7 +103,7 @@ class Prover(Observer):
         self._record({"eval": type(module).__name__, "state": size, "result": self._digest(buffers)})
         if self._is_on and id(module) not in self._evaluated:
             # Not a hook of the module: a script may save it whole.
-            self._evaluated[id(module)] = WatchedCall(module, lambda: None, self._evaluated_to)
+            self._evaluated[id(module)] = CallObserver(module, lambda: None, self._evaluated_to)
 
     def _evaluated_to(self, module: Any, args: Any, kwargs: Any, result: Any) -> None:
         if not self._is_on or module.training:
