@@ -5,6 +5,7 @@ from sweeper import meter                                                       
 from sweeper import judge, load, run                                               # a notebook
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,28 @@ _HOMES = {
     "load": "sweeper.dataframe",
     "run": "sweeper.api",
 }
+
+_REMOVED = {
+    "sweeper.callbacks": "remove the callback, since sweeper sees Lightning and the Trainer without one",
+    "sweeper.core.errors": "import from `sweeper.errors`",
+    "sweeper.integrations": "remove the callback, since sweeper sees Lightning and the Trainer without one",
+}
+"""What to do instead of importing a module that earlier versions had."""
+
+
+class _Removed:
+    """Comes last on `sys.meta_path`, where only missing modules are looked for."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        for module, remedy in _REMOVED.items():
+            if f"{name}.".startswith(f"{module}."):
+                # One sentence, since a failed trial shows the first.
+                rule = f"An import must name a module that sweeper has, but {name} was removed"
+                raise ModuleNotFoundError(f"{rule}; {remedy}", name=name)
+
+
+sys.meta_path.append(_Removed)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,7 @@
-"""The meter and its callbacks: what they tell, and that they never cost a training anything."""
+"""The meter: what it tells, and that it never costs a training anything."""
 
 from __future__ import annotations
 
-import dataclasses
-import importlib.util
 import json
 import os
 import socket
@@ -22,10 +20,7 @@ import pytest
 
 import sweeper
 from sweeper import metering
-from sweeper.integrations.lightning import for_lightning
-from sweeper.integrations.transformers import for_transformers
 
-WILD = Path(__file__).parent / "script" / "wild"
 MAX_SECONDS_A_STEP = 100e-6
 """20 us where nothing else runs."""
 
@@ -361,148 +356,3 @@ def test_the_import_is_the_standard_library_alone_and_quick():
         assert set(names) <= {"sweeper", *sys.stdlib_module_names}
         seconds.append(float(took))
     assert min(seconds) < 0.2
-
-
-def stand_in(monkeypatch: pytest.MonkeyPatch, name: str) -> Any:
-    """Has a module of the folder `wild` imported under its name."""
-    spec = importlib.util.spec_from_file_location(name, WILD / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, module)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_callback_of_transformers(monkeypatch, listener, capsys):
-    work = stand_in(monkeypatch, "work")
-    transformers = stand_in(monkeypatch, "transformers")
-    monkeypatch.setattr(work, "train_step", lambda samples: time.sleep(0.011))
-    callback = for_transformers()
-    assert isinstance(callback, transformers.TrainerCallback)
-    assert listener.last()["steps"] == 0
-    args = SimpleNamespace(train_batch_size=16, gradient_accumulation_steps=2, max_steps=4, logging_steps=2)
-    transformers.Trainer(args, callbacks=[callback]).train()
-    found = listener.messages()
-    assert [message["samples"] for message in found] == [32, 64, 96, 128]
-    # What is logged after a step is told with the next one.
-    assert [message.get("loss") for message in found] == [None, None, round(work.loss_after(64), 4), None]
-
-    callback.on_evaluate(args, None, None, metrics={"eval_accuracy": 0.5})
-    assert listener.messages() == []
-    callback.on_evaluate(args, None, None, metrics={"eval_aux_loss": 0.1, "eval_loss": 0.7}, model=None)
-    assert listener.last()["val"] == [128, 0.7]
-
-    # What is logged of an evaluation says nothing of the loss of training.
-    callback.on_log(args, None, None, logs={"loss": 0.4})
-    callback.on_log(args, None, None, logs={"eval_loss": 0.7})
-    time.sleep(0.011)
-    callback.on_step_end(args, None, None)
-    assert listener.last()["loss"] == 0.4
-
-
-def test_of_several_data_sets_the_first_ones_loss_is_told(monkeypatch, listener):
-    """The time of none of them is training."""
-    stand_in(monkeypatch, "work")
-    stand_in(monkeypatch, "transformers")
-    callback = for_transformers()
-    args = SimpleNamespace(train_batch_size=16, gradient_accumulation_steps=1)
-    callback.on_step_end(args, None, None)
-    for near in (0.6, 0.5):
-        for name, loss in (("near", near), ("far", 0.9)):
-            callback.on_evaluate(args, None, None, metrics={f"eval_{name}_loss": loss})
-            assert listener.last()["val"] == [16, near]
-
-
-@pytest.fixture
-def lightning(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    module = ModuleType("lightning.pytorch")
-    module.__dict__["Callback"] = type("Callback", (), {})
-    monkeypatch.delitem(sys.modules, "pytorch_lightning", raising=False)
-    monkeypatch.setitem(sys.modules, "lightning", ModuleType("lightning"))
-    monkeypatch.setitem(sys.modules, "lightning.pytorch", module)
-    return module
-
-
-def set_up(callback: Any, *, is_first: bool = True) -> Any:
-    callback.setup(SimpleNamespace(is_global_zero=is_first), None, "fit")
-    return callback
-
-
-def test_of_lightnings_ranks_the_first_reports_for_all(listener, lightning, monkeypatch):
-    """Its launcher sets WORLD_SIZE after the callback was made, and never RANK."""
-    callback = for_lightning()
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    set_up(callback, is_first=False).on_train_batch_end(None, None, None, IMAGES, 0)
-    set_up(callback).on_train_batch_end(None, None, None, IMAGES, 0)
-    last = listener.last()
-    assert (last["steps"], last["samples"]) == (1, 16)
-
-
-def test_the_callback_of_lightning(listener, clock, lightning):
-    callback = set_up(for_lightning())
-    assert isinstance(callback, lightning.Callback)
-    trainer = SimpleNamespace(sanity_checking=True, callback_metrics={"val_loss": 9.0})
-    callback.on_validation_start(trainer, None)
-    clock.wait(4.0)
-    callback.on_validation_end(trainer, None)
-    last = listener.last()
-    assert "val" not in last
-    assert last["paused"] == pytest.approx(4.0)
-
-    trainer.sanity_checking = False
-    batch = {"x": np.zeros((8, 3)), "y": np.zeros(8)}
-    callback.on_train_batch_end(trainer, None, {"loss": 2.0}, batch, 0)
-    assert listener.last()["samples"] == 8
-    for outputs in ({"loss": 4.0}, 6.0, None, {}):
-        clock.wait(0.001)
-        callback.on_train_batch_end(trainer, None, outputs, batch, 1)
-    callback.on_validation_start(trainer, None)
-    assert (last := listener.last())["samples"] == 40
-    assert last["loss"] == 5.0
-    clock.wait(3.0)
-    trainer.callback_metrics["val_loss"] = 0.5
-    callback.on_validation_end(trainer, None)
-    last = listener.last()
-    assert (last["val"], last["paused"]) == ([40, 0.5], pytest.approx(7.0))
-    trainer.callback_metrics.clear()
-    callback.on_validation_start(trainer, None)
-    callback.on_validation_end(trainer, None)
-    assert listener.last()["val"] == [40, 0.5]
-
-
-def test_of_the_two_packages_of_lightning_the_one_that_is_there(monkeypatch, lightning):
-    older = ModuleType("pytorch_lightning")
-    older.__dict__["Callback"] = type("Callback", (), {})
-    monkeypatch.setitem(sys.modules, "pytorch_lightning", older)
-    assert isinstance(for_lightning(), older.Callback)
-
-
-@dataclasses.dataclass
-class Batch:
-    names: list[str]
-    images: Any
-
-
-IMAGES = np.zeros((8, 3, 32, 32))
-
-
-@pytest.mark.parametrize(
-    ("batch", "samples"),
-    [
-        (IMAGES, 8),
-        ([IMAGES, np.zeros(2)], 8),
-        ({"text": ["a", "bc"], "image": {"pixels": IMAGES}}, 8),
-        ((np.float32(0.1), "name", IMAGES), 8),
-        (Batch(["a", "bc"], IMAGES), 8),
-        ("text", 0),
-        (["a", "bc"], 0),
-        (object(), 0),
-        ([], 0),
-    ],
-)
-def test_a_batch_may_be_nested_and_hold_anything(listener, lightning, batch, samples):
-    callback = set_up(for_lightning())
-    callback.on_train_batch_end(None, None, None, batch, 0)
-    last = listener.last()
-    assert (last["steps"], last["samples"]) == (1, samples)

@@ -1,34 +1,73 @@
-"""What users of 0.1.0 import is still there, with a DeprecationWarning."""
+"""What is said to those who import a module that was removed, or continue a job of 0.1.0."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+import sweeper
 from sweeper import errors
-from sweeper.integrations import lightning, transformers
+from sweeper.core.job import Job
+from sweeper.errors import EnvironmentStopError
+from sweeper.sweep.job_runner import JobRunner
 from sweeper.sweep.store.old_imports import HOMES
+from sweeper.worker.trial import run
 
 
-def test_the_module_of_0_1_0_gives_the_same_classes_and_says_where_they_are_now(monkeypatch):
-    monkeypatch.delitem(sys.modules, "sweeper.core.errors", raising=False)
-    with pytest.warns(DeprecationWarning, match="sweeper.errors") as caught:
-        old = importlib.import_module("sweeper.core.errors")
-    assert caught[0].filename != old.__file__
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("sweeper.callbacks", "remove the callback"),
+        ("sweeper.core.errors", "import from `sweeper.errors`"),
+        ("sweeper.integrations", "remove the callback"),
+        ("sweeper.integrations.lightning", "remove the callback"),
+    ],
+)
+def test_the_import_of_a_module_that_was_removed_says_what_to_write(name: str, remedy: str):
+    with pytest.raises(ImportError, match=remedy) as raised:
+        importlib.import_module(name)
+    rule = f"An import must name a module that sweeper has, but {name} was removed; "
+    # Importing a package's module imports the package first.
+    assert str(raised.value).startswith(rule.replace(".lightning", ""))
+
+
+@pytest.mark.parametrize("name", ["sweeper.call", "sweeper.callbacks_of_mine", "callbacks", "integrations"])
+def test_nothing_is_said_about_other_modules(name: str):
+    assert importlib.util.find_spec(name) is None
+
+
+def test_no_module_that_exists_is_looked_for_there(monkeypatch: pytest.MonkeyPatch):
+    assert [finder is sweeper._Removed for finder in sys.meta_path].index(True) == len(sys.meta_path) - 1
+    monkeypatch.setattr(sweeper._Removed, "find_spec", staticmethod(lambda *_: pytest.fail("it was asked")))
+    for name in ("sweeper.errors", "colorsys"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        importlib.import_module(name)
+
+
+def test_a_trial_fails_with_what_to_write_and_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "of_0_1.py").write_text("from sweeper.core.errors import UserError")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    job = Job(uid="u", runner="of_0_1:run", import_paths=(str(tmp_path),))
+    failure: Any = run(job, SimpleNamespace(reached="start"))  # type: ignore[arg-type]
+    assert failure.message.endswith("was removed; import from `sweeper.errors` (of_0_1.py:1)")
+
+
+def test_a_job_of_0_1_0_does_not_go_on(tmp_path: Path):
+    job = Job(uid="u", runner="sweeper.trainer.measure:run")
+    runner = JobRunner(None, [], lambda: None)  # type: ignore[arg-type]
+    with pytest.raises(EnvironmentStopError, match=f"but {tmp_path} is of 0.1.0 .* Remove that folder"):
+        runner.resume(0, tmp_path, job)
+
+
+def test_every_error_is_known_by_its_old_import():
+    """Stored digests of pipelines have it."""
     public = {
         name for name, value in vars(errors).items() if getattr(value, "__module__", "") == errors.__name__
     }
-    assert {name: getattr(old, name) for name in old.__all__} == {
-        name: getattr(errors, name) for name in public
-    }
     assert HOMES["sweeper.errors"] == dict.fromkeys(public, "sweeper.core.errors")
-
-
-def test_so_does_that_of_the_callbacks(monkeypatch):
-    monkeypatch.delitem(sys.modules, "sweeper.callbacks", raising=False)
-    with pytest.warns(DeprecationWarning, match="sweeper.integrations"):
-        old = importlib.import_module("sweeper.callbacks")
-    assert old.for_lightning is lightning.for_lightning
-    assert old.for_transformers is transformers.for_transformers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,22 +44,6 @@ CEILINGS_RUNNER = "ceilings"
 SCRIPT_RUNNER = "script"
 SCRIPT_QUALITY_RUNNER = "script_quality"
 TRAINING_RUNNER = "training"
-
-_RUNNERS_OF_0_1 = {
-    "sweeper.trainer.measure:run": TRIAL_RUNNER,
-    "sweeper.trainer.quality:run": QUALITY_RUNNER,
-    "sweeper.trainer.prepare:run": PREPARE_RUNNER,
-    "sweeper.trainer.probe:run": PROBE_RUNNER,
-    "sweeper.trainer.tracing:run": TRACE_RUNNER,
-    "sweeper.trainer.gpu_check:run": GPU_CHECK_RUNNER,
-    "sweeper.trainer.trying:run": DRY_STEP_RUNNER,
-    "sweeper.trainer.preflight:run": PREFLIGHT_RUNNER,
-    "sweeper.trainer.ceilings:run": CEILINGS_RUNNER,
-    "sweeper.script.trial:run": SCRIPT_RUNNER,
-    "sweeper.script.trial:run_for_loss": SCRIPT_QUALITY_RUNNER,
-    "sweeper.trainer.production:run": TRAINING_RUNNER,
-}
-"""Runners by the import strings that version 0.1.0 wrote."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,8 +169,6 @@ def read_job(folder: Path) -> Job:
     path = folder / CONFIG
     with ours(path, f"Restore it, or remove {folder}"):
         job = decode(Job, {**read_json(path), "folder": str(folder)})
-    if job.runner in _RUNNERS_OF_0_1:
-        job = dataclasses.replace(job, runner=_RUNNERS_OF_0_1[job.runner])
     return job
 
 

@@ -211,7 +211,16 @@ class JobRunner:
         self._waiting.clear()
 
     def resume(self, key: int, folder: Path, job: Job) -> None:
-        """Restarts a job whose attempt was lost with an earlier supervisor."""
+        """Restarts a job whose attempt was lost with an earlier supervisor.
+
+        Raises:
+            EnvironmentStopError: 0.1.0 wrote it, whose runners are import strings of sweeper's own modules.
+        """
+        if job.runner.startswith("sweeper."):
+            raise EnvironmentStopError(
+                f"A job that goes on must be of sweeper 0.2 or later, but {folder} is of 0.1.0 (its runner is"
+                f" {job.runner}). Remove that folder to run the job anew."
+            )
         attempt = job.attempt if (folder / CUT_OFF).exists() else job.attempt + 1
         (folder / CUT_OFF).unlink(missing_ok=True)
         if attempt >= MAX_ATTEMPTS:

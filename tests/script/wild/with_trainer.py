@@ -4,6 +4,20 @@ import argparse
 import os
 
 import transformers
+import work
+
+
+class Reporting(transformers.TrainerCallback):
+    def __init__(self):
+        self.meter, self.loss = work.meter(), None
+
+    def on_step_end(self, args, state, control, **kwargs):
+        samples = args.train_batch_size * args.gradient_accumulation_steps
+        self.meter.step(samples=samples, loss=self.loss)
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        self.loss = logs["loss"]
+
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--per_device_train_batch_size", type=int, default=8)
@@ -15,9 +29,4 @@ args = parser.parse_args()
 args.train_batch_size = args.per_device_train_batch_size
 os.makedirs(args.output_dir, exist_ok=True)
 
-callbacks = []
-if not os.environ.get("NO_METER"):
-    from sweeper.integrations.transformers import for_transformers
-
-    callbacks.append(for_transformers())
-transformers.Trainer(args, callbacks=callbacks).train()
+transformers.Trainer(args, callbacks=[Reporting()]).train()

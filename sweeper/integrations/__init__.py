@@ -1,1 +1,0 @@
-"""Provides callbacks for training frameworks. Imports a framework only when its callback is requested."""
