@@ -19,8 +19,11 @@ from sweeper.sweep.setup import device_model as device_model
 T = TypeVar("T")
 
 RESULTS = Path(__file__).parent / "results"
-# Benchmarks train the pipelines of this repository, which is not on the path of a script.
-sys.path.append(str(Path(__file__).parents[1]))
+ROOT = Path(__file__).parents[1]
+TESTS = ROOT / "tests"
+# Benchmarks train the pipelines of this repository and the stand-ins of its tests, `parts`; neither is on
+# the path of a script.
+sys.path += [str(ROOT), str(TESTS)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from common import RESULTS, Figure, chosen, device_folder, publish, spread
+from recorded.surfaces import read
 from surfaces import recordings
 from verdicts import BARS, Bench, busy
 
@@ -41,7 +42,6 @@ from sweeper.analysis.rounds import log_ratios
 from sweeper.core.job import Job, MeasurePlan, read_job, write_job
 from sweeper.core.measurement import Measurement, Report
 from sweeper.execution.local import LocalLauncher
-from sweeper.testing.recorded import read
 
 ROOT = Path(__file__).parents[1]
 DRAWS = 2000
@@ -125,7 +125,7 @@ def live() -> Iterator[Figure]:
     """Yields false and found differences between real processes, while another process loads a core."""
     with tempfile.TemporaryDirectory() as folder, busy(1):
         bench = Bench(Path(folder))
-        template = bench.prepared("sweeper.testing.bottlenecks", {})
+        template = bench.prepared("parts.bottlenecks", {})
         same = {"batch_size": 512, "model.kind": "compute", "device.cpu_threads": 1}
         for title, other, bar in (
             ("false differences", same, "<= 3"),

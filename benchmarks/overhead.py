@@ -6,13 +6,15 @@ python benchmarks/overhead.py            writes benchmarks/results/<device>/over
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from common import publish, spread
+from common import TESTS, publish, spread
+from parts.noop import RUNNER
 
 from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.job import Job, MeasurePlan, write_job
@@ -21,7 +23,6 @@ from sweeper.execution.local import LocalLauncher
 from sweeper.search import Searcher
 from sweeper.spec import SweepSpec
 from sweeper.sweep.store.journal import Journal
-from sweeper.testing.noop import RUNNER
 
 TRIALS = 50
 FRESH = 10
@@ -81,12 +82,14 @@ def main() -> None:
     """Interleaves no-op trials of both kinds of isolation with fresh interpreters."""
     spec = SweepSpec.from_dict(SPEC)
     times: dict[str, list[float]] = {"fork": [], "exec": [], "fresh": []}
+    paths = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
+    environ = {**os.environ, "PYTHONPATH": paths}
     with tempfile.TemporaryDirectory() as folder:
         kinds = {}
         for isolation in ("fork", "exec"):
             journal = Journal(Path(folder) / isolation)
             journal.folder.mkdir()
-            launcher = LocalLauncher(journal.folder, isolation=isolation)
+            launcher = LocalLauncher(journal.folder, isolation=isolation, environ=environ)
             kinds[isolation] = (spec, journal, TrialTable(spec), Searcher(journal.study, spec, {}), launcher)
             trial(*kinds[isolation], 0)
         for i in range(TRIALS):

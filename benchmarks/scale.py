@@ -35,6 +35,8 @@ from pathlib import Path
 from typing import Any
 
 from common import Figure, chosen, publish, spread
+from parts.noop import synthetic
+from parts.replay import ReplayLauncher
 from scale_clusters import dask, ray, services, slurm
 from scale_neighbours import neighbours
 
@@ -50,8 +52,6 @@ from sweeper.sweep.observer import Quiet
 from sweeper.sweep.phases.search import Search
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.trial_runner import TrialRunner
-from sweeper.testing.noop import synthetic
-from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
 
 WORKERS, TRIAL_SECONDS, TRIALS_OF_WORKERS = 1000, 60.0, 5000

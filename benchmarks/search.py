@@ -16,7 +16,7 @@ a10        the same of search_spaces/a10.yaml (an hour)
 resume     sweeps that are interrupted in the middle, against the same uninterrupted
 
 Whole sweeps run, supervisor and all, on a launcher that answers from the recorded surface with recorded
-noise (`sweeper.testing.tournament`); a trial costs its start-up, warm-up and windows. Confirmation rounds
+noise (`recorded.tournament`); a trial costs its start-up, warm-up and windows. Confirmation rounds
 and quality passes are left out, because they are the same for all.
 """
 
@@ -37,6 +37,20 @@ from pathlib import Path
 from typing import Any
 
 from common import Figure, chosen, publish, spread
+from recorded.strategies import (
+    OURS_TRIALS,
+    STRATEGIES,
+    Problem,
+    Step,
+    is_passed_over,
+    ours,
+    run_recorded,
+    scratch,
+    spec_of,
+    steps_of,
+)
+from recorded.surfaces import Cell, read
+from recorded.tournament import BUDGET, FINALISTS, NEAR, score
 from surfaces import recordings
 from verdicts import Bench
 
@@ -49,20 +63,6 @@ from sweeper.spec import SweepSpec, load
 from sweeper.sweep.observer import Quiet
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
-from sweeper.testing.recorded import Cell, read
-from sweeper.testing.strategies import (
-    OURS_TRIALS,
-    STRATEGIES,
-    Problem,
-    Step,
-    is_passed_over,
-    ours,
-    run_recorded,
-    scratch,
-    spec_of,
-    steps_of,
-)
-from sweeper.testing.tournament import BUDGET, FINALISTS, NEAR, score
 from sweeper.tracking import NullTracker
 
 SEEDS = 20

@@ -3,7 +3,7 @@
 python benchmarks/surfaces.py [NAME...]     writes benchmarks/surfaces/<device>/<name>.jsonl
 
 NAME is a specification in benchmarks/surfaces/. A line is one fresh process: some short windows, start-up,
-peak memory (`sweeper.testing.recorded`). The first round takes all cells, in a shuffled order. Then a few
+peak memory (`recorded.surfaces`). The first round takes all cells, in a shuffled order. Then a few
 cells are repeated many times, which shows how much processes differ. The rest of the hour goes to rounds of
 the cells that may be the fastest, by what processes differ: a search is judged by its distance from them. If
 interrupted, the same command continues.
@@ -20,6 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from common import chosen, device_folder
+from recorded.strategies import Problem
+from recorded.surfaces import CORRECT, Head, Process, add, begin, processes_of, read
 from verdicts import Bench
 
 from sweeper.core.config import Scalar
@@ -29,8 +31,6 @@ from sweeper.search.distributions import combinations
 from sweeper.spec import SweepSpec, load
 from sweeper.spec.sections import Execution
 from sweeper.sweep.setup import device_model
-from sweeper.testing.recorded import CORRECT, Head, Process, add, begin, processes_of, read
-from sweeper.testing.strategies import Problem
 
 FOLDER = Path(__file__).parent / "surfaces"
 SHIPPED = FOLDER / "amd-epyc-2-cores"

@@ -22,7 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common import Figure, chosen, publish, show, spread
+from common import ROOT, TESTS, Figure, chosen, publish, show, spread
+from parts import bottlenecks
 
 from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.trial_card import trial_card
@@ -33,9 +34,7 @@ from sweeper.core.record import TrialRecord
 from sweeper.execution.local import LocalLauncher
 from sweeper.system.cpu import usable_cpus
 from sweeper.telemetry.nvml.probe import full_uuid
-from sweeper.testing import bottlenecks
 
-ROOT = Path(__file__).parents[1]
 BARS = ROOT.parent / "shared" / "data" / "stock_bars" / "bars"
 RUNS = 20
 TRIALS = 100
@@ -96,7 +95,7 @@ class Bench:
         job = Job(
             uid="x",
             pipeline=pipeline,
-            import_paths=(str(ROOT), str(ROOT / "benchmarks"), *map(str, paths)),
+            import_paths=tuple(map(str, (ROOT, ROOT / "benchmarks", TESTS, *paths))),
             device=self.device,
             data={"source": "synthetic", **data},
             prepared=str(self.folder / f"{pipeline}-data"),

@@ -57,6 +57,7 @@ _REMOVED = {
     "sweeper.callbacks": "remove the callback, since sweeper sees Lightning and the Trainer without one",
     "sweeper.core.errors": "import from `sweeper.errors`",
     "sweeper.integrations": "remove the callback, since sweeper sees Lightning and the Trainer without one",
+    "sweeper.testing": "what it had is in sweeper's repository, in tests/parts and in benchmarks/recorded",
 }
 """What to do instead of importing a module that earlier versions had."""
 

@@ -27,7 +27,6 @@ WALL_STAMPS = {
     "sweeper/sweep/phases/rounds.py",
     "sweeper/sweep/trial_runner.py",
     "sweeper/testing/noop.py",
-    "sweeper/testing/replay.py",
     "sweeper/trainer/ceilings.py",
     "sweeper/trainer/gpu_check.py",
     "sweeper/trainer/measure.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,7 @@ from sweeper.worker.trial import run
         ("sweeper.core.errors", "import from `sweeper.errors`"),
         ("sweeper.integrations", "remove the callback"),
         ("sweeper.integrations.lightning", "remove the callback"),
+        ("sweeper.testing.tournament", "what it had is in sweeper's repository"),
     ],
 )
 def test_the_import_of_a_module_that_was_removed_says_what_to_write(name: str, remedy: str):
@@ -43,7 +45,7 @@ def test_nothing_is_said_about_other_modules(name: str):
 
 
 def test_no_module_that_exists_is_looked_for_there(monkeypatch: pytest.MonkeyPatch):
-    assert [finder is sweeper._Removed for finder in sys.meta_path].index(True) == len(sys.meta_path) - 1
+    assert sys.meta_path.index(sweeper._Removed) > sys.meta_path.index(PathFinder)
     monkeypatch.setattr(sweeper._Removed, "find_spec", staticmethod(lambda *_: pytest.fail("it was asked")))
     for name in ("sweeper.errors", "colorsys"):
         monkeypatch.delitem(sys.modules, name, raising=False)

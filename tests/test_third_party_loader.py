@@ -7,9 +7,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import parts
 import pytest
 import torch
 from distributions import install
+from parts.noop import synthetic
 from replays import PIPELINE, Bench, spec_of, throughput
 from turbo import LOADER, TRAITS, install_turbo
 
@@ -23,7 +25,6 @@ from sweeper.errors import UserError
 from sweeper.execution.local import LocalLauncher
 from sweeper.spec import SweepSpec
 from sweeper.testing.loader_conformance import LoaderConformance, numbered
-from sweeper.testing.noop import synthetic
 from sweeper.trainer.data import make_loader
 
 REPOSITORY = Path(__file__).parents[1]
@@ -84,9 +85,10 @@ def trial(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ob
     path = os.pathsep.join([str(REPOSITORY), str(folder)])
     prepared = str(home / "prepared")
     launcher = LocalLauncher(home, environ={**os.environ, "PYTHONPATH": path})
+    common = {"pipeline": "parts.pipelines", "import_paths": (parts.FOLDER,)}
 
     def run(name: str, **about: object) -> Outcome | Report:
-        job = Job(uid=name, pipeline="sweeper.testing.pipelines", prepared=prepared, **about)
+        job = Job(uid=name, prepared=prepared, **common, **about)
         write_job(home / name, job)
         return launcher.submit(home / name).result(timeout=60)
 

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import parts
 import pytest
 from files_probe import PROBE, install_files
 
@@ -47,9 +48,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Outc
     home, site = tmp_path_factory.mktemp("home"), install_files(tmp_path_factory.mktemp("served"))
     path = os.pathsep.join([str(REPOSITORY), str(site)])
     launcher = LocalLauncher(home, environ={**os.environ, "PYTHONPATH": path})
+    common = {"pipeline": "parts.pipelines", "import_paths": (parts.FOLDER,)}
 
     def run(name: str, **about: object) -> Outcome | Report:
-        job = Job(uid=name, pipeline="sweeper.testing.pipelines", prepared=str(home / "prepared"), **about)
+        job = Job(uid=name, prepared=str(home / "prepared"), **common, **about)
         write_job(home / name, job)
         return launcher.submit(home / name).result(timeout=60)
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import guides
 import surfaces
+from recorded.surfaces import CORRECT, processes_of
 from verdicts import Bench
 
 from gpu_day.alive import PIPELINES
 from gpu_day.steps import Day
 from sweeper.core.job import MeasurePlan
-from sweeper.testing.recorded import CORRECT, processes_of
 
 SEARCH = {"minutes": 0.75, "patience": 15, "trials": 60, "seed": 0}
 MEASURE = {

@@ -1,1 +1,1 @@
-"""Provides stand-ins for tests and benchmarks, and the conformance suites of the seams."""
+"""Provides the conformance suites of the seams."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from parts.noop import synthetic
 from replays import spec_of
 
 from sweeper.analysis.finalists import alike, finalists
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo, Quality
 from sweeper.core.record import TrialRecord
-from sweeper.testing.noop import synthetic
 
 
 def record(number: int, throughput: float, loss: float | None = None, **changes) -> TrialRecord:

@@ -7,13 +7,13 @@ import math
 import random
 
 import pytest
+from parts.noop import synthetic
 
 from sweeper.analysis.sensitivity import MIN_MEASURED, Sensitivity, sensitivity, terrain
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.spec.neighbours import nearest, neighbours
-from sweeper.testing.noop import synthetic
 
 SPACE = {
     "batch_size": {"type": "int", "low": 64, "high": 2048, "log": True},

@@ -6,6 +6,7 @@ import dataclasses
 import random
 
 import pytest
+from parts.noop import synthetic
 from replays import spec_of
 
 from sweeper.analysis.judge import objective_values
@@ -13,7 +14,6 @@ from sweeper.analysis.trial_table import TrialTable, _Extremes, is_passed_over
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind, Quality
 from sweeper.core.record import TrialRecord
-from sweeper.testing.noop import synthetic
 
 QUALITY = Quality(key="k", samples=10, seconds=0, train_loss=1.0, val_loss=1.0)
 

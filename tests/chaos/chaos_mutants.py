@@ -99,7 +99,7 @@ def caught(name: str) -> list[str]:
     """Returns what the kills found wrong with a mutant; nothing where it went by unseen."""
     mutant = MUTANTS[name]
     with tempfile.TemporaryDirectory(prefix="sweeper-mutant-") as folder:
-        for part in ("sweeper", "tests/chaos"):
+        for part in ("sweeper", "tests/chaos", "tests/parts"):
             shutil.copytree(
                 REPOSITORY / part, Path(folder) / part, ignore=shutil.ignore_patterns("__pycache__")
             )

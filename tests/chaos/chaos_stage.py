@@ -23,7 +23,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
-for _each in (str(HERE), str(REPOSITORY)):
+for _each in (str(HERE), str(HERE.parent), str(REPOSITORY)):
     if _each not in sys.path:
         sys.path.insert(0, _each)
 
@@ -109,7 +109,7 @@ class Stage:
         return {
             "SWEEPER_CHAOS_WITNESS": str(self.witness),
             "SWEEPER_CRASH_AT": str(self.folder / CRASH_AT),
-            "PYTHONPATH": os.pathsep.join([str(self.folder), str(REPOSITORY)]),
+            "PYTHONPATH": os.pathsep.join(map(str, (self.folder, REPOSITORY, HERE.parent))),
         }
 
     def words(self) -> list[str]:

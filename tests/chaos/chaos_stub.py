@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from parts import noop
+
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job
 from sweeper.core.measurement import Measurement, Report
 from sweeper.core.progress import Progress, TrialFailedError
-from sweeper.testing import noop
 
 WITNESS = "SWEEPER_CHAOS_WITNESS"
 STEP_SECONDS = 0.01

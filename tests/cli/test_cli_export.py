@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from parts.noop import synthetic
 from replays import PIPELINE, Bench, spec_of
 
 from sweeper.cli import main
 from sweeper.core.measurement import DeviceInfo
 from sweeper.export import read
-from sweeper.testing.noop import synthetic
 
 
 @pytest.fixture

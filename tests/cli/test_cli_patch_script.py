@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from parts.noop import synthetic
 
 from sweeper.analysis.confirmation import Ratio
 from sweeper.cli import patch_script
@@ -19,7 +20,6 @@ from sweeper.core.script import Script
 from sweeper.errors import NothingFeasibleError
 from sweeper.judging.speed import Compared, Speed
 from sweeper.patching.patch import Patch
-from sweeper.testing.noop import synthetic
 from sweeper.tuning.steps import Rung
 
 HUNK = "@@ -1 +1 @@\n-a = 1\n+a = 2\n"

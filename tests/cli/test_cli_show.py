@@ -175,7 +175,7 @@ def test_what_cannot_be_printed_is_escaped(cli, home):
 
 
 def test_a_sweep_without_a_winner_says_so(cli, tmp_path, monkeypatch):
-    from sweeper.testing.noop import synthetic
+    from parts.noop import synthetic
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "toy_pipeline.py").write_text(PIPELINE)
@@ -196,7 +196,7 @@ def test_a_sweep_whose_time_is_up_before_its_first_trial_does_not_compare(cli, t
 
 def test_a_confirmation_that_decides_nothing_says_what_it_knows(cli, tmp_path, monkeypatch):
     """Faster in the search, and in the rounds now faster, now slower."""
-    from sweeper.testing.noop import synthetic
+    from parts.noop import synthetic
 
     speeds = itertools.cycle([400.0, 30.0, 900.0])
 

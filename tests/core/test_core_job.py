@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from parts import noop
+
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import CONFIG, Job, read_job, read_outcome, write_job, write_outcome
 from sweeper.core.measurement import INFEASIBLE, Failure, FailureKind, Report
 from sweeper.core.retries import RETRIED
 from sweeper.system.files import read_json
-from sweeper.testing import noop
 
 
 def test_job_and_outcome_come_back_from_their_folder(tmp_path: Path):

@@ -6,13 +6,13 @@ import dataclasses
 import math
 
 import pytest
+from parts import noop
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job
 from sweeper.core.measurement import DeviceInfo, Diagnosis, Failure, FailureKind, Quality, Stats
 from sweeper.core.metrics import METRICS, rounded
 from sweeper.core.record import TrialRecord
-from sweeper.testing import noop
 
 
 class _Deaf:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import parts
 import pytest
 from execution.quick_node import QUICK
 
 from sweeper.execution.local import LocalLauncher, leftovers
+
+
+@pytest.fixture(autouse=True, scope="package")
+def parts_in_trials() -> Iterator[None]:
+    """Has the trials of this folder's servers find the runners in `parts`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", parts.FOLDER, prepend=os.pathsep)
+        yield
 
 
 def wait_for(holds: Callable[[], object], seconds: float = 30.0) -> bool:

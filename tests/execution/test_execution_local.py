@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from execution.quick_node import QUICK
+from parts.faults import WAIT_SECONDS, fault_job
 from services.processes import busy
 
 from sweeper.core.job import LOG, OUTCOME, read_outcome
@@ -21,7 +22,6 @@ from sweeper.execution.launcher import wait_any
 from sweeper.execution.local import MAX_SERVERS, LocalLauncher, leftovers
 from sweeper.system.failpoints import CRASH_AT
 from sweeper.system.process import children, tree
-from sweeper.testing.conformance import WAIT_SECONDS, fault_job
 
 
 def keeper_of(launcher: LocalLauncher, wait_for) -> int:
@@ -262,7 +262,7 @@ SUPERVISOR = """
 import sys, time
 from pathlib import Path
 from sweeper.execution.local import LocalLauncher
-from sweeper.testing.conformance import fault_job
+from parts.faults import fault_job
 home = Path(sys.argv[1])
 launcher = LocalLauncher(home)
 launcher.submit(fault_job(home / "a", "children, sleep"))

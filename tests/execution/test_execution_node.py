@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from execution.quick_node import QUICK
+from parts import faults
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import LOG, OUTCOME, PREPARE_RUNNER, TRIAL_RUNNER, Job, read_outcome
@@ -20,7 +21,6 @@ from sweeper.errors import EnvironmentStopError
 from sweeper.execution import node
 from sweeper.execution.local import leftovers
 from sweeper.execution.parcel import Parcel, unpack_into
-from sweeper.testing import faults
 
 SOON = 60.0
 SECRET = "s3cr3t-value-of-mine"

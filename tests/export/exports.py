@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from parts.noop import synthetic
 from replays import spec_of
 
 from sweeper.analysis.judge import Yardstick
@@ -15,7 +16,6 @@ from sweeper.core.measurement import DeviceInfo, Measurement
 from sweeper.core.record import TrialRecord
 from sweeper.export import Setting, exported
 from sweeper.spec import SweepSpec
-from sweeper.testing.noop import synthetic
 
 A10 = DeviceInfo(
     kind="cuda", name="NVIDIA A10", uuid="GPU-1", memory_gib=22.5, capability="8.6", host_memory_gib=64.0

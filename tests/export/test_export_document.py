@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from exports import A10, export_of
+from parts.noop import synthetic
 from replays import PIPELINE, Bench, failing, spec_of, surface
 
 from sweeper._version import __version__
@@ -22,7 +23,6 @@ from sweeper.export.document import PROOF_FILE
 from sweeper.export.schema import Measured
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import LoadedSweep, load_sweep, summarise
-from sweeper.testing.noop import synthetic
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from parts.noop import synthetic
 
 from sweeper.core.measurement import Measurement
 from sweeper.judging import alternating
 from sweeper.judging.alternating import Measure, Turns, alternated
 from sweeper.judging.arms import Arm
 from sweeper.judging.speed import log_ratio, one_round
-from sweeper.testing.noop import synthetic
 
 pytestmark = pytest.mark.slow
 

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from parts.noop import synthetic
 
 from sweeper.cli.judge import lines
 from sweeper.core.measurement import Measurement, Stats
@@ -34,7 +35,6 @@ from sweeper.judging.speed import (
 )
 from sweeper.judging.verdict import Required, Verdict, judge
 from sweeper.script.proof import Recorded
-from sweeper.testing.noop import synthetic
 
 HERE = Path(__file__).parent
 TRAIN = ("python", "train.py")

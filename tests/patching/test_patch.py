@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from parts.noop import synthetic
 
 from sweeper.core.measurement import Measurement
 from sweeper.judging import speed
@@ -14,7 +15,6 @@ from sweeper.judging.speed import Compared, Speed
 from sweeper.patching import patch
 from sweeper.patching.edits import Made
 from sweeper.patching.patch import Patch, make
-from sweeper.testing.noop import synthetic
 
 MINUTE = 60.0
 THREADS = Made(name="threads", value="one", comment="One thread.")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from parts.replay import ReplayLauncher
 from replays import spec_of, surface
 
 from sweeper.errors import UserError
 from sweeper.sweep.dry_run import FIRST, dry_run
-from sweeper.testing.replay import ReplayLauncher
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+from parts.noop import synthetic
 from replays import Bench, spec_of, surface
 
 from sweeper.analysis.trial_table import TrialTable
@@ -20,7 +21,6 @@ from sweeper.sweep.budget import union_seconds
 from sweeper.sweep.memory_limit import MAX_SEEN, Capacity, telling
 from sweeper.sweep.phases.search import Search
 from sweeper.sweep.store.journal import Journal
-from sweeper.testing.noop import synthetic
 
 SLOTS = 64
 GPUS = [DeviceInfo(kind="cuda", name="NVIDIA A10", uuid=f"GPU-{i}", memory_gib=22.5) for i in range(SLOTS)]

@@ -10,7 +10,10 @@ import sys
 import time
 from pathlib import Path
 
+import parts
 import pytest
+from parts.noop import synthetic
+from parts.replay import ReplayLauncher
 from replays import Bench, spec_of, surface
 
 from sweeper.core.job import Job, read_job, read_outcome, seconds_of, write_outcome
@@ -21,8 +24,6 @@ from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.store import lock as locking
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.lock import EPOCH, SweepLock
-from sweeper.testing.noop import synthetic
-from sweeper.testing.replay import ReplayLauncher
 
 REPOSITORY = Path(__file__).parents[2]
 DAY = 86_400.0
@@ -136,7 +137,7 @@ except SweeperError as error:
 """
 SLEEPING = """
 import time
-from sweeper.testing import noop
+from parts import noop
 
 def run(job, progress):
     if job.stage == "search":
@@ -167,7 +168,7 @@ def test_woken_after_another_took_its_sweep_it_ends_its_trials_and_writes_nothin
     monkeypatch.chdir(tmp_path)
     for name, text in (("script.py", SCRIPT), ("sleeping.py", SLEEPING), ("space.yaml", SPACE)):
         Path(name).write_text(text)
-    path = os.pathsep.join([str(tmp_path), str(REPOSITORY)])
+    path = os.pathsep.join([str(tmp_path), str(REPOSITORY), parts.FOLDER])
     ghost = subprocess.Popen(
         [sys.executable, "script.py"],
         env={**os.environ, "PYTHONPATH": path},

@@ -8,6 +8,7 @@ import signal
 import time
 
 import pytest
+from parts.replay import ReplayLauncher
 from replays import Bench, surface
 
 from sweeper.core.job import read_job, read_outcome
@@ -17,7 +18,6 @@ from sweeper.sweep import job_runner
 from sweeper.sweep.job_runner import CUT_OFF
 from sweeper.sweep.stopping import EndedError
 from sweeper.sweep.store.journal import Journal
-from sweeper.testing.replay import ReplayLauncher
 
 NUMBER = 4
 

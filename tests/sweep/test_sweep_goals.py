@@ -8,6 +8,7 @@ import math
 import re
 
 import pytest
+from parts.noop import synthetic
 from replays import Bench, spec_of, throughput
 from rich.console import Console
 
@@ -18,7 +19,6 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import LoadedSweep, load_sweep, summarise
-from sweeper.testing.noop import synthetic
 
 UNCONFIRMED = {"rounds": 0}
 

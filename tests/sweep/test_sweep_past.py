@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from parts.noop import synthetic
 from replays import Bench, spec_of, surface, throughput
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import EnvironmentStopError, NothingFeasibleError, UserError
 from sweeper.sweep.store.past import _subject
-from sweeper.testing.noop import synthetic
 
 
 def origins(bench: Bench) -> list[str]:

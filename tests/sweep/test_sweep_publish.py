@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from measurements import measurement, record_of
+from parts.replay import ReplayLauncher
 from replays import Bench, spec_of, surface
 
 from sweeper.core.config import TrialConfig
@@ -19,7 +20,6 @@ from sweeper.errors import StorageError
 from sweeper.sweep.publish import view_of
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.load import LoadedSweep
-from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import RejectedError, RunView, SweepInfo
 
 

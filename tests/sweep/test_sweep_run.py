@@ -7,6 +7,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from parts.noop import synthetic
 from replays import Bench, failing, spec_of, surface, throughput
 
 from sweeper.cli.summary import decision
@@ -20,7 +21,6 @@ from sweeper.sweep import bootstrap, budget, progress
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep, summarise
 from sweeper.sweep.trial_runner import TrialRunner
-from sweeper.testing.noop import synthetic
 
 JOURNAL = {
     "sweep.yaml",

@@ -38,7 +38,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cache") / "digest"
-    prepare.run(Job(uid="p", pipeline="sweeper.testing.pipelines", prepared=str(folder)), Silent())
+    prepare.run(Job(uid="p", pipeline="parts.pipelines", prepared=str(folder)), Silent())
     return folder
 
 
@@ -49,7 +49,7 @@ def make_job(prepared: Path) -> MakeJob:
     def make(config: dict | None = None, **plan) -> Job:
         return Job(
             uid="t",
-            pipeline="sweeper.testing.pipelines",
+            pipeline="parts.pipelines",
             prepared=str(prepared),
             config=TrialConfig().replace({**BASE, **(config or {})}),
             plan=MeasurePlan(**{**PLAN, **plan}),

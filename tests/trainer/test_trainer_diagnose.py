@@ -16,6 +16,7 @@ import psutil
 import pytest
 import torch
 from pace import undisturbed
+from parts import bottlenecks
 from test_trainer_graph import Fake
 from torch import nn
 from trainer_cuda import CUDA, FakeCuda
@@ -26,7 +27,6 @@ from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import Bottleneck, Diagnosis
 from sweeper.core.progress import Silent
 from sweeper.system.process import children
-from sweeper.testing import bottlenecks
 from sweeper.trainer import diagnose as under_test
 from sweeper.trainer import measure, prepare
 from sweeper.trainer.clocks import NoClock

@@ -540,7 +540,7 @@ def test_a_step_that_waits_names_its_line_and_has_a_busy_time(on_gpu: Callable[.
     monkeypatch.setattr(gpu_time, "profile", _profile_of(1e-4))
     # A warning of torch's has no frame of its own between the user's line and torch's.
     monkeypatch.setattr(gpu_time, "_WARNINGS", gpu_time._WARNINGS | {strict_cuda.__file__})
-    from sweeper.testing import pipelines
+    from parts import pipelines
 
     real = pipelines.build
 

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Sequence
 
 import pytest
+from parts.noop import synthetic
 
 from sweeper.core.measurement import Breakdown
 from sweeper.interventions.intervention import CHANGES_TRAINING, CLOSE, EXACT
 from sweeper.search.halves import most_changes
 from sweeper.search.presets import presets
 from sweeper.spec import SweepSpec, load
-from sweeper.testing.noop import synthetic
 from sweeper.tuning.changes import Change
 from sweeper.tuning.space import space, worth_their_time
 

@@ -5,15 +5,25 @@ A module whose jobs need no torch says so: `LAUNCHER = QUICK`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import parts
 import pytest
+from parts.faults import WAIT_SECONDS, fault_job
 from services.processes import await_idle
 
 from sweeper.execution.local import LocalLauncher
-from sweeper.testing.conformance import WAIT_SECONDS, fault_job
+
+
+@pytest.fixture(autouse=True, scope="package")
+def parts_in_trials() -> Iterator[None]:
+    """Has the trials of this folder's servers find the runners in `parts`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", parts.FOLDER, prepend=os.pathsep)
+        yield
 
 
 @pytest.fixture(scope="module", params=["fork", pytest.param("exec", marks=pytest.mark.slow)])

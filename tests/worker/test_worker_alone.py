@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
+from parts.faults import fault_job
 
 from sweeper.core.job import read_outcome
 from sweeper.core.measurement import FailureKind, Measurement
 from sweeper.execution.local import MARK, leftovers
 from sweeper.system.process import tree
-from sweeper.testing.conformance import fault_job
 from sweeper.worker.keeper import _Keeper
 
 

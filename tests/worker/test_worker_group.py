@@ -8,16 +8,16 @@ import time
 from pathlib import Path
 
 import pytest
+from parts.faults import WAIT_SECONDS
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import LOG, Job, MeasurePlan, write_job
 from sweeper.core.measurement import FailureKind, Measurement
 from sweeper.core.progress import Silent
 from sweeper.system.process import children, tree
-from sweeper.testing.conformance import WAIT_SECONDS
 from sweeper.trainer import prepare
 
-PIPELINE = "sweeper.testing.pipelines"
+PIPELINE = "parts.pipelines"
 
 
 @pytest.fixture(scope="module")

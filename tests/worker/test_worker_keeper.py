@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from parts.faults import WAIT_SECONDS
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import LOG, PREPARE_RUNNER, TELEMETRY_LOG, Job, MeasurePlan, read_outcome, write_job
 from sweeper.core.measurement import FailureKind, Measurement, Report
-from sweeper.testing.conformance import WAIT_SECONDS
 from sweeper.worker.log import HEAD_BYTES, TAIL_BYTES
 
 
@@ -28,7 +28,7 @@ def test_a_result_comes_back_whole(run_fault, tmp_path):
 @pytest.mark.parametrize(
     ("fault", "kind", "message"),
     [
-        ("raise", "crash", "ValueError: a mistake in the model"),
+        ("raise", "user_error", "ValueError: a mistake in the model"),
         ("oom", "oom", "RuntimeError: CUDA out of memory"),
         ("exit", "no_result", "the trial exited with status 0 without a result"),
         ("exit 3", "crash", "the trial exited with status 3 without a result"),
@@ -195,7 +195,7 @@ def test_a_real_trial_has_telemetry_of_its_windows(launcher, tmp_path):
     import numpy as np
 
     prepared = str(tmp_path / "cache" / "p")
-    common = {"pipeline": "sweeper.testing.pipelines", "prepared": prepared}
+    common = {"pipeline": "parts.pipelines", "prepared": prepared}
     write_job(tmp_path / "prepare", Job(uid="p", runner=PREPARE_RUNNER, **common))
     assert isinstance(launcher.submit(tmp_path / "prepare").result(timeout=WAIT_SECONDS), Report)
     plan = MeasurePlan(window_seconds=0.4, repeats=2, warmup_cap_seconds=0.2, quality_samples=500)

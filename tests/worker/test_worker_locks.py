@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 from execution.quick_node import QUICK
+from parts.faults import WAIT_SECONDS, fault_job
 
 from sweeper.core.job import LOG, Job, read_outcome, write_job
 from sweeper.core.measurement import FailureKind, Measurement
 from sweeper.core.training import Training
 from sweeper.system.process import tree
-from sweeper.testing.conformance import WAIT_SECONDS, fault_job
 from sweeper.worker import locks
 from sweeper.worker.locks import DeviceBusyError, lock_devices
 
@@ -122,7 +122,7 @@ def test_a_gpu_is_held_until_the_trial_is_gone_whoever_else_is_killed(tmp_path, 
     def worker(name: str, runner: str, seconds: float) -> subprocess.Popen[bytes]:
         job = Job(uid=name, runner=runner, device=gpus[0], timeout_seconds=seconds)
         write_job(tmp_path / name, job)
-        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ['PYTHONPATH']}"}
         return subprocess.Popen([sys.executable, "-m", "sweeper.worker", tmp_path / name], env=environment)
 
     keeper = worker("first", "stuck:run", 60.0)
@@ -130,11 +130,11 @@ def test_a_gpu_is_held_until_the_trial_is_gone_whoever_else_is_killed(tmp_path, 
     assert trial in tree(keeper.pid)
     keeper.kill()
     keeper.wait(WAIT_SECONDS)
-    assert worker("second", "sweeper.testing.noop:run", 0.3).wait(WAIT_SECONDS) == 0
+    assert worker("second", "parts.noop:run", 0.3).wait(WAIT_SECONDS) == 0
     outcome = read_outcome(tmp_path / "second")
     assert outcome.kind is FailureKind.DEVICE_BUSY
     assert f"by process {keeper.pid} ({tmp_path / 'first'})" in outcome.message
-    third = worker("third", "sweeper.testing.noop:run", 60.0)
+    third = worker("third", "parts.noop:run", 60.0)
     wait_for(tmp_path / "third" / LOG)
     os.kill(trial, signal.SIGKILL)
     assert third.wait(WAIT_SECONDS) == 0

@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+from parts.faults import WAIT_SECONDS
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import LOG, PREPARE_RUNNER, Job, MeasurePlan, read_outcome, write_job
 from sweeper.core.measurement import FailureKind, Report
-from sweeper.testing.conformance import WAIT_SECONDS
 
 REPOSITORY = Path(__file__).parents[2]
 STALL_SECONDS = 1.0

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from parts.noop import synthetic
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import SERIES, TELEMETRY_LOG, Job, MeasurePlan, read_outcome, write_job
@@ -25,7 +26,6 @@ from sweeper.core.measurement import DeviceInfo, FailureKind, Measurement, Windo
 from sweeper.core.progress import OwnSteps
 from sweeper.telemetry import probes
 from sweeper.telemetry.sampler import Sampler, summarise
-from sweeper.testing.noop import synthetic
 from sweeper.trainer.group import Group
 from sweeper.trainer.timing import Timing
 from sweeper.worker import keeper

@@ -12,6 +12,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 import pytest
+from parts.noop import synthetic
+from parts.replay import ReplayLauncher
 from replays import Bench, spec_of, surface, throughput
 
 from sweeper.core.config import TrialConfig
@@ -22,8 +24,6 @@ from sweeper.sweep.phases.reconfirm import reconfirm
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep, summarise
-from sweeper.testing.noop import synthetic
-from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
 
 pytestmark = pytest.mark.slow

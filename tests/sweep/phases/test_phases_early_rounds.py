@@ -6,13 +6,13 @@ import json
 import shutil
 
 import pytest
+from parts.noop import synthetic
 from replays import Bench, spec_of, surface, throughput
 
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import BASELINE
 from sweeper.sweep.phases import early_rounds
 from sweeper.sweep.store.journal import Journal
-from sweeper.testing.noop import synthetic
 
 pytestmark = pytest.mark.slow
 

@@ -10,6 +10,8 @@ import optuna
 import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from parts.noop import synthetic
+from parts.replay import ReplayLauncher
 from replays import Bench, Watcher, spec_of, surface
 
 from sweeper.core.config import TrialConfig
@@ -19,8 +21,6 @@ from sweeper.errors import EnvironmentStopError
 from sweeper.sweep.phases.failing_values import FailingValues, choices_of, without_numbers
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
-from sweeper.testing.noop import synthetic
-from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
 
 FUSED = {"type": "categorical", "choices": [True, False]}

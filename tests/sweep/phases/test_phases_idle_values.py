@@ -6,11 +6,11 @@ import dataclasses
 from typing import Any
 
 import pytest
+from parts.noop import synthetic
 
 from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.sweep.phases.idle_values import idle_values, without_idle
-from sweeper.testing.noop import synthetic
 
 SPEC = SweepSpec.from_dict(
     {

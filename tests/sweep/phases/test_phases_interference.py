@@ -6,6 +6,8 @@ import threading
 from pathlib import Path
 
 import pytest
+from parts.noop import synthetic
+from parts.replay import ReplayLauncher
 from replays import Watcher, spec_of, surface
 
 from sweeper.core.job import OUTCOME
@@ -14,8 +16,6 @@ from sweeper.sweep.phases import interference
 from sweeper.sweep.phases.interference import FOUND, MAX_ROUNDS, Interference
 from sweeper.sweep.run import run_sweep
 from sweeper.system.files import read_json, write_json
-from sweeper.testing.noop import synthetic
-from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
 
 GPUS = [DeviceInfo(kind="cuda", name="NVIDIA A10", uuid=f"GPU-{i}", memory_gib=22.5) for i in "abc"]

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from parts.noop import synthetic
+from parts.replay import ReplayLauncher
 from replays import Bench, spec_of, surface, throughput
 
 from sweeper.analysis.confirmation import MIN_ROUNDS
@@ -21,8 +23,6 @@ from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, WINDOWS, can_take
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
 from sweeper.system.files import write_atomic
-from sweeper.testing.noop import synthetic
-from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
 from sweeper.trainer import on_demand as taking
 from sweeper.trainer.on_demand import END, GO, READY, Turns, number_in

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Mapping
 
 import pytest
+from parts.noop import synthetic
 from replays import Bench, spec_of
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement
 from sweeper.sweep.store.journal import Journal
-from sweeper.testing.noop import synthetic
 
 pytestmark = pytest.mark.slow
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
+import parts
 import pytest
 from replays import Watcher
 
@@ -25,7 +27,7 @@ import os
 import signal
 import time
 
-from sweeper.testing import pipelines
+from parts import pipelines
 
 FAULTS = {
     "raise": lambda: (_ for _ in ()).throw(RuntimeError("could not create a primitive for 64 rows")),
@@ -88,6 +90,7 @@ class Sweep:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", parts.FOLDER, prepend=os.pathsep)
     (tmp_path / "picky.py").write_text(PICKY)
     return tmp_path / "home"
 

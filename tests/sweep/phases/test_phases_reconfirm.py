@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from parts.replay import ReplayLauncher
 from replays import Bench, Watcher, failing, spec_of, surface
 
 from sweeper.core.config import TrialConfig
@@ -19,7 +20,6 @@ from sweeper.core.retries import MAX_ATTEMPTS, RETRIED
 from sweeper.errors import EnvironmentStopError
 from sweeper.sweep.job_runner import JobRunner
 from sweeper.sweep.run import run_sweep
-from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
 
 DEVICES = [DeviceInfo(kind="cuda", name="NVIDIA A10", uuid=f"GPU-{i}", memory_gib=22.5) for i in "ab"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from parts.noop import synthetic
 from replays import Bench, spec_of, surface
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.sweep.phases.refused_values import RefusedValues
-from sweeper.testing.noop import synthetic
 
 NO_BLOCK = {"activation_checkpointing": "false: no block of the model is repeated"}
 CHOICES = {"activation_checkpointing": {"type": "categorical", "choices": [False, True]}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from parts.noop import synthetic
 from replays import spec_of, throughput
 
 from sweeper.analysis.trial_table import TrialTable
@@ -12,7 +13,6 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import TrialRecord
 from sweeper.sweep.phases.reserve import run_seconds
-from sweeper.testing.noop import synthetic
 
 START = {"startup_seconds": 0.25, "first_step_seconds": 0.5}
 

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 
 import pytest
+from parts.noop import synthetic
 from replays import Bench, spec_of, throughput
 
 from sweeper.core.config import TrialConfig
@@ -19,7 +20,6 @@ from sweeper.sweep.phases.search import hints_of
 from sweeper.sweep.setup import Machine
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep, summarise
-from sweeper.testing.noop import synthetic
 
 GPU = DeviceInfo(kind="cuda", name="NVIDIA A10", uuid="GPU-a", memory_gib=8.0)
 WIDE = {

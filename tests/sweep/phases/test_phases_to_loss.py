@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from parts.noop import synthetic
+from parts.replay import FALL
 from replays import Bench, spec_of
 
 from sweeper.analysis.formatting import seconds
@@ -21,8 +23,6 @@ from sweeper.report.learning_chart import learning
 from sweeper.report.report_data import gather
 from sweeper.sweep.phases.to_loss import SEEDS
 from sweeper.sweep.store.load import NUM_SEEDS, load_sweep
-from sweeper.testing.noop import synthetic
-from sweeper.testing.replay import FALL
 
 LIMIT = {"val_loss": {"max_ratio_to_baseline": 2.0}}
 

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from parts.noop import synthetic
+
 from sweeper.core.codec import DecodeError, decode, encode
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement, Window
 from sweeper.errors import UserError
 from sweeper.spec import SweepSpec
-from sweeper.testing.noop import synthetic
 
 SCHEMA, LICENCE = "sweeper-surface/1", "CC-BY-4.0"
 CORRECT = "correct"

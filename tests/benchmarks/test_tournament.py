@@ -11,10 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.errors import UserError
-from sweeper.spec import SweepSpec
-from sweeper.testing.recorded import Head, Process, add, begin, read
-from sweeper.testing.strategies import (
+from benchmarks.recorded.strategies import (
     REPEATS,
     STRATEGIES,
     WINDOW_SECONDS,
@@ -22,8 +19,12 @@ from sweeper.testing.strategies import (
     Step,
     strategy_of,
 )
-from sweeper.testing.tournament import BEGIN, END, Score, labelled, score, table, written_into
+from benchmarks.recorded.surfaces import Head, Process, add, begin, read
+from benchmarks.recorded.tournament import BEGIN, END, Score, labelled, score, table, written_into
+from sweeper.errors import UserError
+from sweeper.spec import SweepSpec
 
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "tournament.py"
 SIZES, KINDS, LEVELS = [64, 128, 256, 512, 1024, 2048, 4096], ["rows", "resident"], ["fp32", "bf16"]
 SPEC = SweepSpec.from_dict(
     {
@@ -201,7 +202,7 @@ def test_a_page_has_another_table():
 def test_it_is_a_command(path: Path, tmp_path: Path):
     page = tmp_path / "page.md"
     page.write_text(f"{BEGIN}{END}\n")
-    command = [sys.executable, "-m", "sweeper.testing.tournament", path, "--seeds", "1", "--into", page]
+    command = [sys.executable, SCRIPT, path, "--seeds", "1", "--into", page]
     done = subprocess.run([*command, "--with", "grid", "--with", "random"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "| `random` | " in page.read_text()

@@ -1,12 +1,4 @@
-"""Replays searches over recorded surfaces to see which finds a good configuration soonest.
-
-python -m sweeper.testing.tournament FILE... [--with NAME ...] [--seeds 20] [--into PAGE.md]
-
-A strategy is `ours`, `grid`, `halving`, the name of an Optuna sampler (`tpe`, `gp`, `cmaes`, `random`), or
-`FILE.py:CLASS` for one of your own (`sweeper.testing.strategies.Sampler`). The score is how long a user
-would have waited for the trials, start-up and failures included, until the configuration that would be
-confirmed is near the best.
-"""
+"""Scores searches over recorded surfaces: which finds a good configuration soonest?"""
 
 from __future__ import annotations
 
@@ -28,8 +20,9 @@ import typer
 from rich.progress import track
 
 from sweeper.errors import UserError
-from sweeper.testing.recorded import read
-from sweeper.testing.strategies import STRATEGIES, Problem, Step, Strategy, strategy_of
+
+from .strategies import STRATEGIES, Problem, Step, Strategy, strategy_of
+from .surfaces import read
 
 NEAR = 0.95
 """Share of the best that counts as found."""
@@ -243,7 +236,3 @@ def main(
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
     typer.echo(made)
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -7,10 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.recorded.surfaces import (
+    Head,
+    Process,
+    RecordedSurface,
+    Recording,
+    add,
+    begin,
+    processes_of,
+    read,
+)
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import UserError
 from sweeper.spec import SweepSpec
-from sweeper.testing.recorded import Head, Process, RecordedSurface, Recording, add, begin, processes_of, read
 
 SPEC = SweepSpec.from_dict(
     {

@@ -3,7 +3,7 @@
 model.hidden        0: a linear model; more: one hidden layer of that width
 model.kind          `dense`, or `lstm`: a recurrent layer alone
 model.dropout       share of hidden units left out in training
-model.fault         a name of `sweeper.testing.faults`, `nan` (the loss) or `inf` (every gradient)
+model.fault         a name of `parts.faults`, `nan` (the loss) or `inf` (every gradient)
 model.fault_at      the training step at which it happens, counted from 0; `nan` and `inf` then persist
 model.first_seconds how much longer the first training step takes
 data.rows           training samples (2000)
@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from parts.faults import FAULTS
 from sweeper.core.config import TrialConfig
-from sweeper.testing.faults import FAULTS
 from sweeper.trainer.pipeline import Batch, Pipeline, Prepared, Samples
 
 FEATURES = 8

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import optuna
 from optuna.distributions import BaseDistribution
+from parts.replay import ReplayLauncher
 
 from sweeper.core.config import Scalar
 from sweeper.core.measurement import Failure, FailureKind, Measurement
@@ -24,9 +25,9 @@ from sweeper.spec import SweepSpec
 from sweeper.sweep.observer import Quiet
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
-from sweeper.testing.recorded import UNKNOWN, RecordedSurface, Recording
-from sweeper.testing.replay import ReplayLauncher
 from sweeper.tracking import NullTracker
+
+from .surfaces import UNKNOWN, RecordedSurface, Recording
 
 WINDOW_SECONDS, REPEATS, SCREEN_SECONDS = 0.5, 2, 0.25
 """Windows as in search_spaces/quick.yaml; longer ones favour a search that screens."""

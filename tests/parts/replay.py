@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from parts.noop import CPU
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import (
@@ -36,7 +37,6 @@ from sweeper.core.measurement import (
     Report,
 )
 from sweeper.execution.launcher import Launcher, outcome_or_lost
-from sweeper.testing.noop import CPU
 
 Surface = Callable[[TrialConfig], Measurement | Failure]
 """Returns the outcome of a configuration's trial, noisy or not; an exception ends the supervisor."""
