@@ -49,8 +49,7 @@ class Sweep:
             no winner is confirmed.
         config: The winner's parameters by their dotted names; empty where there is no winner.
         lines: The decision in words.
-        unsent: What MLflow or the study's copy lacks, and the command that sends it, in words; empty if
-            nothing is missing.
+        unsent: What MLflow lacks, and the command that sends it, in words; empty if nothing is missing.
     """
 
     name: str

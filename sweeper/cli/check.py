@@ -20,7 +20,6 @@ from sweeper.spec import CategoricalParameter, SweepSpec, load
 from sweeper.spec.space import Bounds, Condition
 from sweeper.sweep.setup import device_model
 from sweeper.sweep.store.fingerprint import fingerprint
-from sweeper.sweep.store.study_copy import check_storage
 
 
 def check(
@@ -66,7 +65,6 @@ def check_command(space: Path, overrides: list[str], *, silent: bool = False) ->
     spec = load(space, overrides)
     device = device_model(spec.execution)
     fingerprint(spec, device)
-    check_storage(spec)
     find_installed(spec.execution.launcher)
     if silent:
         return spec

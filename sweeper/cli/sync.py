@@ -1,4 +1,4 @@
-"""`sweeper sync`: sends missing data to MLflow and the study's copy, or lists what is missing."""
+"""`sweeper sync`: sends missing data to MLflow, or lists what is missing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from sweeper.sweep.run import Ran
 from sweeper.sweep.store.catalog import all_sweeps, find_sweep, lock_of
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep
-from sweeper.sweep.store.study_copy import copied, differences_of_copy, place_of_copy
 from sweeper.tracking import DeletedError
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.verify import compare
@@ -57,19 +56,10 @@ def pending_line(count: int, problem: str, name: str, options: str) -> str:
     return f"{runs} not in MLflow yet ({problem}). `sweeper sync {name}{options}` sends {what}."
 
 
-def study_line(journal: Journal, problem: str, options: str) -> str:
-    """Returns a line on what is missing from the study's copy; `options` as in `pending_line`."""
-    copies = f"`sweeper sync {journal.name}{options}` copies what is missing"
-    return f"The study at {place_of_copy(journal)}: {problem}. {copies}."
-
-
 def unsent_lines(ran: Ran, tracker: MlflowTracker, uri: str | None, home: Path) -> list[str]:
-    """Returns a line if MLflow lacks something of a sweep, and one if the study's copy does."""
-    name, options = ran.journal.name, home_option(home)
-    lines = []
-    if ran.problem:
-        lines.append(pending_line(ran.pending, ran.problem, name, options + uri_option(tracker, uri)))
-    return [*lines, study_line(ran.journal, ran.study, options)] if ran.study else lines
+    """Returns a line if MLflow lacks something of a sweep."""
+    options = home_option(home) + uri_option(tracker, uri)
+    return [pending_line(ran.pending, ran.problem, ran.journal.name, options)] if ran.problem else []
 
 
 def uri_option(tracker: MlflowTracker, uri: str | None) -> str:
@@ -125,7 +115,6 @@ def _sent(home: Path, journal: Journal, uri: str | None, options: str) -> tuple[
             pending, problem = publish_sweep(sweep, publisher, made_files(sweep))
         finally:
             publisher.close()
-        study = copied(sweep)
     finally:
         lock.release()
     runs, deleted = len(sweep.table.finished()), tracker.num_deleted
@@ -133,8 +122,7 @@ def _sent(home: Path, journal: Journal, uri: str | None, options: str) -> tuple[
     lines = [f"{journal.name}: {complete}{_deleted(deleted)}."]
     if problem:
         lines.append(pending_line(len(pending), problem, journal.name, options + uri_option(tracker, uri)))
-    lines += [study_line(journal, study, options)] if study else []
-    return {"name": journal.name, "runs": runs, "pending": pending, "problem": problem or study}, lines
+    return {"name": journal.name, "runs": runs, "pending": pending, "problem": problem}, lines
 
 
 def _deleted(count: int) -> str:
@@ -148,20 +136,16 @@ def _verified(home: Path, journal: Journal, uri: str | None) -> tuple[dict[str, 
     trials = list(run_views(sweep, made_files(sweep)))
     found = compare(MlflowTracker(home, uri), sweep_info(sweep), trials)
     what = f"{found.runs} runs with {found.points} points"
-    of_study = differences_of_copy(sweep)
-    lacking, extra = [*found.lacking, *of_study[0]], [*found.extra, *of_study[1]]
-    if not lacking and not extra:
+    if not found.lacking and not found.extra:
         lines = [f"{journal.name}: MLflow matches the folder: {what}{_deleted(found.deleted)}."]
     else:
-        places = ["MLflow"] * bool(found.lacking or found.extra) + ["the study"] * any(of_study)
-        differ = "differ" if len(places) > 1 else "differs"
         lines = [
-            f"{journal.name}: {' and '.join(places)} {differ} from the folder ({what}):"
-            f" {len(lacking)} missing, {len(extra)} extra."
+            f"{journal.name}: MLflow differs from the folder ({what}):"
+            f" {len(found.lacking)} missing, {len(found.extra)} extra."
         ]
-    for title, listed in (("missing", lacking), ("extra", extra)):
+    for title, listed in (("missing", found.lacking), ("extra", found.extra)):
         lines += [f"  {title}: {each}" for each in listed[:MAX_LINES]]
         if len(listed) > MAX_LINES:
             lines.append(f"  {title}: and {len(listed) - MAX_LINES} more (--json lists all)")
-    document = {"lacking": lacking, "extra": extra}
+    document = {"lacking": list(found.lacking), "extra": list(found.extra)}
     return {"name": journal.name, "runs": found.runs, "points": found.points, **document}, lines

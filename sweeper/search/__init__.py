@@ -2,15 +2,6 @@
 
 from sweeper.search.presets import Hints
 from sweeper.search.searcher import Searcher, SpaceExhaustedError
-from sweeper.search.study_copy import Mirror, NoMirror, StudyMirror, compare_study, with_driver
+from sweeper.search.study_copy import copy_study
 
-__all__ = [
-    "Hints",
-    "Mirror",
-    "NoMirror",
-    "Searcher",
-    "SpaceExhaustedError",
-    "StudyMirror",
-    "compare_study",
-    "with_driver",
-]
+__all__ = ["Hints", "Searcher", "SpaceExhaustedError", "copy_study"]

@@ -38,11 +38,11 @@ def _module(value: str) -> str:
 
 
 def _storage(value: str) -> str:
-    known = r"(postgresql(\+psycopg2?)?|mysql(\+pymysql)?)://[^\s/?]*/[^\s/?]+(\?\S*)?"
-    if value and not re.fullmatch(known, value):
+    server = r"(postgresql(\+psycopg2?)?|mysql(\+pymysql)?)://[^\s/?]*/[^\s/?]+(\?\S*)?"
+    if value and not re.fullmatch(rf"{server}|sqlite:///\S+", value):
         raise ValueError(
-            "must be a database on a server, such as `postgresql://USER@HOST/DATABASE`, without the password,"
-            " which is read from PGPASSWORD or ~/.pgpass (for MySQL: `?read_default_file=~/.my.cnf`)"
+            "must be a database, such as `sqlite:///FILE` or `postgresql://USER@HOST/DATABASE`, without its"
+            " password, which is read from PGPASSWORD or ~/.pgpass (MySQL: `?read_default_file=~/.my.cnf`)"
         )
     return value
 

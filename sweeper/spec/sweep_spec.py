@@ -75,7 +75,7 @@ class SweepSpec(Section):
         baseline: The user's starting point, which may lie outside the space.
         also_try: More configurations to measure as they are.
         constraints: Limits by metric.
-        storage: A database for a copy of the study, for optuna-dashboard.
+        storage: A database that the study is copied to at the end, for optuna-dashboard.
     """
 
     name: SweepName

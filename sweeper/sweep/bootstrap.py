@@ -34,7 +34,6 @@ from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import varied
 from sweeper.sweep.store.lock import SweepLock
 from sweeper.sweep.store.past import past_line, remember, remembered
-from sweeper.sweep.store.study_copy import mirror_of
 from sweeper.system.environment import PASS_ENV, named
 from sweeper.system.failpoints import failpoint
 from sweeper.telemetry.nvml.probe import awake
@@ -106,25 +105,20 @@ def supervised(
         )
         gpus = uuids_of([slot.device for slot in machine.slots])
         with contextlib.closing(publisher), awake(gpus), Stopping() as stopping:
-            mirror = mirror_of(journal, spec)
-            try:
-                yield SweepContext(
-                    journal=journal,
-                    lock=sweep.lock,
-                    spec=possible,
-                    machine=machine,
-                    launcher=launcher,
-                    publisher=publisher,
-                    observer=observer,
-                    template=template,
-                    varied=varied(spec),
-                    began=began,
-                    stopping=stopping,
-                    mirror=mirror,
-                    past=past,
-                )
-            finally:
-                mirror.finish(0.0)
+            yield SweepContext(
+                journal=journal,
+                lock=sweep.lock,
+                spec=possible,
+                machine=machine,
+                launcher=launcher,
+                publisher=publisher,
+                observer=observer,
+                template=template,
+                varied=varied(spec),
+                began=began,
+                stopping=stopping,
+                past=past,
+            )
 
 
 def _launcher(sweep: OpenSweep, observer: Observer, most: int | None) -> Launcher:

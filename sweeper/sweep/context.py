@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sweeper.analysis.labels import run_name
 from sweeper.core.job import Job
@@ -20,10 +19,6 @@ from sweeper.sweep.stopping import Stopping
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.lock import SweepLock
 from sweeper.sweep.store.machine_record import speed_key
-
-if TYPE_CHECKING:
-    # The module imports Optuna and SQLAlchemy, which showing a sweep does not need.
-    from sweeper.search import Mirror
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +41,6 @@ class SweepContext:
     launcher: Launcher
     publisher: Publisher
     observer: Observer
-    mirror: Mirror
     stopping: Stopping
     template: Job
     varied: Sequence[str]

@@ -27,7 +27,6 @@ from sweeper.sweep.store.fingerprint import differences, fingerprint
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import NUM_SEEDS
 from sweeper.sweep.store.past import earlier, remembered
-from sweeper.sweep.store.study_copy import check_storage
 
 COUNTED_AT_MOST = 5_000
 """Largest number of combinations among which the distinct ones are counted, which takes a second."""
@@ -78,7 +77,6 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
     Raises:
         SweeperError: As for `run_sweep` before the first trial.
     """
-    check_storage(spec)
     marks = fingerprint(spec, setup.device_model(spec.execution))
     known = None if new else continued(home, spec.name, marks)
     existing = "" if new else _existing(home, spec, marks, known)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.core.job import OUTCOME
 from sweeper.core.measurement import Failure, FailureKind
+from sweeper.search import copy_study
 from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.bootstrap import Launch, OpenSweep, supervised
@@ -19,15 +19,9 @@ from sweeper.sweep.store.catalog import cannot_write, open_sweep
 from sweeper.sweep.store.fingerprint import fingerprint
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
-from sweeper.sweep.store.study_copy import check_storage, copied
 from sweeper.sweep.supervisor import run_phases
 from sweeper.system.files import write_json
 from sweeper.tracking import Tracker
-
-STUDY_SECONDS = 10.0
-"""Longest wait in seconds for the study's copy at the end."""
-STOPPED_SECONDS = 2.0
-"""Longest wait in seconds for the copy after Ctrl-C, when everything must end soon."""
 
 Finish = Callable[[LoadedSweep], Sequence[Path]]
 """Function that makes the files of a sweep that has ended, such as its report, and returns their paths."""
@@ -42,7 +36,6 @@ class Ran:
         ran: False if the sweep had ended before, and nothing was run.
         stopped: Whether the user stopped it; it can be continued.
         pending: Number of runs that the tracker does not show yet; `problem` says why.
-        study: Why the study's copy is incomplete; empty if it is complete.
     """
 
     sweep: LoadedSweep
@@ -50,7 +43,6 @@ class Ran:
     stopped: bool = False
     pending: int = 0
     problem: str = ""
-    study: str = ""
 
     @property
     def journal(self) -> Journal:
@@ -82,7 +74,6 @@ def run_sweep(
     Raises:
         SweeperError: See its subclasses; what was measured is kept.
     """
-    check_storage(spec)
     marks = fingerprint(spec, setup.device_model(spec.execution))
     try:
         journal, lock = open_sweep(home, spec, marks, observer, new=new)
@@ -103,7 +94,8 @@ def run_sweep(
                         Publisher(tracker, sweep_info(sweep), journal.folder)
                     ) as publisher:
                         ran = _ran(sweep, publish_sweep(sweep, publisher, made), ran=False)
-                        return dataclasses.replace(ran, study=copied(sweep, STUDY_SECONDS))
+                    _copy_study(ran, spec, observer)
+                    return ran
                 journal.reopen(_searched(journal) + extend)
             elif extend:
                 observer.line(f"`{journal.name}` has not finished yet, so --extend has no effect.")
@@ -116,8 +108,8 @@ def run_sweep(
             sweep = load_sweep(journal)
             made = _made(sweep, finish, observer, remake=True)
             ran = _ran(sweep, publish_sweep(sweep, context.publisher, made), stopped=stopped)
-            seconds = STOPPED_SECONDS if stopped else STUDY_SECONDS
-            return dataclasses.replace(ran, study=context.mirror.finish(seconds))
+        _copy_study(ran, spec, observer)
+        return ran
     except OSError as error:
         raise cannot_write(error, journal.folder) from error
     finally:
@@ -153,6 +145,14 @@ def _count(journal: Journal) -> int:
 def _ran(sweep: LoadedSweep, left: tuple[list[int], str], *, ran: bool = True, stopped: bool = False) -> Ran:
     numbers, problem = left
     return Ran(sweep, ran=ran, stopped=stopped, pending=len(numbers), problem=problem)
+
+
+def _copy_study(ran: Ran, spec: SweepSpec, observer: Observer) -> None:
+    """Copies the study of a sweep that has ended to `storage`, if that is set; a line says if it cannot."""
+    if spec.storage and ran.sweep.state == "finished" and ran.journal.study.exists():
+        line = copy_study(ran.journal.study, spec.storage, ran.journal.name)
+        if line:
+            observer.line(line)
 
 
 def _made(sweep: LoadedSweep, finish: Finish | None, observer: Observer, *, remake: bool) -> tuple[str, ...]:

@@ -1,280 +1,164 @@
-"""The study's copy on a server: every trial once, whatever happens to the server, and nobody waits for it."""
+"""The copy of a finished study in a database: all of it, once, and a line if there is none."""
 
 from __future__ import annotations
 
-import io
-import os
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import optuna
 import pytest
-from replays import spec_of
-from services.cutting import cutting
-from services.postgres import USER, Postgres
-from services.processes import free_ports, wait_for
+from optuna.storages import RDBStorage
+from replays import PIPELINE, Bench, Watcher, spec_of
 
 from sweeper.core.record import SearchResult
-from sweeper.errors import StorageError, UserError
-from sweeper.search import StudyMirror, compare_study, study_copy, with_driver
-from sweeper.search.study_file import NUMBER
+from sweeper.errors import UserError
+from sweeper.search import copy_study
+from sweeper.search.study_file import NUMBER, StudyFile
+from sweeper.spec import SweepSpec
+from sweeper.sweep.store.fingerprint import fingerprint
+from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.store.load import load_sweep
 
-DATABASE = "mirror"
-SPEC = spec_of()
+AWAY = "postgresql://someone@127.0.0.1:9/optuna?sslmode=disable"
 
 
-def told(*numbers: int, values: int = 1) -> dict[int, SearchResult]:
+def results(*numbers: int) -> dict[int, SearchResult]:
+    params = {"loader.kind": "workers", "loader.num_workers": 2, "precision.amp": "bf16"}
     return {
         number: SearchResult(
-            params={
-                "batch_size": 64 + number,
-                "loader.kind": "workers",
-                "loader.num_workers": number % 5,
-                "precision.amp": "bf16",
-            },
-            values=tuple(number + 0.1 * i for i in range(values)),
+            params={"batch_size": 64 + number, **params},
+            values=None if number == 1 else (number / 3,),
             constraints={"val_loss": -0.25},
         )
         for number in numbers
     }
 
 
-@pytest.fixture
-def url(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(study_copy, "RETRY_SECONDS", 0.1)
-    if not postgres.query("postgres", f"SELECT 1 FROM pg_database WHERE datname = '{DATABASE}'"):
-        postgres.create(DATABASE)
-        optuna.storages.RDBStorage(postgres.socket_url(DATABASE)).engine.dispose()
-    return postgres.socket_url(DATABASE)
-
-
-@pytest.fixture
-def mirrors() -> Iterator[list[StudyMirror]]:
-    """Those of a test; what it leaves running is ended."""
-    made: list[StudyMirror] = []
-    yield made
-    for each in made:
-        each.finish(0)
-        each._thread.join(10)
-        assert not each._thread.is_alive()
-
-
-def there(url: str, name: str) -> list[int]:
-    study = optuna.load_study(study_name=name, storage=url)
-    return [trial.user_attrs[NUMBER] for trial in study.trials]
-
-
-def wait_until_there(postgres: Postgres, count: int, name: str) -> None:
-    query = (
-        "SELECT count(*) FROM trials JOIN studies USING (study_id)"
-        f" WHERE study_name = '{name}' AND state <> 'RUNNING'"
-    )
-    wait_for(
-        lambda: postgres.query(DATABASE, query)[0][0] == str(count), 20, lambda: f"not {count} in {name}"
-    )
-
-
-def test_what_was_told_is_there_once(postgres: Postgres, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = io.StringIO()
-    monkeypatch.setattr(optuna.logging._default_handler, "stream", said)
-    everything = told(0, 1, 2)
-    everything[1] = SearchResult(params=everything[1].params, values=None, constraints={"val_loss": 0.5})
-    # A name that the machine had no choice in has left the space that was searched.
-    everything[2] = SearchResult(params={"batch_size": 64}, values=(1 / 3,), constraints={"val_loss": 0.0})
-    copy = StudyMirror(url, "whole", SPEC)
-    copy.tell(everything)
-    wait_until_there(postgres, 3, "whole")
-    copy.tell(everything)
-    assert copy.finish() == ""
-    trials = optuna.load_study(study_name="whole", storage=url).trials
-    assert [(t.user_attrs[NUMBER], t.state.name) for t in trials] == [
-        (0, "COMPLETE"),
-        (1, "FAIL"),
-        (2, "COMPLETE"),
-    ]
-    assert trials[0].params == everything[0].params
-    assert trials[2].values == [1 / 3]
-    assert trials[0].constraints == {"val_loss": -0.25}
-    assert compare_study(url, "whole", everything) == ([], [])
-    assert said.getvalue() == ""
-
-
-@pytest.mark.soak
-def test_several_objectives(url: str) -> None:
-    spec = spec_of(objectives=[{"maximize": "throughput"}, {"minimize": "val_loss"}])
-    copy = StudyMirror(url, "several", spec)
-    copy.tell(told(0, 1, values=2))
-    assert copy.finish() == ""
-    study = optuna.load_study(study_name="several", storage=url)
-    assert [direction.name for direction in study.directions] == ["MAXIMIZE", "MINIMIZE"]
-    assert [trial.values for trial in study.trials] == [[0.0, 0.1], [1.0, 1.1]]
-
-
-def test_a_second_one_adds_what_lacks(url: str) -> None:
-    for numbers in ((0, 1, 2), (0, 1, 2, 3, 4)):
-        copy = StudyMirror(url, "again", SPEC)
-        copy.tell(told(*numbers))
-        assert copy.finish() == ""
-        assert there(url, "again") == list(numbers)
-
-
-@pytest.mark.soak
-def test_comparing_tells_what_differs(postgres: Postgres, url: str) -> None:
-    everything = told(0, 1, 2)
-    assert compare_study(url, "differs", everything)[0][0] == "trial 0 in the study differs"
-    copy = StudyMirror(url, "differs", SPEC)
-    copy.tell(told(0, 1, 7))
-    assert copy.finish() == ""
-    other = {**everything, 1: told(5)[5]}
-    lacking, extra = compare_study(url, "differs", other)
-    assert lacking == ["the result of trial 1 in the study differs", "trial 2 in the study differs"]
-    assert extra == ["trial 2 of the study differs (sweeper's 7)"]
-    postgres.kill()
-    with pytest.raises(StorageError, match="the study cannot be read"):
-        compare_study(url, "differs", other)
-
-
-@pytest.mark.soak
-def test_an_outage_at_the_start_and_in_the_middle(postgres: Postgres, url: str) -> None:
-    postgres.kill()
-    copy = StudyMirror(url, "outage", SPEC)
-    copy.tell(told(0, 1))
-    wait_for(lambda: copy._problem, 10, lambda: "no problem")
-    postgres.start()
-    wait_until_there(postgres, 2, "outage")
-    postgres.kill()
-    copy.tell(told(2, 3))
-    wait_for(lambda: copy._problem, 10, lambda: "no problem")
-    postgres.start()
-    wait_until_there(postgres, 4, "outage")
-    # It finds out only when it copies the next, and the end is near.
-    postgres.kill()
-    postgres.start()
-    copy.tell(told(4))
-    assert copy.finish() == ""
-    assert there(url, "outage") == [0, 1, 2, 3, 4]
-
-
-def test_a_server_that_is_away_at_the_end_is_one_line(postgres: Postgres, url: str) -> None:
-    copy = StudyMirror(url, "away", SPEC)
-    copy.tell(told(0))
-    wait_until_there(postgres, 1, "away")
-    postgres.kill()
-    copy.tell(told(1, 2))
-    begun = time.monotonic()
-    said = copy.finish()
-    assert time.monotonic() - begun < 5
-    assert said.startswith("2 trials are not in it yet (connection to server on socket ")
-    assert "\n" not in said
-    assert copy.finish() == said
-
-
-def test_a_password_is_not_told(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PGPASSWORD", postgres.password)
-    copy = StudyMirror(f"postgresql://{USER}@127.0.0.1:{postgres.port}/{postgres.password}", "secret", SPEC)
-    copy.tell(told(0))
-    said = copy.finish()
-    assert 'database "***" does not exist' in said
-    assert postgres.password not in said
-
-
-def test_the_lost_answer_to_a_commit_doubles_nothing(
-    postgres: Postgres, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PGPASSWORD", postgres.password)
-    with cutting(postgres.port) as proxy:
-        copy = StudyMirror(f"postgresql://{USER}@127.0.0.1:{proxy.port}/{DATABASE}", "lost", SPEC)
-        copy.tell(told(0))
-        wait_until_there(postgres, 1, "lost")
-        wait_for(lambda: not copy._waiting, 10, lambda: "it waits")
-        proxy.left = 1
-        copy.tell(told(*range(1, 6)))
-        assert copy.finish() == ""
-        assert proxy.left == 0
-    assert there(url, "lost") == list(range(6))
-
-
-@pytest.mark.soak
-def test_a_server_that_hangs_is_not_waited_for(
-    postgres: Postgres, url: str, mirrors: list[StudyMirror]
-) -> None:
-    psycopg2 = pytest.importorskip("psycopg2")
-    copy = StudyMirror(url, "hangs", SPEC)
-    mirrors.append(copy)
-    copy.tell(told(0))
-    wait_until_there(postgres, 1, "hangs")
-    holder = psycopg2.connect(host=str(postgres.folder), port=postgres.port, user=USER, dbname=DATABASE)
+def trials_in(url: str, name: str) -> list[optuna.trial.FrozenTrial]:
+    storage = RDBStorage(url)
     try:
-        holder.cursor().execute("LOCK TABLE trials")
-        copy.tell(told(1, 2, 3))
-        begun = time.monotonic()
-        assert copy.finish(0.5) == "3 trials are not in it yet (the server is slow)"
-        assert time.monotonic() - begun < 3
-
-        program = (
-            "import sys; sys.path.insert(0, 'tests')\n"
-            "from test_search_study_copy import *\n"
-            f"copy = StudyMirror({url!r}, 'hangs', SPEC); copy.tell(told(1, 2)); print(copy.finish(1.0))"
-        )
-        environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parent}:{Path(__file__).parents[1]}"}
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            cwd=Path(__file__).parents[2],
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout == "2 trials are not in it yet (the server is slow)\n"
+        return optuna.load_study(study_name=name, storage=storage).trials
     finally:
-        holder.close()
-    copy._thread.join(10)
-    # The one that was under way; none after the end.
-    assert len(there(url, "hangs")) <= 2
+        storage.remove_session()
+        storage.engine.dispose()
 
 
-@pytest.mark.soak
-def test_a_server_that_takes_no_connection_is_given_up(postgres: Postgres, url: str) -> None:
-    postgres.stall()
-    try:
-        copy = StudyMirror(url, "stalled", SPEC)
-        copy.tell(told(0))
-        begun = time.monotonic()
-        said = copy.finish()
-        assert time.monotonic() - begun < 12
-        assert said.startswith("1 trial is not in it yet (")
-    finally:
-        postgres.kill()
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/studies.db"
 
 
-@pytest.mark.soak
-def test_another_study_of_that_name_is_left_alone(url: str) -> None:
-    optuna.create_study(storage=url, study_name="taken", direction="minimize")
-    copy = StudyMirror(url, "taken", SPEC)
-    copy.tell(told(0))
-    said = copy.finish()
-    assert said == (
-        "1 trial is not in it yet (the study taken on the server is set to minimize instead; rename it)"
+def test_every_trial_is_there_once_however_often_it_is_copied(tmp_path: Path, url: str):
+    for numbers in ((0, 1), (0, 1, 2)):
+        path = tmp_path / f"{len(numbers)}.log"
+        StudyFile(path, spec_of(), results(*numbers))
+        assert copy_study(path, url, "mine") == ""
+        trials = trials_in(url, "mine")
+        assert [trial.user_attrs[NUMBER] for trial in trials] == list(numbers)
+    assert [trial.state.name for trial in trials] == ["COMPLETE", "FAIL", "COMPLETE"]
+    assert trials[2].params == results(2)[2].params
+    assert trials[2].values == [2 / 3]
+    assert trials[2].constraints == {"val_loss": -0.25}
+    assert copy_study(path, url, "another") == ""
+    assert len(trials_in(url, "mine")) == len(trials_in(url, "another")) == 3
+
+
+def test_a_study_that_is_not_sweepers_is_left_alone(tmp_path: Path, url: str):
+    StudyFile(tmp_path / "study.log", spec_of(), results(0))
+    storage = RDBStorage(url)
+    study = optuna.create_study(storage=storage, study_name="taken")
+    study.add_trial(optuna.trial.create_trial(value=1.0))
+    storage.remove_session()
+    storage.engine.dispose()
+    line = copy_study(tmp_path / "study.log", url, "taken")
+    assert line == (
+        f"The study was not copied to {url} (a study taken is there that sweeper did not write; rename"
+        " either). Run the same command again to copy it."
     )
-    assert there(url, "taken") == []
+    assert [trial.value for trial in trials_in(url, "taken")] == [1.0]
 
 
-def test_many_trials_are_taken_at_once() -> None:
-    (port,) = free_ports(1)
-    pytest.importorskip("psycopg2")
-    copy = StudyMirror(f"postgresql://someone@127.0.0.1:{port}/nowhere", "many", SPEC)
-    everything = told(*range(900)) | {n: each for n in range(900, 10_000) for each in told(5).values()}
-    begun = time.monotonic()
-    copy.tell(everything)
-    assert time.monotonic() - begun < 0.5
-    assert copy.finish().startswith("10000 trials are not in it yet (connection to server at ")
+def test_a_line_on_a_failure_has_no_user_no_options_and_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    StudyFile(tmp_path / "study.log", spec_of(), results(0))
+    line = copy_study(tmp_path / "study.log", AWAY, "mine")
+    assert line.startswith("The study was not copied to postgresql://127.0.0.1:9/optuna (")
+    assert "\n" not in line
+    monkeypatch.setenv("MY_TOKEN", "correct-horse")
+    line = copy_study(tmp_path / "study.log", "sqlite:////nowhere/correct-horse/studies.db", "mine")
+    assert line.startswith("The study was not copied to sqlite:////nowhere/***/studies.db (")
+    assert "correct-horse" not in line
+    # What the driver says may hold it, too.
+    monkeypatch.setattr(
+        optuna, "copy_study", lambda **_: (_ for _ in ()).throw(OSError("no correct-horse\nhere"))
+    )
+    line = copy_study(tmp_path / "study.log", f"sqlite:///{tmp_path}/studies.db", "mine")
+    assert "(no *** here)" in line
 
 
-def test_a_driver_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pymysql", None)
-    with pytest.raises(UserError, match=r"needs the driver pymysql .* `pip install 'sweeper\[mysql\]'`"):
-        with_driver("mysql://someone@nowhere/optuna")
+# -- in a sweep -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.chdir(tmp_path)
+    Path("toy_pipeline.py").write_text(PIPELINE)
+    return Bench(tmp_path / "home")
+
+
+def spec_with(storage: str) -> SweepSpec:
+    return spec_of(storage=storage, search={"trials": 4, "sampler": "random"}, confirm={"rounds": 0})
+
+
+def said(watcher: Watcher) -> list[str]:
+    return [line for line in watcher.lines if line.startswith("The study was not copied")]
+
+
+def numbers_in(url: str) -> list[int]:
+    return sorted(trial.user_attrs[NUMBER] for trial in trials_in(url, "toy"))
+
+
+def test_a_sweep_is_copied_at_its_end_and_again_when_it_goes_on(bench: Bench, url: str):
+    ran = bench.run(spec_with(url))
+    assert said(bench.watcher) == []
+    assert numbers_in(url) == sorted(load_sweep(ran.journal).table.results)
+    extended = bench.run(spec_with(url), extend=2)
+    assert numbers_in(url) == sorted(load_sweep(extended.journal).table.results)
+    assert len(numbers_in(url)) >= 6
+
+
+def test_a_sweep_that_has_ended_is_copied_by_the_same_command(bench: Bench, url: str):
+    ran = bench.run(spec_with(AWAY))
+    assert ran.sweep.state == "finished"
+    assert len(said(bench.watcher)) == 1
+    again = bench.run(spec_with(url))
+    assert (again.ran, said(bench.watcher)) == (False, [])
+    assert numbers_in(url) == sorted(load_sweep(ran.journal).table.results)
+
+
+def test_the_storage_makes_no_other_sweep_and_old_folders_have_none(bench: Bench):
+    assert fingerprint(spec_with(""), "cpu") == fingerprint(spec_with("postgresql://x@y/z"), "cpu")
+    ran = bench.run(spec_with(""))
+    path = ran.journal.folder / "sweep.yaml"
+    lines = path.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not line.strip().startswith("storage:")]
+    assert len(kept) == len(lines) - 1
+    path.write_text("".join(kept))
+    assert load_sweep(Journal(ran.journal.folder)).spec.storage == ""
+    assert not bench.run(spec_with("")).ran
+
+
+@pytest.mark.parametrize(
+    ("storage", "says"),
+    [
+        ("postgresql://me:hunter2@db/optuna", r"must hold no secret.*PGPASSWORD"),
+        ("postgresql://me@db/optuna?password=hunter2", "must hold no secret"),
+        ("sqlite://study.db", "must be a database"),
+        ("postgresql+asyncpg://me@db/optuna", "must be a database"),
+        ("postgresql://me@db", "must be a database"),
+    ],
+)
+def test_a_storage_that_cannot_be(storage: str, says: str):
+    with pytest.raises(UserError, match=says) as caught:
+        spec_with(storage)
+    assert "hunter2" not in str(caught.value)

@@ -58,10 +58,6 @@ class Postgres:
         """Returns a database's address with user and password, as SQLAlchemy takes it."""
         return f"postgresql+psycopg2://{USER}:{self.password}@127.0.0.1:{self.port}/{database}"
 
-    def socket_url(self, database: str) -> str:
-        """Returns a database's address through the socket, where no password is asked for."""
-        return f"postgresql+psycopg2://{USER}@/{database}?host={self.folder}&port={self.port}"
-
     def create(self, database: str) -> None:
         """Makes an empty database, in place of one of that name."""
         self.query("postgres", f'DROP DATABASE IF EXISTS "{database}" WITH (FORCE)')

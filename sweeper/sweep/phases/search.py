@@ -83,7 +83,6 @@ class Search:
         self._left: Idle = {}
         self._idle: Idle = {}
         self._searcher = self._new_searcher()
-        context.mirror.tell(self._table.results)
         headroom = self._whole.search.memory_headroom
         self._capacity = Capacity(self._table, context.machine, headroom, context.past)
         self._taken = _Taken(self._table, self._capacity)
@@ -349,7 +348,6 @@ class Search:
         result = self._fix_result(self._table.records[number])
         failpoint("told")
         if result is not None:
-            self._context.mirror.tell({number: result})
             self._searcher.tell(number, result)
             failpoint("studied")
 
