@@ -189,6 +189,13 @@ def test_the_same_code_has_the_same_digest_here_and_in_the_repository(
     assert installed.run("python", "-c", DIGESTS) == found
 
 
+def test_matplotlib_is_an_extra(installed: Installed):
+    code = "import importlib.metadata as m; print(*m.requires('sweeper'), sep='\\n')"
+    lines = installed.run("python", "-c", code).splitlines()
+    extras = [line.partition(" extra == ")[2] for line in lines if line.startswith("matplotlib")]
+    assert sorted(extras) == ['"dev"', '"figures"']
+
+
 def test_no_package_of_a_general_name_is_installed(installed: Installed):
     code = "import importlib.util as u; print([u.find_spec(n) for n in ('pipelines', 'search_spaces')])"
     assert installed.run("python", "-c", code) == "[None, None]\n"

@@ -6,6 +6,7 @@ import contextlib
 import re
 import shlex
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -91,11 +92,11 @@ def device_override(device: str | None) -> list[str]:
     return [f"execution.gpus=[{index or 0}]"]
 
 
-def _report(sweep: LoadedSweep) -> list[Path]:
+def _report(sweep: LoadedSweep, say: Callable[[str], None]) -> list[Path]:
     # Slow to import, and needed only at the end.
     from sweeper.report import files
 
-    return files(sweep)
+    return files(sweep, say)
 
 
 def _preload() -> None:
@@ -162,7 +163,7 @@ def run_spec(
             new=new,
             extend=extend,
             launch=launch if model else None,
-            finish=_report,
+            finish=lambda sweep: _report(sweep, screen.line),
         )
     if not ran.ran:
         out.print(f"`{ran.sweep.journal.name}` is already finished; nothing was run.")

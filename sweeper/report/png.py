@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from sweeper.errors import UserError
 from sweeper.report import trial_charts
 from sweeper.report.chart import TONES, Axis, Chart, Marks, short
 from sweeper.report.report_data import ReportData
@@ -26,9 +27,17 @@ def pngs(m: ReportData, folder: Path) -> list[Path]:
 
     The figures are `throughput.png`, `effects.png`, `timelines.png` and `breakdown.png`; empty ones
     are left out.
-    """
-    from matplotlib.figure import Figure
 
+    Raises:
+        UserError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise UserError(
+            "PNG figures need matplotlib, which is not installed."
+            " Install it with `pip install 'sweeper[figures]'`."
+        ) from None
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, shown_charts in _groups(m):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+from sweeper.errors import UserError
 from sweeper.report.markdown import markdown
 from sweeper.report.page import html
 from sweeper.report.png import pngs
@@ -15,14 +17,22 @@ FORMATS = {"html": "report.html", "md": "report.md", "png": "report"}
 """Formats and their names in the sweep's folder; `png` is a folder of files."""
 
 
-def files(sweep: LoadedSweep) -> list[Path]:
+def files(sweep: LoadedSweep, say: Callable[[str], None]) -> list[Path]:
     """Writes `report.html` and `report/*.png` into the sweep's folder, and returns their paths.
+
+    Args:
+        say: Is given a line if the figures are left out, since matplotlib is not installed.
 
     Raises:
         OSError: The folder cannot be written.
     """
     data, folder = gather(sweep), sweep.journal.folder
-    return [path for form in ("html", "png") for path in _written(data, form, folder / FORMATS[form])]
+    page = _written(data, "html", folder / FORMATS["html"])
+    try:
+        return [*page, *pngs(data, folder / FORMATS["png"])]
+    except UserError as error:
+        say(f"The report has no figures beside it: {error}")
+        return page
 
 
 def write(sweep: LoadedSweep, form: str, out: Path | None = None) -> list[Path]:
@@ -33,6 +43,7 @@ def write(sweep: LoadedSweep, form: str, out: Path | None = None) -> list[Path]:
 
     Raises:
         OSError: It cannot be written there.
+        UserError: It needs a library that is not installed.
     """
     return _written(gather(sweep), form, out or sweep.journal.folder / FORMATS[form])
 

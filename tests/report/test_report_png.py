@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 import odd_sweeps as odd
+import pytest
 from matplotlib.image import imread
 
+from sweeper.errors import UserError
+from sweeper.report import files, write
 from sweeper.report.chart import TONES
 from sweeper.report.png import pngs
 from sweeper.report.report_data import gather
@@ -36,6 +39,25 @@ def test_the_main_figures_are_drawn_in_their_colours_whatever_they_are_called(tm
         assert 800 < image.shape[1] < 1500
         accent = tuple(int(TONES["good"].light[i : i + 2], 16) / 255 for i in (1, 3, 5))
         assert (abs(image[..., :3] - accent).max(axis=-1) < 0.01).sum() > 30, path
+
+
+def test_without_matplotlib_the_page_is_written_and_one_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    sweep = odd.loaded(odd.finished(tmp_path))
+    line = (
+        "PNG figures need matplotlib, which is not installed."
+        " Install it with `pip install 'sweeper[figures]'`."
+    )
+    with pytest.raises(UserError) as caught:
+        write(sweep, "png")
+    assert str(caught.value) == line
+    said: list[str] = []
+    assert [path.name for path in files(sweep, said.append)] == ["report.html"]
+    assert said == [f"The report has no figures beside it: {line}"]
+    assert not (sweep.journal.folder / "report").exists()
 
 
 def test_a_report_draws_without_pyplot_and_opens_no_library_before_it_is_asked(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_every_state_gives_a_page_and_a_summary_that_say_first_what_is_decided(
 @pytest.mark.parametrize("make", [odd.begun, odd.nothing_known, odd.hostile], ids=lambda make: make.__name__)
 def test_the_files_of_a_sweep_are_in_its_folder(make: odd.Make, tmp_path: Path) -> None:
     sweep = odd.loaded(make(tmp_path))
-    written = files(sweep)
+    written = files(sweep, pytest.fail)
     assert written[0] == sweep.journal.folder / "report.html"
     assert all(path.parent == sweep.journal.folder / "report" for path in written[1:])
     assert all(path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" for path in written[1:])
