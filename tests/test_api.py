@@ -69,7 +69,8 @@ def replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> api.Sweep:
     sweep = load_sweep(journal)
     ran = Ran(sweep, ran=False, pending=2, problem="no answer")
     monkeypatch.setattr(api, "run_sweep", lambda *_, **__: ran)
-    return sweeper.run(SPEC, home=tmp_path / "home", progress=False)
+    spec = {**SPEC, "pipeline": "pipelines.tabular"}
+    return sweeper.run(spec, home=tmp_path / "home", progress=False)
 
 
 def test_a_notebook_shows_the_decision_and_the_fastest_trials(tmp_path, monkeypatch):
@@ -97,7 +98,8 @@ def test_a_bad_specification_is_one_error_with_a_line_per_mistake():
     with pytest.raises(UserError) as caught:
         sweeper.run({**SPEC, "serach": {}, "search": {"trials": "many"}}, ["confirm.rounds=-1"])
     lines = str(caught.value).splitlines()
-    assert len(lines) == 3
+    assert len(lines) == 4
+    assert any("but got 'line_pipeline'" in line for line in lines)
     assert any("`serach`" in line and "search" in line for line in lines)
     assert any(line.startswith("--set confirm.rounds=-1: ") for line in lines)
     assert SPEC["search"] == {"trials": 2}

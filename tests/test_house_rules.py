@@ -26,7 +26,6 @@ WALL_STAMPS = {
     "sweeper/sweep/job_runner.py",
     "sweeper/sweep/phases/rounds.py",
     "sweeper/sweep/trial_runner.py",
-    "sweeper/testing/noop.py",
     "sweeper/trainer/ceilings.py",
     "sweeper/trainer/gpu_check.py",
     "sweeper/trainer/measure.py",

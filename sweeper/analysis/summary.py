@@ -70,7 +70,7 @@ class Summary:
         picked: The trial that `rule` picks from the front.
         varied: The names that differ between its trials.
         unfit: Names of the trials that were faster, but beyond a limit in confirmation.
-        unknown_metrics: Metrics of its objectives and constraints that are not installed here.
+        unknown_metrics: Metrics of its objectives and constraints that cannot be imported here.
         to_loss: How much sooner the winner reaches the baseline's loss; None if that was not measured.
         missed_loss: The baseline's loss, if the winner does not reach it within three times the samples.
         price_per_hour: Of one device; None if unknown.

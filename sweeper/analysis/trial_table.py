@@ -156,7 +156,7 @@ class TrialTable:
         return record
 
     def _as_recorded(self, record: TrialRecord) -> TrialRecord:
-        """Returns a record with its recorded violations of metrics that are not installed here."""
+        """Returns a record with its recorded violations of metrics that are unknown here."""
         result = self.results.get(record.number)
         if result is None or not self._unknown:
             return record

@@ -67,7 +67,7 @@ def print_summary(
         prose(out, "The data is synthetic: speeds are real, but losses mean nothing outside this sweep.")
     if summary.unknown_metrics:
         names = ", ".join(summary.unknown_metrics)
-        prose(out, f"Metrics not shown, because they are not installed here: {names}.")
+        prose(out, f"Metrics not shown, because they cannot be imported here: {names}.")
     for each in matters:
         if isinstance(each, str):
             prose(out, each)

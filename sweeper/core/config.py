@@ -35,8 +35,8 @@ class LoaderConfig:
         kind: `rows` collates one Python item per sample (what most hand-written datasets do),
             `workers` fetches whole batches by index in DataLoader workers, `resident` keeps the
             tensors on the device and gathers there, `stream` gathers in host memory and copies
-            ahead of the step, for data larger than the device's memory. Other kinds come from entry
-            points (`sweeper.core.loaders`).
+            ahead of the step, for data larger than the device's memory. Any other is the import string of
+            a third party's (`sweeper.core.loaders`).
         num_workers: DataLoader processes; 0 loads in the training process.
         prefetch_factor: Batches each worker keeps ready; no effect with `num_workers=0`.
         pin_memory: Page-locked host batches and asynchronous copies (CUDA only).
@@ -239,8 +239,8 @@ class TrialConfig:
     def replace(self, changes: Mapping[str, Scalar]) -> TrialConfig:
         """Returns a copy with the dotted names in `changes` set.
 
-        A name from a registry (`loader.kind`) is not checked, since a sweep's folder may have one that is
-        not installed here. `check_value` checks it.
+        A part's name (`loader.kind`) is not checked, since a sweep's folder may have one that is not here.
+        `check_value` checks it.
 
         Raises:
             UserError: A name is unknown (a script's may be any), or a value has the wrong type or breaks a
@@ -341,7 +341,7 @@ class Field:
     """One searchable name: its Python type, its default, and the allowed values if they are few.
 
     Attributes:
-        registry: The registry of its values, if third parties may add to `choices`; else None.
+        registry: The registry of its values, if a third party's part may be one; else None.
     """
 
     name: str
@@ -416,14 +416,14 @@ def is_known(name: str) -> bool:
 
 
 def check_value(name: str, value: Scalar) -> Scalar:
-    """Returns `value` as `in_type` does; a value from a registry must be one of its names.
+    """Returns `value` as `in_type` does; the name of a part must lead to one.
 
     Raises:
         UserError: The name is unknown, or the value is not one this field can take here.
     """
     known = field_of(name)
     if known is not None and known.registry is not None:
-        known.registry.check(value)
+        known.registry.get(value)
     return in_type(name, value)
 
 

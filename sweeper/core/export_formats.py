@@ -1,7 +1,7 @@
 """Lists the export formats and their traits. Imports no writer.
 
-A new format is one function and one row of the table; a third party's format is an entry point in
-`sweeper.export_formats` that provides a row. No other module branches on a format's name.
+A new format is one function and one row of the table; a third party's format is the import string of a row.
+No other module branches on a format's name.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ BUILTIN: Mapping[str, ExportFormat] = {
         gives_reasons=True,
     ),
 }
-FORMATS = Registry("export_formats", "--format", ExportFormat, BUILTIN)
-"""Every format available here."""
+FORMATS = Registry("`--format`", ExportFormat, BUILTIN)
+"""What `--format` can name."""
 
 
 def described() -> str:

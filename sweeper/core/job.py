@@ -98,6 +98,7 @@ class Job:
         script: The script to run instead of a pipeline; None for a pipeline.
         data: The `data:` section of the specification.
         prepared: Folder of the prepared data (made once by the prepare job).
+        probes: Import strings of the probes that sample it besides the built-in ones.
         cold_cache: Whether its data is dropped from the kernel's page cache when it begins.
         cache: Folder for compile caches and the like.
         trace: File that a tracing job writes.
@@ -131,6 +132,7 @@ class Job:
     data: Mapping[str, Any] = field(default_factory=dict)
     plan: MeasurePlan = field(default_factory=MeasurePlan)
     prepared: str = ""
+    probes: tuple[str, ...] = ()
     cold_cache: bool = False
     cache: str = ""
     trace: str = ""

@@ -1,8 +1,7 @@
 """Lists the launchers and their traits. Imports no launcher.
 
-A new launcher is one file in `sweeper.execution` and one row of the table; a third party's launcher is an
-entry point in `sweeper.launchers` that provides a row. No module outside `sweeper.execution` branches on a
-launcher's name.
+A new launcher is one file in `sweeper.execution` and one row of the table; a third party's launcher is the
+import string of a row. No module outside `sweeper.execution` branches on a launcher's name.
 """
 
 from __future__ import annotations
@@ -92,31 +91,25 @@ BUILTIN = {
         install="sweeper[ray]",
     ),
 }
-LAUNCHERS = Registry("launchers", "execution.launcher", LauncherTraits, BUILTIN)
-"""Every launcher that can be used here."""
+LAUNCHERS = Registry("`execution.launcher`", LauncherTraits, BUILTIN)
+"""What `execution.launcher` can name."""
 
 
 def traits(name: str) -> LauncherTraits:
-    """Returns the traits of a launcher; neutral ones, without a factory, if it is unknown here.
-
-    A sweep's folder may name a launcher whose distribution is gone: it must still be listed and shown.
-    """
-    try:
-        return LAUNCHERS.get(name)
-    except UserError:
-        return LauncherTraits(factory="")
+    """Returns the traits of a launcher; neutral ones, without a factory, if it is unknown here."""
+    return LAUNCHERS.look_up(name) or LauncherTraits(factory="")
 
 
 def named_with(trait: str) -> list[str]:
-    """Returns the launchers whose `trait` is set, for messages."""
-    return [name for name in LAUNCHERS.names() if getattr(traits(name), trait)]
+    """Returns the built-in launchers whose `trait` is set, for messages."""
+    return [name for name, row in BUILTIN.items() if getattr(row, trait)]
 
 
 def find_installed(name: str) -> LauncherTraits:
     """Returns the traits of a launcher that is about to be used, without importing its library.
 
     Raises:
-        UserError: There is no such launcher, its entry point is broken, or its library is not installed.
+        UserError: There is no such launcher, or its library is not installed.
     """
     found = LAUNCHERS.get(name)
     if found.requires and importlib.util.find_spec(found.requires) is None:

@@ -1,14 +1,12 @@
 """Lists the kinds of loader and their traits. Imports no torch.
 
-A new kind is one file with its implementation and one row of the table; a third party's kind is an
-entry point in `sweeper.loaders` that provides a row. No module outside `sweeper.trainer.data` branches
-on a kind's name.
+A new kind is one file with its implementation and one row of the table; a third party's kind is the import
+string of a row. No module outside `sweeper.trainer.data` branches on a kind's name.
 """
 
 from __future__ import annotations
 
-import functools
-import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sweeper.core.registry import Registry
@@ -25,11 +23,10 @@ class LoaderTraits:
     """One kind of loader.
 
     Attributes:
-        kind: The value of `loader.kind`; a third party's entry point has the same name.
         implementation: Import string of a callable `(samples, order, config, device) -> Loader`
             (`sweeper.trainer.data.protocol`), imported only in the trial's process.
         why: What it does, for the comment in an exported script.
-        label: Its name in run names; empty for `kind`.
+        label: Its name in run names; empty for the value of `loader.kind`.
         is_resident: All samples stay on the device, so they must be tensors and fit there.
         has_workers: `num_workers`, `prefetch_factor`, `persistent_workers` and `pin_memory` have an effect.
         reads_rows: It collates one Python item per sample instead of gathering whole batches.
@@ -41,7 +38,6 @@ class LoaderTraits:
             can.
     """
 
-    kind: str
     implementation: str
     why: str = ""
     label: str = ""
@@ -53,25 +49,22 @@ class LoaderTraits:
     python: str = ""
 
 
-_TABLE = (
-    LoaderTraits(
-        kind=ROWS,
+BUILTIN: Mapping[str, LoaderTraits] = {
+    ROWS: LoaderTraits(
         implementation="sweeper.trainer.data.workers:WorkerLoader",
         why="samples are read one by one and collated, by worker processes if there are any",
         has_workers=True,
         reads_rows=True,
         python="sweeper.export.python_loading:from_rows",
     ),
-    LoaderTraits(
-        kind=WORKERS,
+    WORKERS: LoaderTraits(
         implementation="sweeper.trainer.data.workers:WorkerLoader",
         why="a whole batch is one read, dataset[[3, 1, 4]], without collation; TensorDataset supports it",
         label="work",
         has_workers=True,
         python="sweeper.export.python_loading:from_batches",
     ),
-    LoaderTraits(
-        kind=RESIDENT,
+    RESIDENT: LoaderTraits(
         implementation="sweeper.trainer.data.resident:ResidentLoader",
         why="all samples stay on the device, where batches are gathered: no step waits for data",
         label="res",
@@ -79,18 +72,18 @@ _TABLE = (
         gathers_in_step=True,
         python="sweeper.export.python_loading:on_the_device",
     ),
-    LoaderTraits(
-        kind=STREAM,
+    STREAM: LoaderTraits(
         implementation="sweeper.trainer.data.stream:StreamLoader",
         why="samples are gathered in host memory and copied ahead of the step",
         copies_ahead=True,
         python="sweeper.export.python_loading:copied_ahead",
     ),
-)
+}
+KINDS = Registry("`loader.kind`", LoaderTraits, BUILTIN)
+"""What `loader.kind` can name."""
 
-BUILTIN = {row.kind: row for row in _TABLE}
-KINDS = Registry("loaders", "loader.kind", LoaderTraits, BUILTIN, lambda row: row.kind)
-"""Every kind of loader available here."""
+_UNKNOWN = LoaderTraits(implementation="", has_workers=True)
+"""With workers, so that no setting counts as having no effect."""
 
 
 RESIDENT_SHARE = 0.8
@@ -108,26 +101,14 @@ def find(kind: str) -> LoaderTraits:
     """Returns the traits of a kind that is about to be run or exported.
 
     Raises:
-        UserError: The kind is unknown here, or its entry point is broken.
+        UserError: The kind is unknown here.
     """
     return KINDS.get(kind)
 
 
 def traits(kind: str) -> LoaderTraits:
-    """Returns the traits of a kind; neutral ones if it is unknown here.
-
-    A sweep's folder may name a kind whose distribution is gone: it must still be listed and shown.
-    """
-    return BUILTIN.get(kind) or _added(kind, tuple(sys.path))
-
-
-@functools.cache
-def _added(kind: str, paths: tuple[str, ...]) -> LoaderTraits:
-    try:
-        return find(kind)
-    except UserError:
-        # With workers, so that no setting counts as having no effect.
-        return LoaderTraits(kind=kind, implementation="", has_workers=True)
+    """Returns the traits of a kind; neutral ones if it is unknown here."""
+    return KINDS.look_up(kind) or _UNKNOWN
 
 
 def in_plain_script(kind: str) -> LoaderTraits:
@@ -136,11 +117,11 @@ def in_plain_script(kind: str) -> LoaderTraits:
     Raises:
         UserError: It provides no lines for a plain script, or there is no such kind here.
     """
-    found = find(kind)
-    if not found.python:
+    row = find(kind)
+    if not row.python:
         raise UserError(
-            f"`--format python` needs a loader that a plain PyTorch script can imitate, but "
-            f"`loader.kind: {kind}` ({KINDS.provider(kind) or 'built in'}) provides no lines for such a "
-            "script. Use `--format yaml`, or another trial with --trial N."
+            "`--format python` needs a loader that a plain PyTorch script can imitate, but "
+            f"`loader.kind: {kind}` provides no lines for such a script. Use `--format yaml`, or another "
+            "trial with --trial N."
         )
-    return found
+    return row

@@ -1,16 +1,14 @@
 """Lists the metrics of a trial's record.
 
-A new metric is one function and one row of the table; a third party's metric is an entry point in
-`sweeper.objectives` that provides a row, for the sweeps whose specification names it.
+A new metric is one function and one row of the table; a third party's metric is the import string of a row,
+for the sweeps whose specification names it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import statistics
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +34,6 @@ class Metric:
         rests_on_loss: It needs a quality pass, the trial's own or a shared one.
     """
 
-    name: str
     unit: str
     direction: str
     of: Callable[[TrialRecord], float | None]
@@ -56,11 +53,10 @@ def _of_derived(name: str) -> Callable[[TrialRecord], float | None]:
     return lambda rec: rec.derived.get(name)
 
 
-def _summaries(name: str, unit: str, direction: str) -> Iterator[Metric]:
-    """Yields mean, median and 95th percentile of a telemetry series inside the windows."""
-    yield Metric(name, unit, direction, _series(name))
-    for part in ("p50", "p95"):
-        yield Metric(f"{name}_{part}", unit, direction, _series(name, part))
+def _summaries(name: str, unit: str, direction: str) -> Mapping[str, Metric]:
+    """Returns mean, median and 95th percentile of a telemetry series inside the windows, by name."""
+    parts = {f"{name}_{part}": Metric(unit, direction, _series(name, part)) for part in ("p50", "p95")}
+    return {name: Metric(unit, direction, _series(name)), **parts}
 
 
 def _val_loss(record: TrialRecord) -> float | None:
@@ -105,74 +101,51 @@ def _joules(record: TrialRecord) -> float | None:
     return joules_per_sample(record.measurement, record.config.device.count)
 
 
-_TABLE = (
-    Metric("throughput", "samples/s", "maximize", _of_measurement(lambda m: m.throughput)),
-    Metric("epoch_seconds", "s", "minimize", _of_measurement(lambda m: m.epoch_seconds or None)),
-    Metric("step_ms", "ms", "minimize", _of_measurement(lambda m: m.step_ms or None)),
-    Metric("val_loss", "", "minimize", _val_loss, 6, rests_on_loss=True),
-    Metric("projected_hours", "h", "minimize", _of_derived("projected_hours")),
-    Metric("cost_per_run", "", "minimize", _of_derived("cost_per_run")),
-    Metric("time_to_loss_s", "s", "minimize", _of_derived("time_to_loss_s"), rests_on_loss=True),
-    Metric("data_pct", "%", "minimize", _of_measurement(_data_pct)),
-    Metric("startup_s", "s", "minimize", _of_measurement(lambda m: m.startup_seconds)),
-    Metric(
-        "compile_s", "s", "minimize", _of_measurement(lambda m: None if m.reported_by else m.compile_seconds)
+METRICS: Mapping[str, Metric] = {
+    "throughput": Metric("samples/s", "maximize", _of_measurement(lambda m: m.throughput)),
+    "epoch_seconds": Metric("s", "minimize", _of_measurement(lambda m: m.epoch_seconds or None)),
+    "step_ms": Metric("ms", "minimize", _of_measurement(lambda m: m.step_ms or None)),
+    "val_loss": Metric("", "minimize", _val_loss, 6, rests_on_loss=True),
+    "projected_hours": Metric("h", "minimize", _of_derived("projected_hours")),
+    "cost_per_run": Metric("", "minimize", _of_derived("cost_per_run")),
+    "time_to_loss_s": Metric("s", "minimize", _of_derived("time_to_loss_s"), rests_on_loss=True),
+    "data_pct": Metric("%", "minimize", _of_measurement(_data_pct)),
+    "startup_s": Metric("s", "minimize", _of_measurement(lambda m: m.startup_seconds)),
+    "compile_s": Metric(
+        "s", "minimize", _of_measurement(lambda m: None if m.reported_by else m.compile_seconds)
     ),
-    *_summaries("gpu_util_pct", "%", "maximize"),
-    *_summaries("gpu_sm_active_pct", "%", "maximize"),
-    Metric("gpu_busy_pct", "%", "maximize", _of_measurement(_busy)),
-    Metric("gpu_power_w", "W", "minimize", _series("gpu_power_w")),
-    Metric("gpu_power_w_p95", "W", "minimize", _series("gpu_power_w", "p95")),
-    Metric("joules_per_sample", "J", "minimize", _joules),
-    Metric("gpu_mem_peak_gib", "GiB", "minimize", _of_measurement(lambda m: m.gpu_mem_peak_gib)),
-    Metric("gpu_mem_peak_fraction", "", "minimize", _of_measurement(_memory_fraction)),
-    *_summaries("cpu_util_pct", "%", "maximize"),
-    Metric("tree_cpu_pct", "%", "minimize", _series("tree_cpu_pct")),
-    Metric("host_mem_peak_gib", "GiB", "minimize", _of_measurement(lambda m: m.host_mem_peak_gib)),
-)
-
-METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
+    **_summaries("gpu_util_pct", "%", "maximize"),
+    **_summaries("gpu_sm_active_pct", "%", "maximize"),
+    "gpu_busy_pct": Metric("%", "maximize", _of_measurement(_busy)),
+    "gpu_power_w": Metric("W", "minimize", _series("gpu_power_w")),
+    "gpu_power_w_p95": Metric("W", "minimize", _series("gpu_power_w", "p95")),
+    "joules_per_sample": Metric("J", "minimize", _joules),
+    "gpu_mem_peak_gib": Metric("GiB", "minimize", _of_measurement(lambda m: m.gpu_mem_peak_gib)),
+    "gpu_mem_peak_fraction": Metric("", "minimize", _of_measurement(_memory_fraction)),
+    **_summaries("cpu_util_pct", "%", "maximize"),
+    "tree_cpu_pct": Metric("%", "minimize", _series("tree_cpu_pct")),
+    "host_mem_peak_gib": Metric("GiB", "minimize", _of_measurement(lambda m: m.host_mem_peak_gib)),
+}
 """The built-in metrics by name: the source of all objectives, constraints, columns and MLflow metrics."""
 
 REPORTED_DIGITS = 4
 
-LOSS_METRICS = tuple(metric.name for metric in _TABLE if metric.rests_on_loss)
+LOSS_METRICS = tuple(name for name, metric in METRICS.items() if metric.rests_on_loss)
 
-OBJECTIVES = Registry("objectives", "objectives", Metric, METRICS, lambda row: row.name)
-"""Every metric that a specification can name here."""
+OBJECTIVES = Registry("A metric", Metric, METRICS)
+"""What objectives and constraints can name."""
 
-
-_ABSENT = Metric("", "", "maximize", lambda record: None)
-
-
-def find_metric(name: str) -> Metric:
-    """Returns the row of a metric that a sweep optimises or limits.
-
-    Raises:
-        UserError: There is no such metric here, or its entry point is broken.
-    """
-    return OBJECTIVES.get(name)
+_ABSENT = Metric("", "maximize", lambda record: None)
 
 
 def metric_row(name: str) -> Metric:
-    """Returns the row of a metric; if it is unknown here, the row of a metric that no trial has.
-
-    A sweep's folder may name a metric whose distribution is gone: it must still be listed and shown.
-    """
-    return METRICS.get(name) or _added_row(name, tuple(sys.path))
+    """Returns the row of a metric; if it is unknown here, the row of a metric that no trial has."""
+    return OBJECTIVES.look_up(name) or _ABSENT
 
 
 def is_known_metric(name: str) -> bool:
-    """Returns whether a metric is built in, or its distribution is installed here."""
+    """Returns whether a metric is built in, or can be imported here."""
     return metric_row(name) is not _ABSENT
-
-
-@functools.cache
-def _added_row(name: str, paths: tuple[str, ...]) -> Metric:
-    try:
-        return find_metric(name)
-    except UserError:
-        return _ABSENT
 
 
 def with_added(record: TrialRecord, names: Iterable[str]) -> TrialRecord:
@@ -184,21 +157,20 @@ def with_added(record: TrialRecord, names: Iterable[str]) -> TrialRecord:
     found: dict[str, float] = {}
     for name in names:
         if name not in METRICS and record.measurement is not None:
-            value = _asked(metric_row(name), record)
+            value = _asked(name, record)
             if value is not None:
                 found[name] = value
     return dataclasses.replace(record, derived={**record.derived, **found}) if found else record
 
 
-def _asked(metric: Metric, record: TrialRecord) -> float | None:
+def _asked(name: str, record: TrialRecord) -> float | None:
     try:
-        value = metric.of(record)
+        value = metric_row(name).of(record)
         return None if value is None else float(value)
     except Exception as error:
         raise UserError(
-            f"the metric `{metric.name}` ({OBJECTIVES.provider(metric.name)}) must return a number or None, "
-            f"but for trial {record.number} it raised {type(error).__name__}: {error}. Fix it and run the "
-            "sweep again to continue."
+            f"the metric `{name}` must return a number or None, but for trial {record.number} it raised "
+            f"{type(error).__name__}: {error}. Fix it and run the sweep again to continue."
         ) from error
 
 

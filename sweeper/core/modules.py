@@ -1,22 +1,18 @@
-"""Finds a pipeline's modules by file: the current folder's, then sweeper's, then other distributions'.
+"""Finds a pipeline's modules by file: the current folder's, then sweeper's, then those of installed packages.
 
 `pipelines.stocks` is the file in the current folder if there is one, and otherwise
 `sweeper.pipelines.stocks`, whether sweeper is a wheel, an editable install or a checkout. This is
 decided per module: a user's own `pipelines/mine.py` works next to the shipped `pipelines.stocks`.
-
-A distribution adds a pipeline with an entry point in `sweeper.pipelines` that names its module:
-
-    [project.entry-points."sweeper.pipelines"]
-    spirals = "acme_nets.spirals"
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.abc import Loader, MetaPathFinder
@@ -24,7 +20,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-from sweeper.core.registry import import_strings
+from sweeper.errors import UserError, did_you_mean
 
 PACKAGE = "pipelines"
 SHIPPED = f"sweeper.{PACKAGE}"
@@ -66,18 +62,37 @@ class Module:
         return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
 
 
+_of_job: list[str] = []
+
+
+def import_paths() -> tuple[str, ...]:
+    """Returns the folders of the user's own modules: the current one, or in a job's process the job's."""
+    return tuple(_of_job) or (os.getcwd(),)
+
+
+def set_import_paths(folders: Sequence[str]) -> None:
+    """Makes `folders` those of this process, which runs a job; without any, it is the current folder."""
+    _of_job[:] = folders
+
+
+def search_first(folders: Sequence[str]) -> None:
+    """Lets this process import modules from `folders`, which come before all others."""
+    for folder in reversed(folders):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+
+
 def find(name: str, folders: Sequence[str]) -> Module | None:
-    """Returns the module called `name`, or None if there is none.
+    """Returns the module called `name`, or None if there is none; imports nothing.
 
     Args:
-        name: A module's name, or the entry point's for a third-party pipeline.
         folders: Where to look for the user's own modules.
     """
-    return find_uninstalled(name, folders) or _of_distribution(name)
+    return find_uninstalled(name, folders) or _find_installed(name)
 
 
 def find_uninstalled(name: str, folders: Sequence[str]) -> Module | None:
-    """Returns the user's own or the shipped module `name`, ignoring other distributions."""
+    """Returns the user's own or the shipped module `name`, ignoring installed packages."""
     if name.partition(".")[0] != "sweeper":
         for folder in folders:
             if path := _file(Path(folder), name):
@@ -88,36 +103,89 @@ def find_uninstalled(name: str, folders: Sequence[str]) -> Module | None:
     return None
 
 
-def added_pipelines() -> tuple[str, ...]:
-    """Returns the names of the pipelines that other distributions add."""
-    return tuple(sorted(import_strings("pipelines")))
+def find_pipeline(name: str) -> Module:
+    """Returns the module of a pipeline.
+
+    Raises:
+        UserError: There is none.
+    """
+    if module := find(name, import_paths()):
+        return module
+    raise UserError(
+        "`pipeline` must name a module below the current folder, one that ships with sweeper, or one of an "
+        f"installed package, but got {name!r}: there is no {name.replace('.', os.sep)}.py in {os.getcwd()}."
+        f"{did_you_mean(name, shipped_pipelines())}"
+    )
 
 
-@cache
-def is_added_pipeline(filename: str) -> bool:
-    """Returns whether a file belongs to a package that adds pipelines."""
-    path = Path(os.path.realpath(filename))
-    specs = filter(None, map(importlib.util.find_spec, _added_packages()))
-    places = [place for spec in specs for place in spec.submodule_search_locations or [spec.origin or ""]]
-    return any(Path(os.path.realpath(place)) in (path, *path.parents) for place in places if place)
+def check_pipeline(name: str) -> None:
+    """Checks that a module may be a pipeline, by its source; imports nothing.
+
+    Raises:
+        UserError: There is no such module, or it does not define what a pipeline does.
+    """
+    module = find_pipeline(name)
+    try:
+        names = set(_names_in(ast.parse(module.path.read_bytes())))
+    except (SyntaxError, ValueError):
+        # Whoever reads all of its modules says where.
+        return
+    if "*" not in names:
+        check_defines(name, names)
 
 
-def _added_packages() -> set[str]:
-    return {module.partition(".")[0] for module in import_strings("pipelines").values()}
+def check_defines(name: str, names: Container[str]) -> None:
+    """Checks that the `names` that a module defines are those of a pipeline.
+
+    Raises:
+        UserError: Some are missing.
+    """
+    if missing := [function for function in ("prepare", "build") if function not in names]:
+        raise UserError(f"{name} must define `{'` and `'.join(missing)}`; see docs/pipelines.md.")
 
 
-def _of_distribution(name: str) -> Module | None:
-    """Returns a module of a package that adds pipelines, without importing it."""
-    name = import_strings("pipelines").get(name, name)
+def _names_in(tree: ast.AST) -> Iterator[str]:
+    """Yields all names that a module may define, and `*` if it imports those of another."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.alias):
+            yield node.asname or node.name
+        elif isinstance(node, ast.Name):
+            yield node.id
+
+
+def shipped_pipelines() -> list[str]:
+    """Returns the names of the pipelines that ship with sweeper."""
+    names = {path.stem for path in shipped_folder(PACKAGE).glob("[a-z]*") if path.suffix in ("", ".py")}
+    return sorted(f"{PACKAGE}.{name}" for name in names)
+
+
+def _find_installed(name: str) -> Module | None:
     top, *rest = name.split(".")
-    if top not in _added_packages():
+    try:
+        spec = importlib.util.find_spec(top) if top != "sweeper" else None
+    except ValueError:
+        # It has no name, or was made by other means than an import.
         return None
-    spec = importlib.util.find_spec(top)
     for part in rest:
         if spec is None or spec.submodule_search_locations is None:
             return None
         spec = PathFinder.find_spec(f"{spec.name}.{part}", spec.submodule_search_locations)
-    return Module(name, Path(spec.origin)) if spec and spec.origin and spec.has_location else None
+    is_python = spec is not None and spec.has_location and str(spec.origin).endswith(".py")
+    return Module(name, Path(str(spec.origin))) if spec and is_python else None
+
+
+@cache
+def belongs_to(filename: str, pipeline: str, folders: tuple[str, ...]) -> bool:
+    """Returns whether a file belongs to the top-level package of an installed pipeline."""
+    module = None if find_uninstalled(pipeline, folders) else _find_installed(pipeline)
+    if module is None:
+        return False
+    depth = module.name.count(".") + (module.path.name == "__init__.py")
+    top = (module.path, *module.path.parents)[depth]
+    path = Path(os.path.realpath(filename))
+    return Path(os.path.realpath(top)) in (path, *path.parents)
 
 
 @cache
@@ -152,7 +220,7 @@ def _file(folder: Path, name: str) -> Path | None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules of `pipelines` as `find` does; `pipelines.x` is a second name of a shipped one."""
+    """Finds modules of `pipelines` by `find_uninstalled`; `pipelines.x` is a shipped one's second name."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -161,7 +229,7 @@ class _Finder(MetaPathFinder):
             return None
         if name == PACKAGE and (spec := _without_init()):
             return spec
-        found = find(name, sys.path)
+        found = find_uninstalled(name, sys.path)
         if found is None:
             return None
         if found.name != name:

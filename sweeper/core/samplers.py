@@ -1,7 +1,7 @@
 """Lists the samplers and their traits. Imports no Optuna.
 
-A new sampler is one function and one row of the table; a third party's sampler is an entry point in
-`sweeper.samplers` that provides a row. Only the searcher branches on the names `auto` and `climb`.
+A new sampler is one function and one row of the table; a third party's sampler is the import string of a
+row. Only the searcher branches on the names `auto` and `climb`.
 """
 
 from __future__ import annotations
@@ -46,5 +46,5 @@ BUILTIN: Mapping[str, SamplerTraits] = {
     # TPE takes over where there is nothing left to climb, and with several objectives.
     CLIMB: SamplerTraits(make=_TPE, why="suggested by TPE"),
 }
-SAMPLERS = Registry("samplers", "search.sampler", SamplerTraits, BUILTIN)
-"""Every sampler available here."""
+SAMPLERS = Registry("`search.sampler`", SamplerTraits, BUILTIN)
+"""What `search.sampler` can name."""

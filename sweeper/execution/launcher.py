@@ -1,7 +1,6 @@
 """Defines the protocol of launchers: one takes a job's folder and returns a handle on its outcome.
 
-`sweeper.core.launchers` has the table of launchers. Each one must pass the suite in
-`sweeper.testing.conformance`.
+`sweeper.core.launchers` has the table of launchers.
 """
 
 from __future__ import annotations

@@ -30,7 +30,6 @@ from sweeper.core.codec import make_decoders
 from sweeper.core.job import Job
 from sweeper.core.measurement import Failure, Measurement, Report
 from sweeper.system.process import children
-from sweeper.telemetry.probes import look_for_probes
 from sweeper.worker.keeper import abandon, adopt_orphans, keep
 from sweeper.worker.trial_process import TrialProcess, die_with_parent
 
@@ -226,7 +225,6 @@ def main(warm: Callable[[], None] = warm) -> None:
     # The collector would take a sixth of the import time and find nothing.
     gc.disable()
     warm()
-    look_for_probes()
     # The objects made so far live forever, so the collector need not touch (and thereby copy) their pages.
     # They are not collected first: freed garbage leaves holes in the heap, which trials would reuse. A
     # training in a fresh interpreter has no such holes and gets its memory from the kernel at each step.

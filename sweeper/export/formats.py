@@ -109,8 +109,7 @@ def rendered(value: Mapping[str, Any], form: str, options: Options | None = None
     """Returns an export as text.
 
     Raises:
-        UserError: The format is unknown, does not apply to this export, or comes from another
-            distribution and fails.
+        UserError: The format is unknown, does not apply to this export, or is a third party's and fails.
     """
     render = resolve(FORMATS.get(form).render)
     try:
@@ -118,10 +117,9 @@ def rendered(value: Mapping[str, Any], form: str, options: Options | None = None
     except UserError:
         raise
     except Exception as error:
-        if not (owner := FORMATS.provider(form)):
+        if form in FORMATS.builtin:
             raise
         raise UserError(
-            f"`--format {form}` comes from {owner}, but it failed: {type(error).__name__}: {error}. "
-            "Report it there, or use another format."
+            f"`--format {form}` failed: {type(error).__name__}: {error}. Fix it, or use another format."
         ) from error
     return text

@@ -16,6 +16,7 @@ from sweeper.analysis.drift import Block
 from sweeper.analysis.intervals import EARLY_NOISE
 from sweeper.core.job import LOG, OUTCOME, PREPARE_RUNNER, PROBE_RUNNER, TRAINING_RUNNER, Job, MeasurePlan
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
+from sweeper.core.modules import import_paths
 from sweeper.core.training import STOP
 from sweeper.errors import EnvironmentStopError, SweeperError, UserError
 from sweeper.execution.local import LocalLauncher
@@ -30,12 +31,7 @@ from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.setup import NO_WINDOWS, devices_of, report_of
 from sweeper.sweep.stopping import Stopping
 from sweeper.sweep.store.catalog import find_sweep
-from sweeper.sweep.store.fingerprint import (
-    digest_of_code,
-    import_paths,
-    module_of,
-    prepared_folder,
-)
+from sweeper.sweep.store.fingerprint import digest_of_code, prepared_folder
 from sweeper.sweep.store.machine_record import MachineRecord, speed_key
 from sweeper.system.environment import OF_A_RUN, held_back_line
 from sweeper.system.files import write_atomic
@@ -179,7 +175,7 @@ def _prepared(
     job = Job(
         uid=folder.uid,
         runner=TRAINING_RUNNER,
-        pipeline=module_of(wanted.pipeline),
+        pipeline=wanted.pipeline,
         import_paths=import_paths(),
         data=on_this_machine(wanted.data, watcher.line),
         prepared=str(prepared),

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.config import Scalar
-from sweeper.core.modules import PACKAGE, added_pipelines, find
+from sweeper.core.modules import PACKAGE, check_defines, find, import_paths, shipped_pipelines
 from sweeper.errors import UserError, did_you_mean
-from sweeper.sweep.store.fingerprint import import_paths, shipped_pipelines
 
-NEEDED = ("prepare", "build")
 TABLES = ("DATA", "MODEL", "SPACE")
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
@@ -60,8 +58,7 @@ def pipeline_options(name: str) -> PipelineOptions:
     except SyntaxError as error:
         raise UserError(f"{path}:{error.lineno}: {error.msg}. It is not valid Python.") from None
     bound = dict(_bound(tree))
-    if missing := [each for each in NEEDED if each not in bound]:
-        raise UserError(f"{module} must define `{'` and `'.join(missing)}`; see docs/pipelines.md.")
+    check_defines(module, bound)
     read = {each: _table(each, bound[each]) for each in TABLES if each in bound}
     tables = {each: read.get(each) or {} for each in TABLES}
     prepare = bound["prepare"]
@@ -83,9 +80,8 @@ def _found(name: str) -> tuple[str, Path]:
             if found := find(module, import_paths()):
                 return module, found.path
     raise UserError(
-        f"`PIPELINE` must name a module under the current directory, or a pipeline that comes with sweeper "
-        f"or is installed, but got {name!r}."
-        f"{did_you_mean(name, _modules())}"
+        "`PIPELINE` must name a module below the current folder, a pipeline that ships with sweeper, or a "
+        f"module of an installed package, but got {name!r}.{did_you_mean(name, _modules())}"
     )
 
 
@@ -98,7 +94,6 @@ def _modules() -> Iterator[str]:
                 is_named = _NAME.fullmatch(path.stem) and not path.stem.startswith("_")
                 if is_named and find(module, import_paths()):
                     yield from (f"{prefix}{path.stem}" for prefix in prefixes)
-    yield from added_pipelines()
     for name in shipped_pipelines():
         yield from (name.removeprefix(f"{PACKAGE}."), name)
 

@@ -332,8 +332,8 @@ class Searcher:
         for key, parameter in self._spec.space.items():
             if not parameter.contains(params[key]):
                 raise UserError(
-                    f"`search.sampler: {name}` ({SAMPLERS.provider(name) or 'built in'}) must suggest values "
-                    f"in the space, but for `{key}` it suggests {params[key]!r}. Use another sampler."
+                    f"`search.sampler: {name}` must suggest values in the space, but for `{key}` it suggests "
+                    f"{params[key]!r}. Use another sampler."
                 )
         return params
 
@@ -360,15 +360,15 @@ class Searcher:
 
 @contextlib.contextmanager
 def _blaming(name: str) -> Iterator[None]:
-    """Turns errors of a third-party sampler into a UserError that names its package."""
+    """Turns errors of a third party's sampler into a UserError."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        if not (owner := SAMPLERS.provider(name)):
+        if name in SAMPLERS.builtin:
             raise
         raise UserError(
-            f"`search.sampler: {name}` comes from {owner}, but it failed: {type(error).__name__}: {error}. "
+            f"`search.sampler: {name}` failed: {type(error).__name__}: {error}. "
             "Fix it, or use another sampler; the sweep continues where it stopped."
         ) from error

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeper.spec.mistakes import SpecError
+from sweeper.core.modules import check_pipeline
+from sweeper.errors import UserError
+from sweeper.spec.mistakes import Mistake, SpecError, first_per_place
 from sweeper.spec.overrides import override
 from sweeper.spec.reader import Document, Place, read_file
 from sweeper.spec.spelling import keep_spelling
@@ -19,7 +21,7 @@ from sweeper.system.environment import secrets
 def load(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> SweepSpec:
     """Returns a specification with each `key=value` of `overrides` applied.
 
-    The user's code is not imported.
+    The pipeline is not imported; other parts of the user's own are.
 
     Args:
         source: A YAML or JSON file, or its content.
@@ -33,13 +35,24 @@ def load(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Swe
         for item in overrides:
             override(document, item)
         keep_spelling(document)
+    mistakes = list(_no_pipeline(document.value))
     try:
         spec = SweepSpec.from_dict(document.value, secrets(os.environ))
     except SpecError as error:
-        raise document.error(error.mistakes) from error
-    if document.mistakes:
-        raise document.error()
+        raise document.error(first_per_place([*error.mistakes, *mistakes])) from error
+    if mistakes or document.mistakes:
+        raise document.error(mistakes)
     return spec
+
+
+def _no_pipeline(tree: Any) -> Iterator[Mistake]:
+    """Yields a mistake if `pipeline` cannot be one, judging by its source."""
+    name = tree.get("pipeline") if isinstance(tree, Mapping) else None
+    if isinstance(name, str) and name:
+        try:
+            check_pipeline(name)
+        except UserError as error:
+            yield Mistake(("pipeline",), str(error))
 
 
 def _document(value: Mapping[str, Any]) -> Document:

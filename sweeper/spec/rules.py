@@ -14,7 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar, TrialConfig, field_of, is_known
 from sweeper.core.launchers import LAUNCHERS
-from sweeper.core.metrics import METRICS, OBJECTIVES, find_metric, metric_row
+from sweeper.core.metrics import OBJECTIVES, metric_row
+from sweeper.core.probes import PROBES
 from sweeper.core.registry import Registry
 from sweeper.core.samplers import AUTO, CLIMB, SAMPLERS
 from sweeper.core.script import FOLDER
@@ -50,7 +51,7 @@ def broken(tree: Mapping[str, Any], secrets: Collection[str]) -> Iterator[Mistak
 
 
 def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yields a mistake for each value that its registry does not know, such as a missing loader.
+    """Yields a mistake for each part that cannot be found here, such as a missing loader.
 
     Also yields one for a command that starts work elsewhere without consent, and for each option of a sweep
     that cannot have an effect. A stored specification is not checked by these rules, so that its sweep can
@@ -87,28 +88,21 @@ def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     sections += [(("also_try", i), entry) for i, entry in enumerate(_list(tree.get("also_try")))]
     for path, section in sections:
         places += [((*path, name), name, value) for name, value in _mapping(section).items()]
-    registries: list[tuple[Path, Registry[Any], Any]] = []
+    parts: list[tuple[Path, Registry[Any], Any]] = []
     for path, name, value in places:
         if name in FIELDS and (registry := FIELDS[name].registry) is not None:
-            registries.append((path, registry, value))
-    execution = _mapping(tree.get("execution"))
-    if "launcher" in execution:
-        registries.append((("execution", "launcher"), LAUNCHERS, execution["launcher"]))
-    for path, registry, value in registries:
+            parts.append((path, registry, value))
+    for section, key, names in (("execution", "launcher", LAUNCHERS), ("search", "sampler", SAMPLERS)):
+        if key in _mapping(tree.get(section)):
+            parts.append(((section, key), names, tree[section][key]))
+    probes = _list(_mapping(tree.get("measure")).get("probes"))
+    parts += [(("measure", "probes", i), PROBES, name) for i, name in enumerate(probes)]
+    parts += [(path, OBJECTIVES, name) for path, name in _metrics(tree)]
+    for path, registry, value in parts:
         try:
-            registry.check(value)
+            registry.get(value)
         except UserError as error:
-            yield Mistake(path, str(error))
-
-    sampler = _mapping(tree.get("search")).get("sampler")
-    if isinstance(sampler, str):
-        try:
-            SAMPLERS.get(sampler)
-        except UserError as error:
-            yield Mistake(("search", "sampler"), str(error))
-    for path, name in _metrics(tree):
-        if text := _unknown_metric(name):
-            yield Mistake(path, text, at_key=path[0] == "constraints")
+            yield Mistake(path, str(error), at_key=path[0] == "constraints")
 
 
 def _no_effect_on_search(search: Mapping[str, Any], tree: Mapping[str, Any]) -> Iterator[Mistake]:
@@ -331,21 +325,6 @@ def _metrics(tree: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
         for key, metric in _mapping(entry).items():
             if isinstance(metric, str) and key in ("maximize", "minimize"):
                 yield ("objectives", index, key), metric
-
-
-def _unknown_metric(name: str) -> str:
-    """Returns why a metric cannot be named here; empty if it can."""
-    if name in METRICS:
-        return ""
-    try:
-        known = OBJECTIVES.names()
-        if name not in known:
-            remedy = did_you_mean(name, known) or f" Known metrics: {', '.join(known)}."
-            return f"`{name}` is not a metric.{remedy}"
-        find_metric(name)
-    except UserError as error:
-        return str(error)
-    return ""
 
 
 def _lacking(metric: str, tree: Mapping[str, Any]) -> str:

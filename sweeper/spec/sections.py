@@ -60,6 +60,12 @@ def _quality_samples(value: Any) -> Any:
     return value
 
 
+def _strings(value: Any) -> Any:
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise ValueError("must be a list of strings")
+    return tuple(value)
+
+
 def _gpus(value: Any) -> Any:
     listed = isinstance(value, list) and value and all(type(item) in (int, str) for item in value)
     if value != "all" and (type(value) is not int or value < 0) and not listed:
@@ -97,7 +103,7 @@ class Objective(Sparse):
 
     @property
     def metric(self) -> str:
-        """The metric's name (`sweeper.core.metrics.find_metric`)."""
+        """The metric's name (`sweeper.core.metrics`)."""
         return self.maximize or self.minimize or ""
 
     @property
@@ -227,6 +233,7 @@ class Measure(Section):
         trace: Whether the baseline and the winner get a profiler trace of some steps at the end.
         cold_cache: Whether each trial reads its data from the disk, as the first epoch of a training does,
             instead of from the kernel's page cache. For pipelines only.
+        probes: Import strings of further probes that sample each trial (`sweeper.core.probes`).
     """
 
     window_seconds: Positive = 3.0
@@ -236,13 +243,14 @@ class Measure(Section):
     reference_cap_seconds: Positive = 60.0
     trace: bool = True
     cold_cache: bool = False
+    probes: Annotated[tuple[str, ...], BeforeValidator(_strings)] = ()
 
 
 class Search(Section):
     """Options of the search: how it chooses configurations, and when it ends.
 
     Attributes:
-        sampler: A name in `sweeper.core.samplers.SAMPLERS`.
+        sampler: A name in `sweeper.core.samplers`, or the import string of a third party's.
         minutes: Limit for the whole sweep, including confirmation; null for none.
         patience: The search ends after this many trials in a row without a better one.
         regret: The search ends once the best of the untried changes is not expected to gain more than this
@@ -302,8 +310,8 @@ class Execution(Section):
 
     Attributes:
         launcher: `local`: on this machine; `inline`: in this process, for breakpoints; `slurm`,
-            `pbs`, `lsf`, `sge`: jobs of a batch system; `dask`, `ray`: an existing cluster. Other
-            distributions may add more (`sweeper.core.launchers`).
+            `pbs`, `lsf`, `sge`: jobs of a batch system; `dask`, `ray`: an existing cluster. Any other is
+            the import string of a third party's (`sweeper.core.launchers`).
         address: Address of the scheduler (`tcp://host:8786`) for `dask`, or of the head for `ray`;
             without one, `ray` starts a cluster on this machine.
         same_gpu: Whether only devices of the first one's model are used; otherwise each model gets

@@ -107,8 +107,8 @@ class SweepSpec(Section):
 
         Args:
             secrets: Values that must not be in it; none for a stored specification.
-            is_stored: Whether it comes from a sweep's folder, which can be shown even if a distribution
-                that it names is gone.
+            is_stored: Whether it comes from a sweep's folder, which can be shown even if a part that
+                it names is gone.
 
         Raises:
             SpecError: It breaks rules; the message has one line for each mistake.

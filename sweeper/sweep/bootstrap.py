@@ -15,6 +15,7 @@ from typing import Any
 from sweeper.core.codec import encode
 from sweeper.core.job import LOG, SCRIPT_RUNNER, TRIAL_RUNNER, Job
 from sweeper.core.measurement import Failure, Outcome, Report
+from sweeper.core.modules import import_paths
 from sweeper.errors import EnvironmentStopError
 from sweeper.execution.launcher import Launcher
 from sweeper.execution.local import end_leftovers, own_environment
@@ -29,7 +30,7 @@ from sweeper.sweep.launchers import launcher_for
 from sweeper.sweep.observer import Observer
 from sweeper.sweep.publish import Publisher
 from sweeper.sweep.stopping import Stopping
-from sweeper.sweep.store.fingerprint import import_paths, module_of, prepared_folder
+from sweeper.sweep.store.fingerprint import prepared_folder
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import varied
 from sweeper.sweep.store.lock import SweepLock
@@ -153,11 +154,12 @@ def template_of(spec: SweepSpec, home: Path) -> Job:
     return Job(
         uid="",
         runner=SCRIPT_RUNNER if spec.command else TRIAL_RUNNER,
-        pipeline=module_of(spec.pipeline) if spec.pipeline else "",
+        pipeline=spec.pipeline,
         script=script,
         env=_environment(spec) if spec.command else {},
         import_paths=import_paths(),
         data=encode(spec.data),
+        probes=spec.measure.probes,
         cold_cache=spec.measure.cold_cache,
     )
 

@@ -22,7 +22,6 @@ from sweeper.spec.enough_steps import whole_range
 from sweeper.spec.sections import Execution
 from sweeper.sweep.gpu_memory import uuids_of
 from sweeper.sweep.job_runner import Slot
-from sweeper.sweep.store.fingerprint import module_of
 from sweeper.system.cpu import cpu_name
 from sweeper.system.cpu_shares import shares
 from sweeper.telemetry.nvml.probe import awake, cores_near, full_uuid, gpu_names, gpu_uuids
@@ -97,7 +96,7 @@ def prepare_job(spec: SweepSpec, prepared: Path, paths: Sequence[str]) -> Job:
     return Job(
         uid="prepare",
         runner=PREPARE_RUNNER,
-        pipeline=module_of(spec.pipeline),
+        pipeline=spec.pipeline,
         import_paths=tuple(paths),
         data=spec.to_dict()["data"],
         prepared=str(prepared),

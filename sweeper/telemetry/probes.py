@@ -1,8 +1,8 @@
-"""The table of probes that sample every trial.
+"""The table of probes that sample every trial, and those of third parties.
 
-A new probe is one file and one row. A third-party probe is a class derived from `Probe`, registered as
-an entry point in `sweeper.probes`. It is used wherever it is installed, including a cluster's workers.
-The server looks for entry points once, before it forks keepers; keepers use the cached answer.
+A new probe is one file and one row. A third party's is a class derived from `Probe`, which `measure.probes`
+names. Only the thread that reads it imports it: its module might start threads, and a process with threads
+must not fork.
 """
 
 from __future__ import annotations
@@ -10,60 +10,37 @@ from __future__ import annotations
 import math
 import numbers
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sweeper.core.registry import Registry
+from sweeper.core.probes import PROBES, Probe, Reading
 from sweeper.errors import UserError
 from sweeper.telemetry.host.probe import HostProbe
 from sweeper.telemetry.nvml.probe import NvmlProbe
-from sweeper.telemetry.probe import Probe, Reading
 
 BUILTIN: Mapping[str, type[Probe]] = {"host": HostProbe, "nvml": NvmlProbe}
-PROBES: Registry[type] = Registry("probes", "probe", type, BUILTIN)
-"""All available probes."""
 
 _SERIES = re.compile(r"[a-z][a-z0-9_]*")
 
 
-_PROBLEM = "added_probes"
-"""Stands for all added probes if their names conflict; the reason appears as a missing series."""
-
-
-def look_for_probes() -> None:
-    """Scans installed packages once, so that forked processes need not; imports no probe.
-
-    A third party's module might start threads, and a process with threads must not fork.
-    """
-    added_names()
-
-
-def make_probes() -> list[Probe]:
-    """Returns a new probe of each kind, built in and third-party."""
-    return [make() for make in BUILTIN.values()] + [AddedProbe(name) for name in added_names()]
-
-
-def added_names() -> tuple[str, ...]:
-    """Returns the names of third-party probes; the first call scans installed packages."""
-    try:
-        return PROBES.names()[len(BUILTIN) :]
-    except UserError:
-        return (_PROBLEM,)
+def make_probes(added: Sequence[str] = ()) -> list[Probe]:
+    """Returns a new probe of each built-in kind, and of each import string in `added`."""
+    return [make() for make in BUILTIN.values()] + [AddedProbe(path) for path in added]
 
 
 class AddedProbe(Probe):
-    """A third-party probe: loaded in the thread that reads it, given up after its first error.
+    """A third party's probe: imported in the thread that reads it, given up after its first error.
 
     Its series start with its name, so that they cannot be confused with another probe's.
     """
 
-    def __init__(self, name: str) -> None:
-        """Loads nothing yet.
+    def __init__(self, path: str) -> None:
+        """Imports nothing yet.
 
         Args:
-            name: Name of its entry point.
+            path: Its import string, which is its name until it is imported.
         """
-        self.name = name
+        self.name = self._path = path
         self._why: dict[str, str] = {}
         self.missing = self._why
         self._probe: Any = None
@@ -73,7 +50,11 @@ class AddedProbe(Probe):
         """Imports the probe and opens it."""
 
         def begin() -> None:
-            self._probe = PROBES.get(self.name)()
+            self._probe = PROBES.get(self._path)()
+            name = self._probe.name
+            if not _SERIES.fullmatch(name) or name in BUILTIN:
+                raise UserError(f"a probe must have a name of its own such as `files`, but got {name!r}.")
+            self.name = name
             self._probe.open(pid, device_uuid)
 
         self._try(begin)
@@ -102,7 +83,7 @@ class AddedProbe(Probe):
         except Exception as error:
             self._is_given_up = True
             kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-            self._why[self.name] = f"{kind}{error}".rstrip(": ")
+            self._why[self._path] = f"{kind}{error}".rstrip(": ")
             return None
         return found
 

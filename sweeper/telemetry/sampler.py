@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.core.measurement import Stats, Window
-from sweeper.telemetry.probe import Probe
+from sweeper.core.probes import Probe
 
 INTERVAL_SECONDS = 0.25
 ANSWER_SECONDS = 0.2

@@ -168,10 +168,10 @@ def _measured(record: TrialRecord, series: _Series, end_ms: int) -> Iterator[Poi
     if found is None:
         return
     prefix = _prefix(record)
-    for metric in METRICS.values():
-        value = record.metric(metric.name)
-        if value is not None and metric.name not in (*LOSS_METRICS, *_TWICE):
-            yield Point(f"{prefix}/{metric.name}", rounded(value, metric.digits), end_ms)
+    for name, metric in METRICS.items():
+        value = record.metric(name)
+        if value is not None and name not in (*LOSS_METRICS, *_TWICE):
+            yield Point(f"{prefix}/{name}", rounded(value, metric.digits), end_ms)
     wall = _wall(found, series)
     for step, window in enumerate(found.windows):
         if window.seconds > 0:

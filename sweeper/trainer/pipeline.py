@@ -9,7 +9,6 @@ A pipeline is a module with two functions:
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -184,9 +183,7 @@ def load_module(job: Job) -> ModuleType:
     Raises:
         UserError: It does not exist, cannot be imported, or has no `prepare` or `build`.
     """
-    for path in reversed(job.import_paths):
-        if path not in sys.path:
-            sys.path.insert(0, path)
+    modules.search_first(job.import_paths)
     found = modules.find(job.pipeline, job.import_paths)
     name = found.name if found else job.pipeline
     try:
@@ -198,7 +195,5 @@ def load_module(job: Job) -> ModuleType:
                 f"which is not in {', '.join(job.import_paths)}."
             ) from None
         raise
-    missing = [name for name in ("prepare", "build") if not hasattr(module, name)]
-    if missing:
-        raise UserError(f"{job.pipeline} must define `{'` and `'.join(missing)}`; see docs/pipelines.md.")
+    modules.check_defines(job.pipeline, dir(module))
     return module

@@ -46,6 +46,7 @@ from sweeper.core.measurement import (
     Report,
     Window,
 )
+from sweeper.core.modules import set_import_paths
 from sweeper.system.environment import secrets
 from sweeper.system.failpoints import failpoint
 from sweeper.system.process import tree
@@ -84,6 +85,7 @@ def keep(folder: Path, isolation: str = "exec", trial: TrialProcess | None = Non
     adopt_orphans()
     trial = trial or TrialProcess()
     job = read_job(folder)
+    set_import_paths(job.import_paths)
     keeper = _Keeper(folder, job, trial)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     held: list[int] = []
@@ -117,7 +119,7 @@ class _Keeper:
         self.secrets = secrets({**os.environ, **job.env})
         self.log = BoundedLog(folder / LOG, self.secrets)
         self.others = _other_gpus(job)
-        self.probes = [*make_probes(), *([OtherGpus(self.others)] if self.others else [])]
+        self.probes = [*make_probes(job.probes), *([OtherGpus(self.others)] if self.others else [])]
         self.sampler = Sampler(self.probes)
         self.stage = "start"
         self.device_uuid = ""

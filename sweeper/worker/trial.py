@@ -124,7 +124,7 @@ def _place(error: BaseException, job: Job, *, but_shipped: bool = False) -> str:
         (filename, line)
         for filename, line in reversed(list(_frames(error)))
         if (not but_shipped if modules.is_shipped_pipeline(filename) else _is_users(filename))
-        or modules.is_added_pipeline(filename)
+        or modules.belongs_to(filename, job.pipeline, job.import_paths)
     ]
     for filename, line in frames:
         for path in job.import_paths:
@@ -163,6 +163,7 @@ def main(job: Job, descriptor: int, steps: int) -> NoReturn:
     status = 1
     try:
         stacks.enable()
+        modules.set_import_paths(job.import_paths)
         progress = PipeProgress(descriptor, SharedSteps(steps))
         # The counter is mapped; processes that the trial starts do not need it.
         os.close(steps)

@@ -337,7 +337,7 @@ def _wide_space(rng: random.Random) -> bytes:
             space[f"model.k{i}"]["when"] = {f"model.k{i - 1}": 1}
     tree = {
         "name": "x",
-        "pipeline": "p",
+        "pipeline": "pipelines.tabular",
         "space": space,
         "baseline": {},
         "constraints": {"val_loss": {"max": 1}},

@@ -160,7 +160,7 @@ def test_a_rule_picks_another_trial_of_the_front(cli, bench):
     [
         (["--trial", "99"], 2, "`toy` has no trial 99"),
         (["--format", "yml"], 2, "Did you mean `yaml`?"),
-        (["--format", "toml"], 2, "must be one of yaml, json, args, sbatch, python, but got 'toml'"),
+        (["--format", "toml"], 2, "python, or an import string `module:name`, but got 'toml'"),
         (["--out", "no/such/folder/best.yaml"], 2, "`--out` must be a file in a folder"),
         (["--out", "."], 2, "`--out` must be a file in a folder"),
         (["--out", "/proc/best.yaml"], 6, "cannot write in /proc"),

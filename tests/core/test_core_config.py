@@ -40,8 +40,8 @@ def test_replace_sets_nested_and_open_names_and_leaves_the_rest():
         ("batch_size", True, "`batch_size` must be an integer, but got True."),
         ("precision.tf32", 1, "`precision.tf32` must be one of default, true, false, but got 1."),
         ("optimizer.lr", "fast", "`optimizer.lr` must be a number, but got 'fast'."),
-        ("loader.kind", "streams", "one of rows, workers, resident, stream, but got 'streams'. Did you mean"),
-        ("loader.kind", 1, "`loader.kind` must be one of rows, workers, resident, stream, but got 1."),
+        ("loader.kind", "streams", "`module:name`, but got 'streams'. Did you mean `stream`?"),
+        ("loader.kind", 1, "stream, or an import string `module:name`, but got 1."),
         (
             "precision.amp",
             "bf61",

@@ -21,6 +21,7 @@ from sweeper.core.registry import resolve
 from sweeper.errors import UserError
 from sweeper.execution.inline import InlineLauncher
 from sweeper.execution.launcher import Launcher
+from sweeper.spec import SweepSpec
 
 ROOT = Path(__file__).parents[2] / "sweeper"
 OWNERS = ("core/launchers.py", "execution/")
@@ -83,8 +84,44 @@ def test_names_by_their_traits():
 
 def test_a_launcher_that_is_not_here_has_neutral_traits_and_cannot_be_used():
     assert traits("gone") == LauncherTraits(factory="")
-    with pytest.raises(UserError, match=r"must be one of local, .*, but got 'slurn'.*`slurm`"):
+    with pytest.raises(UserError, match=r"must be a built-in name .*`module:name`, but got 'slurn'.*`slurm`"):
         find_installed("slurn")
+
+
+FLEET = """\
+from sweeper.core.launchers import LauncherTraits
+
+TRAITS = LauncherTraits(
+    factory="own_fleet:launch",
+    is_remote=True,
+    is_batch=True,
+    cluster="Fleet",
+    example_address="fleet://HOST:1",
+    needs_address=True,
+    requires="fleet_client",
+    install="fleet[x]",
+)
+"""
+
+
+def test_a_third_partys_row_decides_which_settings_are_taken(tmp_path, monkeypatch):
+    (tmp_path / "own_fleet.py").write_text(FLEET)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = "own_fleet:TRAITS"
+
+    def read(**execution: object) -> SweepSpec:
+        tree = {"name": "toy", "pipeline": "toy", "space": {}, "baseline": {}}
+        return SweepSpec.from_dict({**tree, "execution": {"launcher": name, "gpus": 2, **execution}})
+
+    assert read(address="fleet://h:1", job={}).execution.is_remote
+    with pytest.raises(UserError, match=r"`address: fleet://HOST:1` with `launcher: own_fleet:TRAITS`"):
+        read()
+    with pytest.raises(UserError, match=r"needs the number of GPUs in `gpus`"):
+        read(address="fleet://h:1", gpus="all")
+    with pytest.raises(UserError, match=r"takes `address` only with `launcher: dask` or `ray`, but"):
+        read(launcher="local", address="fleet://h:1")
+    with pytest.raises(UserError, match=r"needs fleet_client, which is not .* install 'fleet\[x\]'`"):
+        find_installed(name)
 
 
 def test_a_launcher_has_plain_defaults():

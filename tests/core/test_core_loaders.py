@@ -70,7 +70,7 @@ def test_the_rule_passes_over_docstrings_and_other_words():
 def test_every_import_string_of_the_table_resolves():
     assert list(BUILTIN) == ["rows", "workers", "resident", "stream"]
     for kind, row in BUILTIN.items():
-        assert (row.kind, find(kind), traits(kind)) == (kind, row, row)
+        assert find(kind) is traits(kind) is row
         assert callable(resolve(row.implementation))
         assert callable(resolve(row.python))
         assert row.why
@@ -79,9 +79,9 @@ def test_every_import_string_of_the_table_resolves():
 
 def test_a_kind_that_is_gone_has_neutral_traits_and_cannot_be_run():
     gone = traits("gone")
-    assert gone == LoaderTraits(kind="gone", implementation="", has_workers=True)
+    assert gone == LoaderTraits(implementation="", has_workers=True)
     for call in (find, in_plain_script):
-        with pytest.raises(UserError, match="must be one of rows, workers, resident, stream, but got 'gone'"):
+        with pytest.raises(UserError, match=r"must be one of rows, .* `module:name`, but got 'gone'"):
             call("gone")
 
 
@@ -156,11 +156,16 @@ SPEC = {
 def test_a_specification_with_an_unknown_kind_is_refused_and_a_stored_one_is_read():
     with pytest.raises(UserError) as caught:
         SweepSpec.from_dict(SPEC)
-    known = "`loader.kind` must be one of rows, workers, resident, stream, but got"
+    known = "`loader.kind` must be one of rows, workers, resident, stream, or an import string"
+    known += " `module:name`, but got"
     assert [(each.path, each.text) for each in caught.value.mistakes] == [
         (("space", "loader.kind", "choices", 1), f"{known} 'gone'."),
         (("baseline", "loader.kind"), f"{known} 'gone'."),
-        (("also_try", 0, "loader.kind"), f"{known} 'strem'. Did you mean `stream`?"),
+        (
+            ("also_try", 0, "loader.kind"),
+            "`loader.kind` must be a built-in name or an import string `module:name`, but got 'strem'."
+            " Did you mean `stream`?",
+        ),
     ]
     spec = SweepSpec.from_dict(SPEC, is_stored=True)
     assert [config.loader.kind for config in spec.references()] == ["gone", "strem"]

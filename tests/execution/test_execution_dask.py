@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from execution.every_launcher import EveryLauncher
+from parts.faults import WAIT_SECONDS, fault_job
 
 pytest.importorskip("distributed", reason="dask is not installed (pip install 'sweeper[dask]')")
 
@@ -26,7 +28,6 @@ from sweeper.execution.launcher import Launcher
 from sweeper.execution.local import leftovers
 from sweeper.execution.parcel import Parcel
 from sweeper.spec.cluster import BatchJob, Tls
-from sweeper.testing.conformance import WAIT_SECONDS, LauncherConformance, fault_job
 
 pytestmark = pytest.mark.slow
 Wait = Callable[..., bool]
@@ -52,7 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalDask]:
 @pytest.fixture(scope="module")
 def shared(cluster: LocalDask) -> Iterator[RemoteLauncher]:
     """One for the whole suite, whose last test closes it."""
-    launcher = launcher_on(cluster.address, sweep="conformance")
+    launcher = launcher_on(cluster.address, sweep="every")
     yield launcher
     launcher.close()
     deadline = time.monotonic() + WAIT_SECONDS
@@ -92,7 +93,7 @@ def test_a_killed_workers_trial_is_lost_and_the_next_worker_takes_another(
     assert shared.capacity == 2, "a worker whose trial was cancelled takes the next one"
 
 
-class TestRemoteLauncher(LauncherConformance):
+class TestRemoteLauncher(EveryLauncher):
     @pytest.fixture
     def launcher(self, shared: RemoteLauncher, wait_for: Wait) -> Launcher:
         assert shared._closing.is_set() or wait_for(lambda: shared.capacity == 2, WAIT_SECONDS)

@@ -262,10 +262,9 @@ SUPERVISOR = """
 import sys, time
 from pathlib import Path
 from sweeper.execution.local import LocalLauncher
-from parts.faults import fault_job
 home = Path(sys.argv[1])
 launcher = LocalLauncher(home)
-launcher.submit(fault_job(home / "a", "children, sleep"))
+launcher.submit(home / "a")
 print("submitted", flush=True)
 time.sleep(600)
 """
@@ -273,6 +272,7 @@ time.sleep(600)
 
 @pytest.mark.parametrize("when", ["running", "starting"])
 def test_a_killed_supervisor_leaves_no_process(tmp_path, wait_for, when):
+    fault_job(tmp_path / "a", "children, sleep")
     supervisor = subprocess.Popen([sys.executable, "-c", SUPERVISOR, str(tmp_path)], stdout=subprocess.PIPE)
     supervisor.stdout.readline()
     if when == "running":

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from execution.every_launcher import EveryLauncher
+from parts.faults import WAIT_SECONDS, fault_job
 
 from sweeper.core.job import Job
 from sweeper.core.measurement import Failure, FailureKind, Measurement
@@ -25,7 +27,6 @@ from sweeper.execution.local import leftovers
 from sweeper.execution.parcel import Parcel
 from sweeper.execution.pool import WorkerLostError
 from sweeper.execution.ray import RayPool, _new_folder
-from sweeper.testing.conformance import WAIT_SECONDS, LauncherConformance, fault_job
 
 # Ray reads its environment as it is imported: that is left to the tests.
 HAS_RAY = importlib.util.find_spec("ray") is not None
@@ -100,7 +101,7 @@ def pool(cluster: Cluster) -> Iterator[RayPool]:
 @pytest.fixture(scope="class")
 def shared(cluster: Cluster) -> Iterator[RemoteLauncher]:
     """One for the whole suite, whose last test closes it."""
-    template = Parcel(job=Job(uid=""), sweep="conformance", turn=1)
+    template = Parcel(job=Job(uid=""), sweep="every", turn=1)
     launcher = RemoteLauncher(RayPool(cluster.address, 1, None), template, most=8, needs_gpu=True)
     yield launcher
     launcher.close()
@@ -135,7 +136,7 @@ def left_in(cluster: Cluster) -> list[int]:
     return [pid for work in works for pid in leftovers(work)]
 
 
-class TestRemoteLauncher(LauncherConformance):
+class TestRemoteLauncher(EveryLauncher):
     @pytest.fixture
     def launcher(self, shared: RemoteLauncher, wait_for: Wait) -> Launcher:
         assert shared._closing.is_set() or wait_for(lambda: shared.capacity == 2, WAIT_SECONDS)

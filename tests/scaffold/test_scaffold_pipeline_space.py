@@ -11,7 +11,7 @@ from sweeper.core.measurement import DeviceInfo
 from sweeper.errors import UserError
 from sweeper.scaffold.pipeline_options import PipelineOptions, pipeline_options
 from sweeper.scaffold.pipeline_space import first_space, searched
-from sweeper.spec import SweepSpec, load
+from sweeper.spec import SweepSpec, read_yaml
 from sweeper.sweep import setup
 from sweeper.sweep.job_runner import Slot
 from sweeper.trainer.probe import lacks
@@ -38,7 +38,8 @@ def written(
 ) -> SweepSpec:
     path = tmp_path / "weather.yaml"
     path.write_text(first_space(offer, machine(device, cores), path.name))
-    return load(path)
+    # There is no such pipeline.
+    return SweepSpec.from_dict(read_yaml(path))
 
 
 @pytest.mark.parametrize("device", [CPU, V100, A10], ids=lambda device: device.name)
@@ -103,7 +104,11 @@ def test_its_options_stand_there_with_their_defaults(tmp_path: Path):
     assert text.count("source: synthetic") == 1
     assert "# `path` (a folder), or without it `days` of weather." in text
     (tmp_path / "weather.yaml").write_text(text.replace("  # days:", "  days:").replace("  # tar", "  tar"))
-    assert load(tmp_path / "weather.yaml").data == {"source": "synthetic", "days": 100, "target": "yes"}
+    assert read_yaml(tmp_path / "weather.yaml")["data"] == {
+        "source": "synthetic",
+        "days": 100,
+        "target": "yes",
+    }
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parents[2]
 COUNT = 300
 TREE: dict[str, Any] = {
     "name": "x",
-    "pipeline": "p",
+    "pipeline": "pipelines.tabular",
     "space": {"batch_size": {"type": "int", "low": 1, "high": 8}},
     "baseline": {},
 }

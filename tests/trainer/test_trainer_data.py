@@ -1,4 +1,4 @@
-"""What single loaders do beyond the conformance suite: rows, chunks, threads, and what gathers."""
+"""What single loaders do beyond `test_trainer_loaders`: rows, chunks, threads, and what gathers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import time
 
 import pytest
 import torch
+from trainer_problems import Table
+from trainer_samples import LENGTH, batches, numbered, of_lengths, padded
 
 from sweeper.core.config import LoaderConfig
 from sweeper.core.progress import TrialFailedError
-from sweeper.testing.loader_conformance import LENGTH, Table, batches, numbered, of_lengths, padded
 from sweeper.trainer.data import make_loader, resident, stream
 from sweeper.trainer.data.order import Order, epoch_order
 from sweeper.trainer.data.resident import INDEX, Reader

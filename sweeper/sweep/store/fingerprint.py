@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.modules import PACKAGE, Module, added_pipelines, find, find_uninstalled, shipped_folder
-from sweeper.errors import UserError, did_you_mean
+from sweeper.core.codec import encode
+from sweeper.core.modules import PACKAGE, Module, find, find_pipeline, find_uninstalled, import_paths
+from sweeper.errors import UserError
 from sweeper.spec import SweepSpec
 from sweeper.spec.data_path import existing
 from sweeper.spec.sections import Measure, ScriptOptions
@@ -21,13 +22,8 @@ from sweeper.sweep.store.old_imports import as_of_0_1_0, source_of
 from sweeper.system import remote_data
 
 MAX_BYTES_OF_CODE = 1024 * 1024
-_DEFAULTS = {f"measure.{name}": field.default for name, field in Measure.model_fields.items()}
+_DEFAULTS = {f"measure.{name}": value for name, value in encode(Measure().model_dump()).items()}
 _DEFAULTS |= {f"script.{name}": ScriptOptions.model_fields[name].default for name in ("watch", "elsewhere")}
-
-
-def import_paths() -> tuple[str, ...]:
-    """Returns the folders to search for pipelines: the current directory."""
-    return (os.getcwd(),)
 
 
 def fingerprint(spec: SweepSpec, device: str) -> dict[str, Any]:
@@ -181,26 +177,8 @@ def digest_of_code(pipeline: str) -> str:
     Raises:
         UserError: There is no such module, or it is not Python.
     """
-    if find(pipeline, import_paths()) is None:
-        raise UserError(
-            f"`pipeline` must name a module under the current directory, or a pipeline that ships with "
-            f"sweeper or is installed, but got {pipeline!r}: there is no "
-            f"{pipeline.replace('.', os.sep)}.py in {os.getcwd()}."
-            f"{did_you_mean(pipeline, [*shipped_pipelines(), *added_pipelines()])}"
-        )
+    find_pipeline(pipeline)
     return _sha(_plain(_trees(_found(pipeline))))
-
-
-def module_of(pipeline: str) -> str:
-    """Returns the name under which a trial finds a pipeline, even without its entry point."""
-    found = find(pipeline, import_paths())
-    return pipeline if found is None or found.is_shipped else found.name
-
-
-def shipped_pipelines() -> list[str]:
-    """Returns the names of the pipelines that ship with sweeper."""
-    names = {path.stem for path in shipped_folder(PACKAGE).glob("[a-z]*") if path.suffix in ("", ".py")}
-    return sorted(f"{PACKAGE}.{name}" for name in names)
 
 
 def code_of(pipeline: str) -> dict[str, str]:
@@ -250,10 +228,11 @@ def _found(module: str, script: Path | None = None) -> dict[Module, ast.Module]:
     """
     trees: dict[Module, ast.Module] = {}
     folders = import_paths() if script is None else (str(script.parent), *import_paths())
-    first = find_uninstalled(module, folders) if script is None else Module(module, script)
-    # Only a distribution's own pipeline may import the distribution's modules.
-    look = find if first is None else find_uninstalled
-    waiting = [first or find(module, folders)]
+    first = find(module, folders) if script is None else Module(module, script)
+    # Of what is installed, only the package of the pipeline itself counts.
+    is_installed = script is None and find_uninstalled(module, folders) is None
+    package = module.partition(".")[0]
+    waiting = [first]
     while waiting:
         each = waiting.pop()
         if each is None or each in trees or (script is not None and each.is_shipped):
@@ -272,7 +251,9 @@ def _found(module: str, script: Path | None = None) -> dict[Module, ast.Module]:
             elif isinstance(node, ast.ImportFrom):
                 source = source_of(node, each.package)
                 names = [source, *(f"{source}.{alias.name}" for alias in node.names)]
-            waiting += [look(name, folders) for name in names]
+            for name in names:
+                is_own = is_installed and name.partition(".")[0] == package
+                waiting.append((find if is_own else find_uninstalled)(name, folders))
     return trees
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
+from sweeper.core.probes import Probe, Reading
 from sweeper.telemetry.host.machine import Cores, Disks, Energy, Memory, Part, Pressure, Shm, energy_zones
 from sweeper.telemetry.host.tree import Tree
-from sweeper.telemetry.probe import Probe, Reading
 
 
 class HostProbe(Probe):

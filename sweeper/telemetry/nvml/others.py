@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sweeper.core.gpu_series import of_rank
+from sweeper.core.probes import Probe, Reading
 from sweeper.telemetry.nvml.probe import NvmlProbe, full_uuid
-from sweeper.telemetry.probe import Probe, Reading
 
 
 class OtherGpus(Probe):

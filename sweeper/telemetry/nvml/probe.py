@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sweeper.core.probes import Probe, Reading
 from sweeper.telemetry.nvml.binding import find, is_final, is_lost, problem, reason, start
 from sweeper.telemetry.nvml.devices import (
     GpuFacts,
@@ -22,7 +23,6 @@ from sweeper.telemetry.nvml.devices import (
 )
 from sweeper.telemetry.nvml.processes import Foreign
 from sweeper.telemetry.nvml.readings import NOT_OF_A_PART, Source, readings
-from sweeper.telemetry.probe import Probe, Reading
 
 __all__ = [
     "GpuFacts",

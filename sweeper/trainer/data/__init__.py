@@ -42,7 +42,7 @@ def make_loader(
         begin: Number of batches taken before.
 
     Raises:
-        UserError: Its kind is not installed here.
+        UserError: Its kind is unknown here.
         TrialFailedError: There is not one full batch, or the data cannot be loaded this way.
     """
     traits = loaders.find(config.kind)

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.core.codec import encode
 from sweeper.core.modules import Module
 from sweeper.errors import UserError
+from sweeper.spec.sections import Measure
 from sweeper.sweep.store.fingerprint import (
     code_of,
     differences,
@@ -176,6 +178,13 @@ def test_a_parcel_has_the_users_own_and_what_ships_side_by_side(here: Path):
 def test_an_unknown_pipeline_names_the_nearest_that_ships(here: Path):
     with pytest.raises(UserError, match=r"no pipelines/stock.py in .*Did you mean `pipelines.stocks`\?"):
         digest_of_code("pipelines.stock")
+
+
+def test_probes_that_an_older_sweep_lacks_are_none():
+    old, now = {"measure": {"repeats": 3}}, encode({"measure": Measure().model_dump()})
+    assert differences(old, now) == []
+    now["measure"]["probes"] = ["open_files:FilesProbe"]
+    assert differences(old, now) == ['measure.probes: absent -> ["open_files:FilesProbe"]']
 
 
 def test_a_newer_setting_of_measure_counts_as_absent_while_it_has_its_default():

@@ -1,20 +1,21 @@
-"""The protocol of probes: opened on a trial's device, read a few times per second.
+"""Defines the protocol of probes: opened on a trial's device, read a few times per second.
 
-`sweeper.telemetry.probes` has the table of probes. Each one has to pass the suite in
-`sweeper.testing.probe_conformance`.
+`sweeper.telemetry.probes` lists the built-in ones, which sample every trial. A third party's probe is a class
+derived from `Probe`, which `measure.probes` names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Protocol
+
+from sweeper.core.registry import Registry
 
 Reading = Mapping[str, float]
 """Values by series name, with units in the names; an unsupported series is absent, never 0."""
 
 
-class Probe(Protocol):
+class Probe:
     """A source of readings, used by one thread; none of its calls raises.
 
     A probe derives from this class and implements at least `read`.
@@ -42,3 +43,7 @@ class Probe(Protocol):
 
     def close(self) -> None:
         """Releases all resources."""
+
+
+PROBES: Registry[type[Probe]] = Registry("`measure.probes`", Probe, {}, classes=True)
+"""What `measure.probes` can name; the built-in probes sample every trial."""

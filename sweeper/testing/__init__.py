@@ -1,1 +1,0 @@
-"""Provides the conformance suites of the seams."""
