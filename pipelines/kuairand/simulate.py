@@ -51,6 +51,9 @@ class Arms(nn.Module):
                 seen = arm(flat, flat_codes, drop=False)
                 score = by_click * seen["click"].float().sigmoid() + by_play * seen["play_time"].float()
                 row = first + score.view(users, candidates).argmax(dim=1)
+            if not torch.compiler.is_compiling():
+                # In torch 2.9, weights that autocast has cast above would pass on no gradients below.
+                torch.clear_autocast_cache()
             own = None if flat_codes is None else flat_codes.index_select(0, row)
             picked[name] = {**arm(flat.index_select(0, row), own), "row": row}
         return picked

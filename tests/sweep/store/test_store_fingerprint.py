@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 RECORDED = {
     "pipelines.behaviour": "86ae90af39a39e83",
-    "pipelines.kuairand": "fa9dff27b190478c",
+    "pipelines.kuairand": "2ab0bc425fe0a429",
     "pipelines.sequence": "c9aeed6295cf5b81",
     "pipelines.sign_language": "989c38d479fe7939",
     "pipelines.stocks": "053dd5d47a7d622f",
