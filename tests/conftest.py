@@ -18,11 +18,13 @@ pytest_plugins = ["leftovers", "services.slurm", "services.postgres", "services.
 
 REPOSITORY = str(Path(__file__).parents[1])
 KEPT = (
-    # Where things are on this machine, and its GPUs.
+    # Where things are on this machine.
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH", "CC", "CXX"),
-    *("VIRTUAL_ENV", "CONDA_PREFIX", "PYENV_ROOT", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
+    *("VIRTUAL_ENV", "CONDA_PREFIX", "PYENV_ROOT", "CUDA_HOME"),
     # Where pip finds packages.
     *("PIP_*", "SSL_CERT_*"),
+    # Which of its GPUs are the caller's.
+    *(("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER") if Path("/proc/driver/nvidia").exists() else ()),
     # On some processors OpenBLAS is wrong about what it runs on.
     *("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"),
     # For the tests themselves; SWEEPER_TESTS is guard.py's.

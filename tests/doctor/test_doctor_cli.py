@@ -38,6 +38,11 @@ VALUES = {
 FACTS = GpuFacts(index=0, name="NVIDIA A10", driver="580.1", cuda_driver_version="13.0")
 
 
+@pytest.fixture(autouse=True)
+def all_gpus_are_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
 def examined(home: Path, measured=lambda cache, num_gpus: Report(values=VALUES), gpus=(FACTS,), problem=""):
     return examine(home, driver_problem=lambda: problem, describe_gpus=lambda: list(gpus), measured=measured)
 
@@ -116,7 +121,6 @@ def test_a_foreign_process_does_not_make_a_machine_unfit(tmp_path):
 def test_gpus_through_the_real_pynvml(tmp_path, monkeypatch):
     if stub_nvml.compiler() is None:
         pytest.skip("no C compiler for the stand-in for NVML")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     busy = stub_nvml.Gpu(processes=[(4100001, 512), (4100002, 256)]).but(compute_mode=[3])
     scenario = stub_nvml.write(tmp_path / "scenario", [busy], cuda=12040)
     stub_nvml.loaded(monkeypatch, stub_nvml.build(tmp_path), scenario)
@@ -140,9 +144,7 @@ def test_gpus_through_the_real_pynvml(tmp_path, monkeypatch):
 )
 def test_the_job_is_told_how_many_gpus_it_will_see(tmp_path, monkeypatch, visible, problem, expected):
     monkeypatch.setattr(nvidia, "present", lambda: True)
-    if visible is None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    else:
+    if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     asked = []
 
