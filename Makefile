@@ -10,7 +10,7 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # The tests start a thousand interpreters, which share compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup services sweep test docs check bench soak clean
+.PHONY: setup services sweep test docs lint check bench soak clean
 
 setup: $(READY)
 
@@ -38,11 +38,14 @@ test: $(READY)
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-check: $(READY) docs
+# What needs no test: the site, style, types, imports.
+lint: $(READY) docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+check: lint $(filter services,$(MAKECMDGOALS))
 	$(BIN)/python -m pytest $(PARALLEL) -m "not soak"
 
 bench: $(READY)

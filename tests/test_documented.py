@@ -60,7 +60,7 @@ def test_what_replays_recordings_needs_none_of_this_device(tmp_path):
     run(tmp_path, commands, "confirm.recorded")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_documented_benchmarks_run_on_any_device(tmp_path):
     commands = benchmarks()
     assert ["chaos", "figures"] in commands

@@ -216,7 +216,7 @@ def test_one_without_an_environment_is_not_waited_for(sleeper, monkeypatch: pyte
     [
         "time.sleep(60)",
         pytest.param("start().wait()", marks=pytest.mark.slow),
-        pytest.param("with start(): time.sleep(60)", marks=pytest.mark.slow),
+        pytest.param("with start(): time.sleep(60)", marks=pytest.mark.soak),
     ],
     ids=["itself", "a child", "a child at the end, too"],
 )

@@ -105,7 +105,19 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+# These differ from the A10's in values that are tried on a GPU only.
+OTHER_GPUS = ("a100_h100", "rtx_20_30", "v100_3090")
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(path, id=path.stem, marks=pytest.mark.soak if path.stem in OTHER_GPUS else ())
+        for path in SPACES
+    ],
+    indirect=True,
+)
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_it_runs_for_two_trials(spec, tmp_path, one_thread):
     """As it is, but for the size of the data and of the measurements: whatever this machine lacks."""

@@ -277,7 +277,7 @@ def test_without_wheels_it_says_what_fetches_them(tmp_path):
     assert f"`gpu.py pack {tmp_path}` fetches them" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_call_1_can_be_rehearsed(tmp_path):
     out, into = tmp_path / "out", tmp_path / "into"
     done = gpu("1", "--out", out, "--rehearse")

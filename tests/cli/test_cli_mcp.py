@@ -132,7 +132,7 @@ def test_a_thousand_requests_get_an_answer_each(folder: Path) -> None:
     assert asyncio.run(talk()) == 1_000
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_tune_is_shown(folder: Path) -> None:
     async def talk() -> tuple[str, str]:
         async with connected(folder) as client:

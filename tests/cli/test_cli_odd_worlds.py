@@ -89,7 +89,7 @@ def staged(folder: Path, pipeline: str) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [b"caf\xe9", "日本 \u202e x".encode()])
+@pytest.mark.parametrize("name", [b"caf\xe9", pytest.param("日本 \u202e x".encode(), marks=pytest.mark.soak)])
 def test_a_locale_without_utf_8_and_a_folder_of_odd_bytes(tmp_path: Path, name: bytes):
     world = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     folder = staged(tmp_path / os.fsdecode(name), QUIET)

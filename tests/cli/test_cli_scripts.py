@@ -29,8 +29,8 @@ def write(name: str, **changes: Any) -> None:
     Path(f"{name}.yaml").write_text(yaml.safe_dump({"name": name, **SPACES[name], **QUICK, **changes}))
 
 
-# Half a minute each: two of them for `make check`.
-OFTEN = ("with_argparse", "in_chinese")
+# Half a minute each: one of them for `make check`.
+OFTEN = ("with_argparse",)
 
 
 @pytest.mark.slow

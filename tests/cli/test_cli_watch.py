@@ -37,7 +37,6 @@ def written(tmp_path, **values):
     return path
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_a_slow_data_set_is_named_with_its_line(sweeper, tmp_path):
     written(tmp_path, slow=0.0005)
@@ -50,7 +49,6 @@ def test_a_slow_data_set_is_named_with_its_line(sweeper, tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["train.py"]
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_what_happens_between_the_steps_is_named(sweeper, tmp_path):
     written(tmp_path, pause=0.05)

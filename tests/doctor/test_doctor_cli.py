@@ -307,7 +307,7 @@ def test_a_real_examination_of_a_damaged_home(tmp_path):
     assert left == {"mlflow.db", "cache", "cache/compile", "cache/compile/doctor"}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler")
 def test_a_real_examination_compiles_and_is_faster_the_second_time(tmp_path):
     home = tmp_path / "home"

@@ -37,7 +37,7 @@ while time.perf_counter() < end:
 
 @pytest.mark.alone
 @pytest.mark.slow
-@pytest.mark.parametrize("pause", [0, 0.002])
+@pytest.mark.parametrize("pause", [pytest.param(0, marks=pytest.mark.soak), 0.002])
 def test_the_phases_sum_to_the_wall(tmp_path: Path, pause: float) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(seconds=8, pause=pause, evaluation=EVALUATION_SECONDS))
     found = run([sys.executable, "train.py"], mode=inject.DIAGNOSE, folder=tmp_path)

@@ -139,8 +139,12 @@ def test_ways_in(command, script):
     [
         ["uv", "run", "--no-project", "--python", sys.executable, "{script}"],
         ["accelerate", "launch", "--cpu", "{script}"],
-        ["deepspeed", "--num_gpus", "1", "--master_port", "{port}", "{script}"],
-        ["fabric", "run", "--accelerator", "cpu", "--devices", "1", "{script}"],
+        pytest.param(
+            ["deepspeed", "--num_gpus", "1", "--master_port", "{port}", "{script}"], marks=pytest.mark.soak
+        ),
+        pytest.param(
+            ["fabric", "run", "--accelerator", "cpu", "--devices", "1", "{script}"], marks=pytest.mark.soak
+        ),
         ["jupyter", "nbconvert", "--to", "notebook", "--execute", "tiny.ipynb", "--output", "ran.ipynb"],
     ],
     ids=["uv", "accelerate", "deepspeed", "fabric", "notebook"],

@@ -391,7 +391,7 @@ def test_nonsense_is_refused(words: tuple[str, ...], why: str):
     assert why in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_faster_command_that_trains_otherwise():
     asked = [f"{sys.executable} train.py 0.012", "--after", f"{sys.executable} train.py 0.002 0.05"]
     done = run("--minutes", "0.3", "--require", "not-slower", "--before", *asked)
@@ -401,7 +401,7 @@ def test_a_faster_command_that_trains_otherwise():
     assert "The requirement (not-slower, and trains the same) is not met." in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_download_is_made_once_and_not_in_each_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     log = tmp_path / "log"
     log.touch()
@@ -419,7 +419,8 @@ if not os.path.exists("data/all.bin"):
         shutil.copy(HERE / name, folder)
     (folder / "again.py").write_text(f"{download}\nimport train\n")
     again = (sys.executable, "again.py")
-    found = judge(commands(again, again, folder), 0.2, print)
+    monkeypatch.setattr(speed, "MIN_ROUNDS", 2)
+    found = judge(commands(again, again, folder), 0.0, print)
     assert found.training.answer is Losses.EQUAL
     # The first two start at the same time.
     assert 1 <= log.read_text().count("download") <= 2

@@ -373,7 +373,9 @@ def train(pipeline: Pipeline, epochs: int, rate: float, batch: int = 32) -> dict
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind == "cnn" else pytest.mark.soak) for kind in KINDS]
+)
 def test_models_learn_the_made_up_data(kind: str) -> None:
     prepared = load(recordings=24, seconds=100, window=200)
     assert prepared.synthetic

@@ -293,7 +293,7 @@ print(json.dumps({"bytes": peak() - before, "rows": len(prepared.arrays["train_u
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_memory_is_some_tens_of_bytes_a_row(tmp_path: Path) -> None:
     folders = []
     for rows in (500_000, 1_500_000):  # the first fills a chunk, too

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what tests need beyond the package: SLURM, munge and PostgreSQL from Debian's packages, and Dask, Ray
-# and psycopg2 for the interpreter that is named ($1), and the libraries whose training loops and logs are
+# Installs what tests need beyond the package: SLURM, munge, PostgreSQL and Chromium from Debian's packages, and
+# for the interpreter that is named ($1) Dask, Ray, psycopg2 and the libraries whose training loops and logs are
 # watched. What cannot be installed is said in a line, and its tests are skipped. No service is started.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
@@ -10,6 +10,7 @@ lacking=()
 command -v setpriv >/dev/null || lacking+=(util-linux)
 command -v munged >/dev/null || lacking+=(munge)
 command -v slurmctld >/dev/null || lacking+=(slurm-wlm)
+command -v chromium >/dev/null || lacking+=(chromium)
 compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null || lacking+=(postgresql)
 
 debian() {
@@ -27,33 +28,44 @@ debian() {
 
 if [ ${#lacking[@]} -gt 0 ]; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    debian
+    debian &
   else
     echo "Only root of a Debian can install ${lacking[*]}; tests that need them will be skipped."
   fi
 fi
 
-if ! "$python" -c 'import flask, moto, s3fs, torchao' 2>/dev/null; then
-  "$python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-    s3fs 'moto[s3,server]' torchao ||
-    echo "pip does not install s3fs, moto and torchao here; tests that need them will be skipped."
-fi
+pip() {
+  "$python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "$@"
+}
 
-if ! "$python" -c 'import dask_jobqueue, distributed, psycopg2, ray' 2>/dev/null; then
-  "$python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-    --editable '.[dask,ray]' psycopg2-binary ||
-    echo "pip does not install dask, ray and psycopg2-binary here; tests that need them will be skipped."
-fi
-if ! "$python" -c 'import accelerate, ipykernel, lightning, mcp, nbconvert, tensorboard, transformers, uv, wandb' 2>/dev/null; then
-  "$python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-    accelerate ipykernel lightning mcp nbconvert tensorboard transformers uv wandb ||
-    echo "pip does not install all of accelerate, ipykernel, lightning, mcp, nbconvert, tensorboard, transformers," \
-      "uv and wandb here; tests that need them will be skipped."
+# What is installed together, and the modules that it is known by.
+modules=(
+  "flask moto s3fs torchao"
+  "dask_jobqueue distributed psycopg2 ray"
+  "accelerate ipykernel lightning mcp nbconvert tensorboard transformers uv wandb"
+)
+# Brackets are part of names here.
+set -f
+packages=(
+  "s3fs moto[s3,server] torchao"
+  "--editable .[dask,ray] psycopg2-binary"
+  "accelerate ipykernel lightning mcp nbconvert tensorboard transformers uv wandb"
+)
+groups=()
+for index in "${!modules[@]}"; do
+  "$python" -c "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))" \
+    ${modules[index]} || groups+=("${packages[index]}")
+done
+# All at once is faster, but fails if a single one cannot be installed.
+if [ ${#groups[@]} -gt 0 ] && ! pip ${groups[@]} 2>/dev/null; then
+  for group in "${groups[@]}"; do
+    pip $group || echo "pip does not install all of $group here; tests that need them will be skipped."
+  done
 fi
 # It is built with the torch that is there, and none of its kernels are.
 if ! "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("deepspeed") is None)'; then
-  DS_BUILD_OPS=0 "$python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-    --no-build-isolation deepspeed ||
+  DS_BUILD_OPS=0 pip --no-build-isolation deepspeed ||
     echo "pip does not install deepspeed here; tests that need it will be skipped."
 fi
+wait
 exit 0

@@ -58,8 +58,13 @@ SEEN_BESIDE_OTHER_DRAWS = (
 )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SEEN_BESIDE_OTHER_DRAWS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        SEEN_BESIDE_OTHER_DRAWS[0],
+        *(pytest.param(name, marks=pytest.mark.soak) for name in SEEN_BESIDE_OTHER_DRAWS[1:]),
+    ],
+)
 def test_other_draws_are_no_excuse_for_less_work(proofs: Proofs, name: str) -> None:
     change = dataclasses.replace(planted()[f"{name}_close"], kind=DRAWS, rounding=RACE)
     (found,) = proofs.prove([change], lambda _: None)
@@ -89,9 +94,27 @@ def test_a_proof_crosses_epochs_and_evaluations(proofs: Proofs) -> None:
     assert proofs.covers == "83 steps, the ends of 2 epochs, 2 evaluations"
 
 
-@pytest.mark.slow
+# One of each part of a training: its samples, draws, model, loss, gradients, updates, evaluations.
+SOME = (
+    "skips_samples",
+    "draws",
+    "quiet_dropout",
+    "half_the_labels",
+    "clips",
+    "other_rate",
+    "shorter_validation",
+    "never_turns",
+    "keeps_statistics",
+)
+
+
 @pytest.mark.parametrize(
-    ("which", "name"), [(which, f"{name}_close") for which in SCRIPTS for name in names(which)]
+    ("which", "name"),
+    [
+        pytest.param(which, f"{name}_close", marks=[] if name in SOME else pytest.mark.soak)
+        for which in SCRIPTS
+        for name in names(which)
+    ],
 )
 def test_a_wrong_change_is_refused(which: str, name: str) -> None:
     (found,) = proofs_of(*SCRIPTS[which]).prove([planted()[name]], lambda _: None)
@@ -121,8 +144,9 @@ def test_where_one_of_several_fails_the_others_are_proved(proofs: Proofs) -> Non
     assert "gradients" in found[1].refused or "updates" in found[1].refused
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("noise", "is_proved"), [("1e-6", True), ("0.3", False)])
+@pytest.mark.parametrize(
+    ("noise", "is_proved"), [pytest.param("1e-6", True, marks=pytest.mark.soak), ("0.3", False)]
+)
 def test_a_script_that_does_not_repeat_itself(tmp_path: Path, noise: str, is_proved: bool) -> None:
     text = (HERE / "train.py").read_text(encoding="utf-8")
     loss = "nn.functional.cross_entropy(model(batch), labels)"
@@ -139,7 +163,7 @@ def test_a_script_that_does_not_repeat_itself(tmp_path: Path, noise: str, is_pro
         assert wrong.refused
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_script_that_updates_its_parameters_by_hand(tmp_path: Path) -> None:
     text = (HERE / "train.py").read_text(encoding="utf-8")
     by_hand = (
@@ -177,7 +201,7 @@ def test_a_process_that_waited_for_those_that_train_is_none_of_them() -> None:
     assert equal(trained, Recorded(events={**trained.events, "3": steps})) == "different processes train"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_where_processes_race_only_what_leaves_the_arithmetic_alone_is_proved() -> None:
     found = Proofs([sys.executable, "racing.py"], HERE, {}, 40, on_gpu=False, file=PLANTED)
     assert not found.unproved

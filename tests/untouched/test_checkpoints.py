@@ -53,7 +53,15 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [("watch",), ("tune", "--minutes", "1")], ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("watch",),
+        ("tune", "--dry-run"),
+        pytest.param(("tune", "--minutes", "1"), marks=pytest.mark.soak),
+    ],
+    ids=" ".join,
+)
 def test_the_checkpoint_is_the_same(folder: Path, tmp_path: Path, words: tuple[str, ...]):
     before = snapshot(folder)
     done = sweeper(folder, tmp_path / "state", *words, "--", sys.executable, "train.py")

@@ -192,6 +192,7 @@ def looked_at(project: Project) -> dict:
     return snapshot(project.home, project.data, ignoring=project.allowed)
 
 
+@pytest.mark.soak
 def test_each_way_is_seen(tmp_path: Path):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -227,6 +228,7 @@ def test_each_way_is_seen(tmp_path: Path):
     assert {name: why for name, why in refused.items() if name not in ways.UNSURE} == {}
 
 
+@pytest.mark.soak
 def test_each_way_of_torch_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     scratch = tmp_path / "scratch"
     scratch.mkdir()

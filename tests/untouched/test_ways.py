@@ -19,8 +19,8 @@ pytestmark = pytest.mark.slow
 
 Judge = Callable[..., tuple[list[str], dict[str, str]]]
 ALONE = [
-    # It takes seconds to import torch; all ways in one process have these, too.
-    pytest.param(name, marks=pytest.mark.slow) if name in ways.TORCH else name
+    # All in one process are for `make check`, and alone those that others may hide.
+    pytest.param(name, marks=() if name in ways.LATE | ways.UNSURE else pytest.mark.soak)
     for name in ways.WAYS
 ]
 

@@ -26,7 +26,7 @@ def parts_in_trials() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=["fork", pytest.param("exec", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["fork", pytest.param("exec", marks=pytest.mark.soak)])
 def launcher(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalLauncher]:

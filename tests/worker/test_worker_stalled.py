@@ -108,9 +108,14 @@ def run(tmp_path: Path, name: str, **limits):
     ("name", "stage", "words"),
     [
         ("child", "warmup", ["in asleep_in_the_child", "in waiting_for_the_child"]),
-        ("stopped", "window", ["which was stopped ---", "in stopping_itself", "in waiting_for_the_child"]),
+        pytest.param(
+            "stopped",
+            "window",
+            ["which was stopped ---", "in stopping_itself", "in waiting_for_the_child"],
+            marks=pytest.mark.soak,
+        ),
         ("gil", "quality", ["in holding_the_gil"]),
-        ("blocked", "warmup", ["--- stacks of process"]),
+        pytest.param("blocked", "warmup", ["--- stacks of process"], marks=pytest.mark.soak),
     ],
 )
 def test_a_job_without_steps_has_stalled_and_its_log_says_where(tmp_path, name, stage, words):
