@@ -63,10 +63,12 @@ _REMOVED = {
 
 
 class _Removed:
-    """Comes last on `sys.meta_path`, where only missing modules are looked for."""
+    """Comes first on `sys.meta_path`: the folder of a removed module may still hold its compiled files."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if not name.startswith("sweeper."):
+            return
         for module, remedy in _REMOVED.items():
             if f"{name}.".startswith(f"{module}."):
                 # One sentence, since a failed trial shows the first.
@@ -74,7 +76,7 @@ class _Removed:
                 raise ModuleNotFoundError(f"{rule}; {remedy}", name=name)
 
 
-sys.meta_path.append(_Removed)
+sys.meta_path.insert(0, _Removed)
 
 
 def __getattr__(name: str) -> Any:

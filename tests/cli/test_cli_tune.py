@@ -44,11 +44,12 @@ for epoch in range({epochs}):
 """
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT.format(epochs=1000))
-    command = ("tune", "--minutes", "3", "--", sys.executable, "train.py")
+    command = ("tune", "--minutes", "1", "--", sys.executable, "train.py")
     folder = tmp_path / "mlruns" / "sweeps" / "tune-train"
     dry = sweeper("tune", "--dry-run", *command[1:])
     assert dry.returncode == 0, dry.stdout + dry.stderr

@@ -23,7 +23,6 @@ NOT_A_LOADER = {
     ("cli/list.py", "workers"): "a key of a cluster's jobs.json",
     ("execution/dask.py", "workers"): "a key of Dask's own",
     ("execution/cluster.py", "workers"): "a thread's name, and a key of jobs.json",
-    ("testing/pipelines.py", "rows"): "an option of the data",
 }
 """Where the same word means something else."""
 NAMED = re.compile(rf"loader\.kind[=:]\s*[\"']?({'|'.join(BUILTIN)})\b")
