@@ -32,7 +32,9 @@ def run(folder: Path, *words: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "space"), [("script", "train"), ("pipeline", "moons")])
+@pytest.mark.parametrize(
+    ("name", "space"), [pytest.param("script", "train", marks=pytest.mark.soak), ("pipeline", "moons")]
+)
 def test_an_example_is_swept_and_its_results_are_read(name: str, space: str, tmp_path: Path):
     shutil.copytree(REPOSITORY / "examples", tmp_path / "examples")
     folder = tmp_path / "examples" / name

@@ -32,7 +32,7 @@ EXTRA = 'name: mine\nalso_try: [{"loader.kind": "turbo_loader:TRAITS"}]\n'
 QUICK = [
     f"--set={option}"
     for option in (
-        *("search.trials=3", "search.minutes=null", "confirm.rounds=1", "confirm.top=1", "execution.gpus=0"),
+        *("search.trials=2", "search.minutes=null", "confirm.rounds=1", "confirm.top=1", "execution.gpus=0"),
         *("measure.window_seconds=0.6", "measure.repeats=1", "measure.warmup_cap_seconds=0.2"),
         *("measure.quality_samples=0", "measure.trace=false"),
     )
@@ -129,7 +129,7 @@ def test_a_sweep_is_listed_shown_and_reported_without_its_parts(swept: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["local", "inline"])
+@pytest.mark.parametrize("launcher", ["local", pytest.param("inline", marks=pytest.mark.soak)])
 def test_the_other_launchers_find_the_parts(swept: Path, launcher: str):
     more = (f"name={launcher}", f"execution.launcher={launcher}", "search.trials=1", "confirm.rounds=0")
     done = sweeper(swept, "run", "space.yaml", *QUICK, *(f"--set={option}" for option in more))

@@ -85,7 +85,7 @@ def test_data_behind_an_address_is_copied_once(sweeper, tmp_path: Path, served: 
     assert "Copying" not in again.stdout + again.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_data_in_a_bucket_is_trained_on_without_credentials(
     bucket: str, sweeper, tmp_path: Path, cache: Path
 ):

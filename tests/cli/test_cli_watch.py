@@ -49,7 +49,7 @@ def test_a_slow_data_set_is_named_with_its_line(sweeper, tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["train.py"]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_what_happens_between_the_steps_is_named(sweeper, tmp_path):
     written(tmp_path, pause=0.05)
     done = sweeper("watch", "--json", "--", sys.executable, "train.py")

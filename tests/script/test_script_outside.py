@@ -60,8 +60,8 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("num_trials", [2, pytest.param(10, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("num_trials", [2, 10])
 def test_a_script_that_logs_and_resumes_leaves_nothing_behind(folder, tmp_path, monkeypatch, num_trials: int):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking.invalid:5000")
     monkeypatch.setenv("WANDB_MODE", "online")

@@ -196,7 +196,7 @@ for pause_s, steps in ((0.002, 600), (0.02, 100_000)):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_of_two_stages_the_one_that_lasts_is_measured(tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "train.py").write_text(STAGES)

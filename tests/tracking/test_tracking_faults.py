@@ -85,7 +85,7 @@ def digests(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("num_faults", "seed"),
     [
-        pytest.param(9, 209, marks=pytest.mark.slow, id="nine"),
+        pytest.param(9, 209, marks=pytest.mark.soak, id="nine"),
         pytest.param(100, 0, marks=pytest.mark.soak, id="a hundred"),
     ],
 )

@@ -57,7 +57,6 @@ def folder() -> Iterator[Path]:
     "words",
     [
         ("watch",),
-        ("tune", "--dry-run"),
         pytest.param(("tune", "--minutes", "1"), marks=pytest.mark.soak),
     ],
     ids=" ".join,
@@ -73,7 +72,7 @@ def test_the_checkpoint_is_the_same(folder: Path, tmp_path: Path, words: tuple[s
         log.unlink()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_what_is_unprotected_is_written(folder: Path, tmp_path: Path):
     before = snapshot(folder)
     words = ("watch", "--unprotected", "ckpt", "--", sys.executable, "train.py")
