@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["leftovers", "services.slurm", "services.postgres", "services.mlflow_server"]
+pytest_plugins = ["turns", "leftovers", "services.slurm", "services.postgres", "services.mlflow_server"]
 
 REPOSITORY = str(Path(__file__).parents[1])
 KEPT = (
