@@ -45,9 +45,8 @@ lint: $(READY) docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Its tests wait half of their time, so three at once keep two cores busy.
 check: lint $(filter services,$(MAKECMDGOALS))
-	$(BIN)/python -m pytest $(PARALLEL) -n 3 -m "not soak"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not soak"
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
