@@ -35,12 +35,8 @@ def turn(*, is_alone: bool) -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Has files with slow tests come first, so that no process waits for one of them in the end.
-
-    Tests that run alone come last: each would keep the others waiting for those that still run.
-    """
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (item.get_closest_marker("alone") is not None, item.path not in slow))
+    """Has tests that run alone come last: each would keep the others waiting for those that still run."""
+    items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -13,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 
+import parts
 import psutil
 import pytest
 from parts.noop import synthetic
@@ -139,7 +140,10 @@ def test_an_interrupt_leaves_nothing_running():
         "one_round(arms('0.004', '0.004'), random.Random(0), 1000)"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", code, str(HERE)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-c", code, str(HERE), parts.FOLDER],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
     assert process.stdout is not None
     process.stdout.readline()

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import parts
 import pytest
 import torch
 
@@ -50,6 +51,7 @@ def make_job(prepared: Path) -> MakeJob:
         return Job(
             uid="t",
             pipeline="parts.pipelines",
+            import_paths=(parts.FOLDER,),
             prepared=str(prepared),
             config=TrialConfig().replace({**BASE, **(config or {})}),
             plan=MeasurePlan(**{**PLAN, **plan}),
