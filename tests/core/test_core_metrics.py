@@ -84,6 +84,8 @@ def test_a_third_partys_is_kept_in_the_record_and_one_that_fails_is_said(tmp_pat
     assert with_added(WHOLE, names).added == ["core_metrics_mine:DOUBLE"]
     assert with_added(WHOLE, names).metric("core_metrics_mine:DOUBLE") == 2000.0
     assert with_added(record(None), names) == record(None)
+    # Built-in ones are computed from the record, and not stored in it.
+    assert "throughput" not in with_added(WHOLE, [*names, "throughput"]).derived
     for name, says in (
         ("core_metrics_mine:BROKEN", "it raised ZeroDivisionError: division by zero."),
         ("core_metrics_mine:WORDY", "it raised ValueError: could not convert string to float: 'much'."),
