@@ -22,12 +22,12 @@ from sweeper.export.document import PROOF_FILE
 from sweeper.interventions.loader import GATHERED, Loader
 from sweeper.judging.arms import root_of
 from sweeper.judging.speed import LEVEL, Compared
-from sweeper.patching.edits import Made
+from sweeper.patching.edits import PatchedChange
 from sweeper.patching.patch import Patch, make
 from sweeper.sweep.store.catalog import cannot_write, find_sweep
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import write_atomic
-from sweeper.tuning.steps import rungs_of
+from sweeper.tuning.steps import gains_of
 
 FILE, NOT_FASTER = "best.patch", "not-faster.patch"
 """Files in the folder of the sweep: the patch, or the diff that was not shown to be faster."""
@@ -123,7 +123,7 @@ def applying(path: Path, root: Path) -> str:
     return shlex.join(["git", "-C", str(root), "apply", str(path.resolve())])
 
 
-def _made(sweep: LoadedSweep) -> list[Made]:
+def _made(sweep: LoadedSweep) -> list[PatchedChange]:
     path = sweep.journal.folder / PROOF_FILE
     if not path.exists():
         raise UserError(
@@ -136,7 +136,7 @@ def _made(sweep: LoadedSweep) -> list[Made]:
     device = sweep.about["device"]
     gains = _gains(sweep, [each["name"] for each in proof["made"]])
     return [
-        Made(comment=_comment(each, gains.get(each["name"], ""), device), **_of(each))
+        PatchedChange(comment=_comment(each, gains.get(each["name"], ""), device), **_of(each))
         for each in proof["made"]
     ]
 
@@ -154,7 +154,7 @@ def _gains(sweep: LoadedSweep, names: Sequence[str]) -> Mapping[str, str]:
     # No intervals: those of single changes hold for the hour of their rounds, not for later runs.
     return {
         each.name: f"{found[0]:.3g}x as fast {'on top of the other changes' if each.stacked else 'alone'}"
-        for each in rungs_of(sweep)
+        for each in gains_of(sweep)
         if (found := each.stacked or each.alone)
     }
 

@@ -33,7 +33,7 @@ from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.template import arguments
 from sweeper.errors import UserError
 from sweeper.export.document import PROOF_FILE
-from sweeper.interventions.intervention import CLOSE, DRAWS, EXACT
+from sweeper.interventions.change import CLOSE, DRAWS, EXACT
 from sweeper.interventions.kept import FOLDER as KEPT_FOLDER
 from sweeper.interventions.loader import GATHERED, Loader
 from sweeper.scaffold.command_space import help_of, propose
@@ -49,10 +49,10 @@ from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.environment import named, script_held_back_line
 from sweeper.system.files import write_json
 from sweeper.tuning import state
-from sweeper.tuning.changes import TOO_LITTLE_TIME, Change, possible
+from sweeper.tuning.changes import TOO_LITTLE_TIME, ChangeValue, possible
 from sweeper.tuning.proofs import Proofs
 from sweeper.tuning.space import name_of, space, worth_their_time
-from sweeper.tuning.steps import rungs_of
+from sweeper.tuning.steps import gains_of
 
 FAILED = 1
 _HOW = {
@@ -114,7 +114,7 @@ def tune(
     if script.endswith(".py") and not Path(script).is_file():
         raise UserError(
             f"the command must name an existing script, but {script!r} is not in {str(Path.cwd())!r}."
-            " Change to its folder, or give its path."
+            " ChangeValue to its folder, or give its path."
         )
     if name:
         # A wrong name must not come to light after minutes of watching and proving.
@@ -255,7 +255,7 @@ def _say_watched(out: Console, found: Measurement) -> None:
 # -- prove ----------------------------------------------------------------------------------------
 
 
-def _proved(asked: Asked, watched: Measurement, out: Console) -> tuple[tuple[Change, ...], Proofs]:
+def _proved(asked: Asked, watched: Measurement, out: Console) -> tuple[tuple[ChangeValue, ...], Proofs]:
     prose(out, "Proving the possible changes: comparing seeded runs with the script's own.")
     try:
         offered = possible(
@@ -281,8 +281,8 @@ def _proved(asked: Asked, watched: Measurement, out: Console) -> tuple[tuple[Cha
 
 
 def _worth_their_time(
-    asked: Asked, watched: Measurement, changes: tuple[Change, ...], began_s: float, out: Console
-) -> tuple[Change, ...]:
+    asked: Asked, watched: Measurement, changes: tuple[ChangeValue, ...], began_s: float, out: Console
+) -> tuple[ChangeValue, ...]:
     if asked.allow_batch_size or asked.with_flags:
         return changes
     spent = (time.monotonic() - began_s) / 60
@@ -307,7 +307,7 @@ def _proofs(asked: Asked, watched: Measurement) -> Proofs:
     )
 
 
-def _say_changes(out: Console, changes: Sequence[Change]) -> None:
+def _say_changes(out: Console, changes: Sequence[ChangeValue]) -> None:
     for each in changes:
         said = f"left out, {each.refused}" if each.refused else each.proof
         if said:
@@ -344,7 +344,7 @@ def _searched(asked: Asked, known: state.Found, proofs: Proofs | None, minutes: 
     sweep = load_sweep(find_sweep(asked.home, name))
     winner = sweep.confirmation.winner
     out.print()
-    for line in ladder_lines(rungs_of(sweep), known.changes):
+    for line in ladder_lines(gains_of(sweep), known.changes):
         prose(out, line)
     if winner is None:
         for line in nothing_lines(sweep, known.changes, asked.minutes):
@@ -372,7 +372,7 @@ def _command_of(folder: Path) -> list[str]:
     return arguments(job.script.command, job.config.args or {})
 
 
-def _fastest(watched: Measurement, tried: Sequence[Change]) -> float:
+def _fastest(watched: Measurement, tried: Sequence[ChangeValue]) -> float:
     """Returns the samples per second at which a loss can be measured, with a gathered loader if tried."""
     is_gathered = any((each.name, each.value) == (Loader.name, GATHERED) for each in tried)
     on_one_batch = watched.diagnosis.device_samples_s if watched.diagnosis else None

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .intervention import RefusedError
+from .change import RefusedError
 
 
 def be_worker(torch: Any, loader: Any, number: int, count: int | None = None) -> None:

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from .change import RefusedError
 from .children import be_worker, fault_in_child, result_of_child, together
 from .generators import states
-from .intervention import RefusedError
 from .kept import VARIABLE as KEPT
 from .kept import Kept, key_of
 from .trees import are_equal, filled, parted

@@ -13,7 +13,7 @@ import weakref
 from typing import Any
 
 from . import collating
-from .intervention import Report, why_not
+from .change import Report, why_not
 from .own_rows import OwnRows
 from .witness import Witness, is_persistent
 

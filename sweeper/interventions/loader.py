@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import collating
+from .change import EXACT, Ceiling, Change, Editor, RefusedError, Report, Step, why_not
 from .gathered import gather, iterator_class
-from .intervention import EXACT, Intervention, RefusedError, Report, why_not
 from .own_rows import OwnRows
 
 GATHERED, NO_WORKERS, CORES = "gathered", "no_workers", "cores"
 
 
-class Loader(Intervention):
+class Loader(Change):
     """Makes loaders gather batches from the collated data set, or use another number of workers."""
 
     name = "loader"
@@ -24,10 +24,11 @@ class Loader(Intervention):
     are_ranked = True
     kind = EXACT
     why = "batches are gathered from a data set that was collated once, or the number of workers changes"
+    helps = ("input-bound",)
 
-    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+    def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        workers = observed.get("num_workers")
+        workers = facts.get("num_workers")
         if workers is None:
             return "its batches do not come from a DataLoader"
         if value == NO_WORKERS and not workers:
@@ -43,6 +44,19 @@ class Loader(Intervention):
             gather(torch, report)
         else:
             _with_other_workers(torch, value, report)
+
+    def ceiling(self, step: Step) -> Ceiling | None:
+        """Returns the largest speedup."""
+        return step.without_loader()
+
+    def edit(self, editor: Editor) -> None:
+        """Puts the data set into memory, or sets the number of workers."""
+        if editor.value == GATHERED:
+            editor.gather_batches()
+        elif editor.value == NO_WORKERS:
+            editor.use_no_workers()
+        else:
+            editor.set_argument("loader", "num_workers", str(len(os.sched_getaffinity(0))))
 
 
 def check_sampler(loader: Any) -> None:

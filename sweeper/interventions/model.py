@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .calls import change_calls
-from .intervention import CLOSE, HALF, SINGLE, Intervention, RefusedError, Report
+from .change import CLOSE, HALF, Ceiling, Change, Editor, RefusedError, Report, Step
 
 if TYPE_CHECKING:
     from .calls import Call
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NOT_PLAIN = "the script already computes in a precision other than float32"
 
 
-class Precision(Intervention):
+class Precision(Change):
     """Computes the model's matrix products in bfloat16; parameters, losses and updates stay in float32."""
 
     name = "precision"
@@ -26,12 +26,13 @@ class Precision(Intervention):
     kind = CLOSE
     why = "layers multiply in bfloat16, which halves the bytes that they read"
     rounding = HALF
+    helps = ("compute-bound", "memory-bandwidth-bound", "memory-capacity-limited")
 
-    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+    def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        if observed.get("precision", "fp32") != "fp32":
+        if facts.get("precision", "fp32") != "fp32":
             return _NOT_PLAIN
-        if observed.get("device", "cpu") == "cpu" and not _cpu_has_bf16():
+        if facts.get("device", "cpu") == "cpu" and not _cpu_has_bf16():
             return "this processor has no instructions for it"
         return ""
 
@@ -56,6 +57,15 @@ class Precision(Intervention):
             return in_bf16
 
         change_calls(torch, make, report)
+
+    def ceiling(self, step: Step) -> Ceiling | None:
+        """Returns the largest speedup."""
+        return step.without_arithmetic()
+
+    def edit(self, editor: Editor) -> None:
+        """Adds a function that makes layers compute in bfloat16, and calls it with the model."""
+        editor.call_on_model("in_bfloat16({model})")
+        editor.define("in_bfloat16")
 
 
 class _Exact:
@@ -129,17 +139,18 @@ def _in_floats(torch: Any, part: Any) -> Any:
     raise RefusedError(f"an output of type {kind.__name__} cannot be converted to float32")
 
 
-class Layout(Intervention):
+class Layout(Change):
     """Stores images and the filters of convolutions with their channels last in memory."""
 
     name = "layout"
     choices = ("channels_last",)
     kind = CLOSE
     why = "convolutions read all channels of a pixel at once"
+    helps = ("compute-bound", "memory-bandwidth-bound")
 
-    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+    def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        return "" if observed.get("convolves", True) else "it has no convolutions of images"
+        return "" if facts.get("convolves", True) else "it has no convolutions of images"
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Changes the models with convolutions of images from the second step on."""
@@ -168,6 +179,14 @@ class Layout(Intervention):
 
         _drop_as_laid_out_before(torch)
         change_calls(torch, make, report)
+
+    def ceiling(self, step: Step) -> Ceiling | None:
+        """Returns the largest speedup."""
+        return step.without_arithmetic()
+
+    def edit(self, editor: Editor) -> None:
+        """Lays out the model."""
+        editor.call_on_model("{model}.to(memory_format=torch.channels_last)")
 
 
 def _lay_out_state(torch: Any, late: set[int]) -> None:
@@ -207,18 +226,19 @@ def _contiguous(original: Any) -> Any:
     return dropout
 
 
-class Compiled(Intervention):
+class Compiled(Change):
     """Compiles the model with torch.compile for inputs of the first shapes; others run uncompiled."""
 
     name = "compile"
     choices = ("model",)
     kind = CLOSE
     why = "operations are fused into fewer kernels"
-    rounding = SINGLE
+    helps = ("launch-bound", "memory-bandwidth-bound", "compute-bound")
+    limit_seconds = 240.0
 
-    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+    def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        return "the script compiles its model itself" if observed.get("compiled") else ""
+        return "the script compiles its model itself" if facts.get("compiled") else ""
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Compiles the models that are trained at the second step."""
@@ -247,6 +267,14 @@ class Compiled(Intervention):
             return call_compiled
 
         change_calls(torch, make, report)
+
+    def ceiling(self, step: Step) -> Ceiling | None:
+        """Returns the largest speedup."""
+        return step.without_arithmetic()
+
+    def edit(self, editor: Editor) -> None:
+        """Compiles the model."""
+        editor.call_on_model("{model}.compile()")
 
 
 def _cannot_compile() -> str:

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeper.interventions import INTERVENTIONS
-from sweeper.interventions.intervention import CHANGES_TRAINING, DRAWS, SINGLE
+from sweeper.interventions import CHANGES
+from sweeper.interventions.change import CHANGES_TRAINING, DRAWS, SINGLE
 from sweeper.interventions.loader import Loader
 from sweeper.judging import speed
 from sweeper.judging.arms import Arm, patched, root_of
 from sweeper.judging.losses import Baseline, Trained
 from sweeper.judging.speed import Compared, Speed
-from sweeper.patching.edits import Made, Sources, one_name, written
+from sweeper.patching.edits import PatchedChange, Sources, one_name, written
 from sweeper.patching.source import CannotEditError, lines_of, statements_by_line
 from sweeper.script.command_line import parted
 from sweeper.sweep.store.fingerprint import files_named
@@ -42,7 +42,7 @@ class Patch:
     """
 
     text: str
-    made: tuple[Made, ...]
+    made: tuple[PatchedChange, ...]
     left_out: dict[str, str]
     training: Trained | None = None
     speed: Compared | None = None
@@ -53,7 +53,9 @@ class Patch:
         return self.speed is not None and self.speed.answer is Speed.FASTER
 
 
-def make(command: Sequence[str], folder: Path, made: Sequence[Made], minutes: float, say: Say) -> Patch:
+def make(
+    command: Sequence[str], folder: Path, made: Sequence[PatchedChange], minutes: float, say: Say
+) -> Patch:
     """Returns the patch with those changes that can be written into the source and then train the same.
 
     Changes whose kind is `CHANGES_TRAINING` are not compared with the baseline's training.
@@ -72,11 +74,11 @@ def make(command: Sequence[str], folder: Path, made: Sequence[Made], minutes: fl
     sources = _sources(command, folder, found.observed)
     left_out: dict[str, str] = {}
 
-    def leave_out(each: Made, why: str) -> None:
+    def leave_out(each: PatchedChange, why: str) -> None:
         left_out[each.name] = why
         say(f"  {each.name} {each.value}: left out, {why}")
 
-    kept: list[Made] = []
+    kept: list[PatchedChange] = []
     for each in made:
         try:
             diff(sources, [*kept, each])
@@ -115,8 +117,8 @@ def _sources(command: Sequence[str], folder: Path, observed: Mapping[str, Any]) 
     )
 
 
-def _kind(made: Made) -> str:
-    known = INTERVENTIONS.get(made.name)
+def _kind(made: PatchedChange) -> str:
+    known = CHANGES.get(made.name)
     return "" if known is None else known.kind
 
 
@@ -124,19 +126,19 @@ def _that_train_the_same(
     baseline: Baseline,
     before: Arm,
     sources: Sources,
-    made: Sequence[Made],
-    leave_out: Callable[[Made, str], None],
-) -> tuple[Sequence[Made], Trained | None]:
+    made: Sequence[PatchedChange],
+    leave_out: Callable[[PatchedChange, str], None],
+) -> tuple[Sequence[PatchedChange], Trained | None]:
     """Returns the changes with which the patched script trains the same, and how it trains."""
 
-    def trained(some: Sequence[Made]) -> Trained:
-        rounding = max(INTERVENTIONS[e.name].rounding if e.name in INTERVENTIONS else SINGLE for e in some)
+    def trained(some: Sequence[PatchedChange]) -> Trained:
+        rounding = max(CHANGES[e.name].rounding if e.name in CHANGES else SINGLE for e in some)
         with patched(diff(sources, some).encode(), "patched", before.command, before.folder) as (_, after):
             return baseline.compare(
                 after,
                 rounding,
                 is_redrawn=any(_kind(each) == DRAWS for each in some),
-                same_arithmetic=all(e.name not in INTERVENTIONS or e.name == Loader.name for e in some),
+                same_arithmetic=all(e.name not in CHANGES or e.name == Loader.name for e in some),
             )
 
     if not made:
@@ -169,7 +171,7 @@ def _that_train_the_same(
     return (), None
 
 
-def diff(sources: Sources, made: Sequence[Made]) -> str:
+def diff(sources: Sources, made: Sequence[PatchedChange]) -> str:
     """Returns the unified diff for some changes, relative to the repository; empty for none.
 
     Raises:

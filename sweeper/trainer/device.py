@@ -17,9 +17,9 @@ import torch
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo
+from sweeper.interventions.environment import ALLOCATOR
 from sweeper.system import numa
 from sweeper.system.cpu import cpu_name, usable_cpus
-from sweeper.system.environment import ALLOCATOR
 
 GIB = 1024**3
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from sweeper.interventions import INTERVENTIONS
-from sweeper.interventions.intervention import CLOSE, DRAWS, EXACT, SINGLE
+from sweeper.interventions import CHANGES
+from sweeper.interventions.change import CLOSE, DRAWS, EXACT, SINGLE
 from sweeper.interventions.loader import Loader
 from sweeper.script.proof import LIMIT_SECONDS, Recorded, Terms, record
-from sweeper.tuning.changes import Change, environment
+from sweeper.tuning.changes import ChangeValue, environment
 from sweeper.tuning.judge import BEYOND, RACE, close, crossed, equal
 
 MIN_BATCHES, MAX_BATCHES, PASS_SECONDS = 8, 60, 1.0
@@ -116,7 +116,7 @@ class Proofs:
         ):
             return list(pool.map(one, asked))
 
-    def prove(self, changes: Sequence[Change], say: Say) -> list[Change]:
+    def prove(self, changes: Sequence[ChangeValue], say: Say) -> list[ChangeValue]:
         """Returns the changes, each with its proof or with the reason why it is refused.
 
         Changes of the same kind and rounding are proved together, and one by one if that fails. A change of
@@ -128,17 +128,17 @@ class Proofs:
             changes = [e if e.refused or e.name in apart else _refused(e, self.races) for e in changes]
         found = {(each.name, each.value): each for each in changes}
 
-        def conclude(change: Change) -> None:
+        def conclude(change: ChangeValue) -> None:
             found[change.name, change.value] = change
             say(f"  {change}: {change.proof or f'left out, {change.refused}'}")
 
-        def pending() -> list[Change]:
+        def pending() -> list[ChangeValue]:
             return [e for e in found.values() if not (e.refused or e.proof or e.changes_training)]
 
         while left := pending():
             if self.unproved:
                 return [dataclasses.replace(e, refused=e.refused or self.unproved) for e in found.values()]
-            ready: list[Change] = []
+            ready: list[ChangeValue] = []
             for each in left:
                 before = [e for e in changes[: changes.index(each)] if e.name == each.name]
                 proved = [e for e in before if found[e.name, e.value].proof]
@@ -152,11 +152,11 @@ class Proofs:
                     conclude(each)
         return list(found.values())
 
-    def _proved(self, asked: Sequence[Change], run: Recorded) -> list[Change]:
+    def _proved(self, asked: Sequence[ChangeValue], run: Recorded) -> list[ChangeValue]:
         missing = {name: why for name, why in run.changes.items() if why}
         if not run.failure:
             # The built-in ones report when they act, such as when a loader begins a pass.
-            silent = INTERVENTIONS.keys() - run.changes.keys()
+            silent = {n for n, e in CHANGES.items() if not e.is_of_environment} - run.changes.keys()
             missing.update(dict.fromkeys(silent, "the training does not use what it changes"))
         here = [each for each in asked if each.name not in missing]
         apart = [_refused(each, missing[each.name]) for each in asked if each not in here]
@@ -172,7 +172,7 @@ class Proofs:
             apart.append(_refused(each, fault) if fault else proved)
         return apart
 
-    def stack(self, changes: Sequence[Change]) -> tuple[str, str]:
+    def stack(self, changes: Sequence[ChangeValue]) -> tuple[str, str]:
         """Returns the observed kind of several changes together, and the fault of their run, if any."""
         plain = [each for each in changes if each.kind != DRAWS]
         if 0 < len(plain) < len(changes) and (found := self.stack(plain))[1]:
@@ -215,7 +215,7 @@ class Proofs:
         fault = self._close(run, rounding, is_redrawn=is_redrawn, is_version=True)
         return ("", fault) if fault else (DRAWS if is_redrawn else CLOSE, "")
 
-    def _with(self, groups: Sequence[Sequence[Change]]) -> list[Recorded]:
+    def _with(self, groups: Sequence[Sequence[ChangeValue]]) -> list[Recorded]:
         """Runs the script with each group of changes, and with other seeds if the comparisons need them."""
         is_rough = any(each.kind != EXACT for group in groups for each in group)
         new = [shift for shift in OTHER_SEEDS if is_rough and shift not in self._tried]
@@ -224,7 +224,7 @@ class Proofs:
         self._add_seeds(new, runs[len(groups) :])
         return runs[: len(groups)]
 
-    def _fault(self, run: Recorded, change: Change) -> str:
+    def _fault(self, run: Recorded, change: ChangeValue) -> str:
         if run.failure:
             return run.failure
         if change.kind == EXACT and self._repeats:
@@ -259,12 +259,12 @@ class Proofs:
         return f"{how} over {self.covers}"
 
 
-def _alike(changes: Sequence[Change]) -> Iterator[list[Change]]:
+def _alike(changes: Sequence[ChangeValue]) -> Iterator[list[ChangeValue]]:
     """Yields the changes in groups of the same kind and rounding, exact ones first."""
     keys = sorted({(each.kind != EXACT, each.rounding, each.kind) for each in changes})
     for key in keys:
         yield [each for each in changes if (each.kind != EXACT, each.rounding, each.kind) == key]
 
 
-def _refused(change: Change, why: str) -> Change:
+def _refused(change: ChangeValue, why: str) -> ChangeValue:
     return dataclasses.replace(change, refused=why)

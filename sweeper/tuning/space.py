@@ -10,18 +10,11 @@ from typing import Any
 
 from sweeper.core.measurement import Measurement
 from sweeper.core.template import literal
-from sweeper.interventions import (
-    BATCH_SIZE,
-    FILE_VARIABLE,
-    INTERVENTIONS,
-    OF_ENVIRONMENT,
-    VARIABLE,
-    is_exact,
-)
+from sweeper.interventions import BATCH_SIZE, CHANGES, FILE_VARIABLE, VARIABLE, is_exact
 from sweeper.scaffold.command_space import Proposal
 from sweeper.scaffold.known_options import Dimension
 from sweeper.search.halves import most_changes, num_trials
-from sweeper.tuning.changes import TOO_LITTLE_TIME, Change, ceilings
+from sweeper.tuning.changes import TOO_LITTLE_TIME, ChangeValue, ceiling_of
 
 MEASURE = {"window_seconds": 1, "repeats": 3, "warmup_cap_seconds": 8}
 CONFIRM = {"top": 1, "rounds": 4, "ladder": True}
@@ -42,7 +35,7 @@ QUALITY_SECONDS = 8.0
 
 def space(
     command: Sequence[str],
-    changes: Sequence[Change],
+    changes: Sequence[ChangeValue],
     name: str,
     minutes: float,
     *,
@@ -84,7 +77,9 @@ def space(
         arguments = [w for e in proposal.arguments if e.in_use and not e.instead for w in e.words]
         fix = dict(proposal.fix)
         for each in proposal.searched:
-            if each.name not in dimensions and not _is_of_environment(each):
+            if each.name not in dimensions and not (
+                each.name in CHANGES and CHANGES[each.name].is_of_environment
+            ):
                 dimensions[each.name] = _dimension(each)
                 baseline[each.name] = each.value
     found: dict[str, Any] = {
@@ -106,8 +101,8 @@ def space(
 
 
 def worth_their_time(
-    changes: Sequence[Change], found: Measurement, minutes: float, spent: float = 0.0
-) -> tuple[Change, ...]:
+    changes: Sequence[ChangeValue], found: Measurement, minutes: float, spent: float = 0.0
+) -> tuple[ChangeValue, ...]:
     """Returns the changes; if the time is too short, those of the lowest ceilings are refused.
 
     The exact changes share the first trial, so none of them is.
@@ -122,8 +117,7 @@ def worth_their_time(
     trials = SEARCH_SHARE * 60 * minutes / one - 1
     candidates = [change for change in changes if not change.refused]
     exact = {change.name for change in candidates if is_exact(change.name)}
-    limits = ceilings(found)
-    others = {change.name: _ceiling(change, limits) for change in candidates if change.name not in exact}
+    others = {change.name: _highest(change.name, found) for change in candidates if change.name not in exact}
     ranked = sorted(others, key=lambda name: -others[name])
     most = max(most_changes(trials) - len(exact), 1 if trials >= 2 or not exact else 0)
     kept = exact.union(ranked[: int(most)] if most < len(ranked) else ranked)
@@ -135,21 +129,18 @@ def worth_their_time(
     )
 
 
-def _ceiling(change: Change, limits: Mapping[str, tuple[float, str]]) -> float:
-    if change.name not in INTERVENTIONS and not change.is_of_environment:
-        # What users wrote themselves is what they want to know.
+def _highest(name: str, found: Measurement) -> float:
+    """Returns the largest speedup of a change; infinite for a user's own, whose effect is asked for."""
+    if name not in CHANGES:
         return math.inf
-    return limits.get(change.name, (UNKNOWN_CEILING, ""))[0]
+    ceiling = ceiling_of(CHANGES[name], found)
+    return UNKNOWN_CEILING if ceiling is None else ceiling.ratio
 
 
 def name_of(script: str) -> str:
     """Returns the name of a script's tune."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", script.rpartition("/")[2].removesuffix(".py")).strip("._-")
     return f"tune-{stem[:90] or 'script'}"
-
-
-def _is_of_environment(found: Dimension) -> bool:
-    return found.name in OF_ENVIRONMENT
 
 
 def _dimension(found: Dimension) -> dict[str, Any]:

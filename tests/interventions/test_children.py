@@ -15,7 +15,7 @@ import os, resource
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 from sweeper.interventions.children import result_of_child, together
-from sweeper.interventions.intervention import RefusedError
+from sweeper.interventions.change import RefusedError
 
 loader = DataLoader(TensorDataset(torch.arange(4.0)), batch_size=2)
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

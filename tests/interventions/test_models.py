@@ -12,7 +12,7 @@ import pytest
 from hearing import Run, run
 
 from sweeper import interventions
-from sweeper.interventions import INTERVENTIONS
+from sweeper.interventions import CHANGES
 
 MODELS = str(Path(__file__).parent / "models.py")
 FP32, BF16 = "torch.float32", "torch.bfloat16"
@@ -150,6 +150,6 @@ def test_a_model_that_cannot_be_compiled_runs_as_it_is(tmp_path):
     ],
 )
 def test_what_cannot_help_a_training_is_not_tried(name, value, observed, said):
-    found = INTERVENTIONS[name].refusal(value, observed)
+    found = CHANGES[name].refusal(value, observed)
     assert said in found
     assert bool(said) == bool(found)

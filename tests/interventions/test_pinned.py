@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from sweeper.interventions.environment import ALLOCATOR
 from sweeper.interventions.gpu import Pinned
 from sweeper.scaffold.known_options import of_environment
-from sweeper.system.environment import ALLOCATOR
 
 
 def test_a_pass_pins_and_the_loader_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

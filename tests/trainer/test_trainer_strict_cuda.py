@@ -24,7 +24,7 @@ from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import Diagnosis, FailureKind, Measurement
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.training import Training
-from sweeper.system.environment import ALLOCATOR
+from sweeper.interventions.environment import ALLOCATOR
 from sweeper.trainer import ceilings, gpu_time, group, measure, preflight, prepare, probe, production, quality
 from sweeper.trainer import device as devices
 from sweeper.trainer import trace as tracing

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from sweeper.interventions import known
-from sweeper.interventions.intervention import CLOSE, DRAWS, EXACT, SINGLE
+from sweeper.interventions.change import CLOSE, DRAWS, EXACT, SINGLE
 from sweeper.script.proof import Recorded
-from sweeper.tuning.changes import Change
+from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.judge import RACE, close, crossed, equal
 from sweeper.tuning.proofs import Proofs
 
@@ -36,10 +36,10 @@ def proofs() -> Proofs:
 
 
 @functools.cache
-def planted() -> dict[str, Change]:
+def planted() -> dict[str, ChangeValue]:
     found = {name: each for name, each in known(str(PLANTED)).items() if each.why == "planted"}
     return {
-        name: Change(name=name, value=each.choices[0], kind=each.kind, why=each.why)
+        name: ChangeValue(name=name, value=each.choices[0], kind=each.kind, why=each.why)
         for name, each in found.items()
     }
 
@@ -73,7 +73,7 @@ def test_more_workers_are_the_same_but_for_their_draws(tmp_path: Path) -> None:
     assert "self.own.random()" in text
     (tmp_path / "train.py").write_text(text.replace("self.own.random()", "torch.rand(())"))
     proofs = Proofs([sys.executable, "train.py"], tmp_path, {}, 40, on_gpu=False, file=PLANTED)
-    change = Change(name="readers", value="cores", kind=DRAWS, why="", rounding=RACE)
+    change = ChangeValue(name="readers", value="cores", kind=DRAWS, why="", rounding=RACE)
     (found,) = proofs.prove([change], lambda _: None)
     assert found.refused == ""
     assert found.proof.startswith("the same but for its draws, with differences as between seeds, over ")
@@ -174,13 +174,14 @@ def test_a_script_that_updates_its_parameters_by_hand(tmp_path: Path) -> None:
     harmless, wrong = found.prove(among, lambda _: None)
     assert "equal in every bit over 7" in harmless.proof
     assert wrong.refused
-    (fused,) = found.prove([Change(name="optimizer", value="fused", kind="close")], lambda _: None)
+    (fused,) = found.prove([ChangeValue(name="optimizer", value="fused", kind="close")], lambda _: None)
     assert fused.refused == "the training does not use what it changes"
 
 
 def test_where_batches_are_gathered_no_picture_is_asked_for(proofs: Proofs) -> None:
     among = [
-        Change(name=n, value=v, kind="exact") for n, v in (("pictures", "decoded"), ("loader", "gathered"))
+        ChangeValue(name=n, value=v, kind="exact")
+        for n, v in (("pictures", "decoded"), ("loader", "gathered"))
     ]
     pictures, loader = proofs.prove(among, lambda _: None)
     assert pictures.refused == "the training does not use what it changes"
@@ -199,7 +200,9 @@ def test_where_processes_race_only_what_leaves_the_arithmetic_alone_is_proved() 
     found = Proofs([sys.executable, "racing.py"], HERE, {}, 40, on_gpu=False, file=PLANTED)
     assert not found.unproved
     assert "race" in found.races
-    spinning = Change(name="spinning", value="short", kind="exact", why="", env={"GOMP_SPINCOUNT": "100"})
+    spinning = ChangeValue(
+        name="spinning", value="short", kind="exact", why="", env={"GOMP_SPINCOUNT": "100"}
+    )
     harmless, of_code = found.prove([spinning, planted()["nothing_close"]], lambda _: None)
     assert "as between its repeats" in harmless.proof
     assert of_code.refused == found.races

@@ -11,22 +11,22 @@ import pytest
 from parts.noop import synthetic
 
 from sweeper.core.measurement import Breakdown
-from sweeper.interventions.intervention import CHANGES_TRAINING, CLOSE, EXACT
+from sweeper.interventions.change import CHANGES_TRAINING, CLOSE, EXACT
 from sweeper.search.halves import most_changes
 from sweeper.search.presets import presets
 from sweeper.spec import SweepSpec, load
-from sweeper.tuning.changes import Change
+from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.space import space, worth_their_time
 
-FUSED = Change(name="optimizer", value="fused", kind=CLOSE)
-GATHERED = Change(name="loader", value="gathered", kind=EXACT)
+FUSED = ChangeValue(name="optimizer", value="fused", kind=CLOSE)
+GATHERED = ChangeValue(name="loader", value="gathered", kind=EXACT)
 BATCHES = [
-    Change(name="batch_size", value=str(size), own="64", kind=CHANGES_TRAINING)
+    ChangeValue(name="batch_size", value=str(size), own="64", kind=CHANGES_TRAINING)
     for size in (128, 256, 512, 1024)
 ]
 
 
-def spec_of(*changes: Change) -> SweepSpec:
+def spec_of(*changes: ChangeValue) -> SweepSpec:
     return load(space([sys.executable, "train.py"], changes, "tune-train", 5.0, env={}, samples_per_s=100.0))
 
 
@@ -52,7 +52,7 @@ def test_without_a_gathered_loader_they_have_the_scripts_own() -> None:
 
 
 @pytest.mark.parametrize(("changes", "loader"), [((GATHERED, FUSED), "gathered"), ((FUSED,), None)])
-def test_a_loss_is_taken_with_a_gathered_loader(changes: tuple[Change, ...], loader: str | None) -> None:
+def test_a_loss_is_taken_with_a_gathered_loader(changes: tuple[ChangeValue, ...], loader: str | None) -> None:
     spec = spec_of(*changes, *BATCHES)
     baseline = spec.baseline_config()
     sooner = spec.trained_sooner(baseline)
@@ -65,7 +65,8 @@ TEN_SECONDS = {"startup_seconds": 5.0, "warmup_seconds": 1.0}
 """Of a trial, with its windows."""
 NAMES = ("own", "pictures", "loader", "optimizer", "precision", "device.malloc", "threads", "spinning")
 MANY = tuple(
-    Change(name=name, value="on", kind=EXACT, env={"X": "1"} if name in NAMES[-3:] else {}) for name in NAMES
+    ChangeValue(name=name, value="on", kind=EXACT, env={"X": "1"} if name in NAMES[-3:] else {})
+    for name in NAMES
 )
 
 
@@ -73,7 +74,7 @@ UPDATES = Breakdown(data_s=0.4, forward_s=0.2, optimizer_s=0.4)
 ARITHMETIC = Breakdown(data_s=0.1, forward_s=0.8, optimizer_s=0.1)
 
 
-def kept(minutes: float, parts: Breakdown = ARITHMETIC, changes: Sequence[Change] = MANY) -> list[str]:
+def kept(minutes: float, parts: Breakdown = ARITHMETIC, changes: Sequence[ChangeValue] = MANY) -> list[str]:
     watched = dataclasses.replace(synthetic(100.0), breakdown=parts, **TEN_SECONDS)
     found = worth_their_time(changes, watched, minutes, spent=1.0)
     assert [each.name for each in found] == [*NAMES]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import strict_cuda
 
-from sweeper.interventions import INTERVENTIONS
-from sweeper.tuning.changes import Change
+from sweeper.interventions import CHANGES
+from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.proofs import Proofs
 
 SCRIPT = """
@@ -53,8 +53,8 @@ def test_all_that_is_changed_on_a_gpu_is_proved(tmp_path: Path) -> None:
     # Nothing can be compiled below the stand-in.
     left_out = ("pictures", "readers", "batch_size", "ddp", "compile")
     asked = [
-        Change(name=name, value=each.choices[0], kind=each.kind, why=each.why, rounding=each.rounding)
-        for name, each in INTERVENTIONS.items()
+        ChangeValue(name=name, value=each.choices[0], kind=each.kind, why=each.why, rounding=each.rounding)
+        for name, each in CHANGES.items()
         if name not in left_out
     ]
     assert {"tf32", "cudnn", "loader", "precision"} < {each.name for each in asked}
