@@ -16,9 +16,10 @@ from sweeper.cli.screen import STDOUT, LiveScreen, check_out, console, prose
 from sweeper.core.job import read_job
 from sweeper.core.progress import TrialFailedError
 from sweeper.core.record import BASELINE
-from sweeper.core.template import arguments
+from sweeper.core.template import arguments, render
 from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.export.document import PROOF_FILE
+from sweeper.interventions import FILE_VARIABLE, known
 from sweeper.interventions.loader import GATHERED, Loader
 from sweeper.judging.arms import root_of
 from sweeper.judging.speed import LEVEL, Compared
@@ -49,6 +50,7 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
     assert job.script is not None
     # With the values that its own options had, if a tune searched those, too.
     command, folder = arguments(job.script.command, job.config.args or {}), Path(job.script.folder)
+    file = render(job.script.env.get(FILE_VARIABLE, ""), {})
     path = out or sweep.journal.folder / FILE
     if path != STDOUT:
         # Before the minutes of measuring.
@@ -57,7 +59,7 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
     with LiveScreen(screen) as live:
         live.line(f"Writing {', '.join(f'{e.name} {e.value}' for e in made)} into a copy of {folder}.")
         try:
-            found = make(command, folder, made, MINUTES, live.line)
+            found = make(command, folder, made, MINUTES, live.line, known(file))
         except TrialFailedError as error:
             raise NothingFeasibleError(f"the script cannot be measured: {error}") from error
     if found.speed is None:

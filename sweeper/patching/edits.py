@@ -14,7 +14,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from sweeper.interventions import CHANGES
-from sweeper.interventions.change import NO_EDIT
+from sweeper.interventions.change import NO_EDIT, Change
 from sweeper.interventions.fused import KINDS
 from sweeper.patching.code import DEFINITIONS, IN_MEMORY, INDEXING
 from sweeper.patching.source import (
@@ -91,6 +91,7 @@ class Sources:
         threads: Number of threads that its operations use.
         workers: Number of workers of its loader; None if unknown.
         batch: The type of its batches if they contain only tensors: `list`, `tuple` or `dict`.
+        changes: All changes that there are, by name, the user's own included.
     """
 
     folder: Path
@@ -99,6 +100,7 @@ class Sources:
     threads: int = 1
     workers: int | None = None
     batch: str = ""
+    changes: Mapping[str, Change] = field(default_factory=lambda: CHANGES)
 
     def exact_text(self, path: str) -> str:
         """Returns the text of a file, with its original line ends.
@@ -178,7 +180,7 @@ def written(sources: Sources, changes: Sequence[PatchedChange]) -> dict[str, str
     """
     edits = Edits()
     for change in changes:
-        known = CHANGES.get(change.name)
+        known = sources.changes.get(change.name)
         if known is None or known.no_edit:
             raise CannotEditError(NO_EDIT if known is None else known.no_edit)
         known.edit(SourceEditor(edits, sources, change))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import random
 import shlex
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.interventions import CHANGES
-from sweeper.interventions.change import CHANGES_TRAINING, DRAWS, SINGLE
+from sweeper.interventions.change import CHANGES_TRAINING, DRAWS, Change
 from sweeper.interventions.loader import Loader
 from sweeper.judging import speed
 from sweeper.judging.arms import Arm, patched, root_of
@@ -54,7 +55,12 @@ class Patch:
 
 
 def make(
-    command: Sequence[str], folder: Path, made: Sequence[PatchedChange], minutes: float, say: Say
+    command: Sequence[str],
+    folder: Path,
+    made: Sequence[PatchedChange],
+    minutes: float,
+    say: Say,
+    changes: Mapping[str, Change] = CHANGES,
 ) -> Patch:
     """Returns the patch with those changes that can be written into the source and then train the same.
 
@@ -64,6 +70,7 @@ def make(
         folder: Folder that the command runs in.
         minutes: Limit for the comparison of speeds alone; the proofs before it have none.
         say: Called with a line for each finding.
+        changes: All changes that there are, by name.
 
     Raises:
         TrialFailedError: The script as it is cannot be measured.
@@ -71,7 +78,7 @@ def make(
     """
     before = Arm(name="as it is", command=tuple(command), folder=folder)
     found = speed.measured(before)
-    sources = _sources(command, folder, found.observed)
+    sources = dataclasses.replace(_sources(command, folder, found.observed), changes=changes)
     left_out: dict[str, str] = {}
 
     def leave_out(each: PatchedChange, why: str) -> None:
@@ -85,7 +92,7 @@ def make(
             kept.append(each)
         except CannotEditError as error:
             leave_out(each, str(error))
-    free = [each for each in kept if _kind(each) == CHANGES_TRAINING]
+    free = [each for each in kept if _kind(sources, each) == CHANGES_TRAINING]
     proved, training = _that_train_the_same(
         Baseline(before, found), before, sources, [each for each in kept if each not in free], leave_out
     )
@@ -117,8 +124,8 @@ def _sources(command: Sequence[str], folder: Path, observed: Mapping[str, Any]) 
     )
 
 
-def _kind(made: PatchedChange) -> str:
-    known = CHANGES.get(made.name)
+def _kind(sources: Sources, made: PatchedChange) -> str:
+    known = sources.changes.get(made.name)
     return "" if known is None else known.kind
 
 
@@ -132,27 +139,30 @@ def _that_train_the_same(
     """Returns the changes with which the patched script trains the same, and how it trains."""
 
     def trained(some: Sequence[PatchedChange]) -> Trained:
-        rounding = max(CHANGES[e.name].rounding if e.name in CHANGES else SINGLE for e in some)
+        rounding = max(sources.changes[change.name].rounding for change in some)
         with patched(diff(sources, some).encode(), "patched", before.command, before.folder) as (_, after):
             return baseline.compare(
                 after,
                 rounding,
-                is_redrawn=any(_kind(each) == DRAWS for each in some),
-                same_arithmetic=all(e.name not in CHANGES or e.name == Loader.name for e in some),
+                is_redrawn=any(_kind(sources, each) == DRAWS for each in some),
+                same_arithmetic=all(
+                    sources.changes[change.name].is_of_environment or change.name == Loader.name
+                    for change in some
+                ),
             )
 
     if not made:
         return (), None
-    plain = [each for each in made if _kind(each) != DRAWS]
+    plain = [each for each in made if _kind(sources, each) != DRAWS]
     if plain and len(plain) < len(made):
         # Other draws would hide other differences.
         kept, found = _that_train_the_same(baseline, before, sources, plain, leave_out)
-        rest = [each for each in made if each in kept or _kind(each) == DRAWS]
+        rest = [each for each in made if each in kept or _kind(sources, each) == DRAWS]
         together = trained(rest)
         if together.is_same:
             return rest, together
         for each in rest:
-            if _kind(each) == DRAWS:
+            if _kind(sources, each) == DRAWS:
                 leave_out(each, f"written into the source, it does not train the same ({together.why})")
         return kept, found
     together = trained(made)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from sweeper.interventions import CHANGES
+from sweeper.interventions import CHANGES, known
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT, SINGLE
 from sweeper.interventions.loader import Loader
 from sweeper.script.proof import LIMIT_SECONDS, Recorded, Terms, record
@@ -24,6 +24,21 @@ OTHER_SEEDS, MORE_SEEDS = (1000, 2000), (3000, 4000, 5000)
 half precision, where later gradients are those of other parameters."""
 
 Say = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Run:
+    """A run to record.
+
+    Attributes:
+        env: Environment variables that make its changes.
+        shift: Added to the seeds of the script.
+        more_seconds: Extends its time limit.
+    """
+
+    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    shift: int = 0
+    more_seconds: float = 0.0
 
 
 class Proofs:
@@ -59,6 +74,7 @@ class Proofs:
         """
         self._command, self._folder, self._env, self._file = command, folder, dict(env), file
         self._cache = cache
+        self._known = known(str(file) if file else "")
         # Two runs share the cores.
         self._limit = LIMIT_SECONDS + 2 * start_seconds
         batches = int(max(MIN_BATCHES, min(MAX_BATCHES, PASS_SECONDS * steps_per_s)))
@@ -78,7 +94,7 @@ class Proofs:
         """
         for deterministic in (False, True):
             self._terms = dataclasses.replace(self._terms, deterministic=deterministic)
-            first, second = self._runs([({}, 0), ({}, 0)])
+            first, second = self._runs([_Run(), _Run()])
             if first.failure or second.failure:
                 self.unproved = first.failure or second.failure
                 return first
@@ -89,7 +105,7 @@ class Proofs:
         self._baseline, self._repeats = first, False
         if why := self._close(second, SINGLE):
             self._seeds.append(second)
-            if len(first.events) > 1 and not self._close(self._runs([({}, 0)])[0], RACE):
+            if len(first.events) > 1 and not self._close(self._runs([_Run()])[0], RACE):
                 self.races = "two runs of the unchanged script differ, because its processes race"
             else:
                 self.unproved = f"two runs of the unchanged script with the same seeds differ: {why}"
@@ -97,16 +113,14 @@ class Proofs:
 
     def _runs(
         self,
-        asked: Sequence[tuple[Mapping[str, str], int]],
+        runs: Sequence[_Run],
         command: Sequence[str] = (),
         folder: Path | None = None,
     ) -> list[Recorded]:
-        def one(each: tuple[Mapping[str, str], int]) -> Recorded:
-            env, shift = each
-            terms = dataclasses.replace(self._terms, shift=shift)
-            own = {**self._env, **env}
-            where = folder or self._folder
-            return record(command or self._command, where, own, terms, self._cache, self._limit)
+        def recorded(run: _Run) -> Recorded:
+            terms = dataclasses.replace(self._terms, shift=run.shift)
+            env, limit = {**self._env, **run.env}, self._limit + run.more_seconds
+            return record(command or self._command, folder or self._folder, env, terms, self._cache, limit)
 
         # The script's output is not needed here.
         with (
@@ -114,7 +128,7 @@ class Proofs:
             redirect_stdout(nowhere),
             ThreadPoolExecutor(self._at_once) as pool,
         ):
-            return list(pool.map(one, asked))
+            return list(pool.map(recorded, runs))
 
     def prove(self, changes: Sequence[ChangeValue], say: Say) -> list[ChangeValue]:
         """Returns the changes, each with its proof or with the reason why it is refused.
@@ -205,7 +219,7 @@ class Proofs:
         Returns:
             Its kind, which is empty if it trains differently, and what differs first.
         """
-        (run,) = self._runs([(env, 0)], command, folder)
+        (run,) = self._runs([_Run(env)], command, folder)
         if run.failure:
             return "", run.failure
         self.covers = crossed(run, self._baseline)
@@ -219,10 +233,17 @@ class Proofs:
         """Runs the script with each group of changes, and with other seeds if the comparisons need them."""
         is_rough = any(each.kind != EXACT for group in groups for each in group)
         new = [shift for shift in OTHER_SEEDS if is_rough and shift not in self._tried]
-        with_changes = [(environment(group, self._file), 0) for group in groups]
-        runs = self._runs([*with_changes, *(({}, shift) for shift in new)])
+        with_changes = [
+            _Run(environment(group, self._file), more_seconds=sum(self._more_seconds(e) for e in group))
+            for group in groups
+        ]
+        runs = self._runs([*with_changes, *(_Run(shift=shift) for shift in new)])
         self._add_seeds(new, runs[len(groups) :])
         return runs[: len(groups)]
+
+    def _more_seconds(self, change: ChangeValue) -> float:
+        known = self._known.get(change.name)
+        return known.limit_seconds if known is not None else 0.0
 
     def _fault(self, run: Recorded, change: ChangeValue) -> str:
         if run.failure:
@@ -242,7 +263,7 @@ class Proofs:
 
     def _have_seeds(self, shifts: Sequence[int]) -> None:
         new = [shift for shift in shifts if shift not in self._tried]
-        self._add_seeds(new, self._runs([({}, shift) for shift in new]))
+        self._add_seeds(new, self._runs([_Run(shift=shift) for shift in new]))
 
     def _add_seeds(self, shifts: Sequence[int], runs: Sequence[Recorded]) -> None:
         self._tried.update(shifts)

@@ -8,11 +8,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sweeper.core.measurement import Measurement
+from sweeper.analysis.bottleneck import verdict_of
+from sweeper.core.measurement import Bottleneck, Measurement
 from sweeper.core.template import literal
 from sweeper.interventions import BATCH_SIZE, CHANGES, FILE_VARIABLE, VARIABLE, is_exact
 from sweeper.scaffold.command_space import Proposal
 from sweeper.scaffold.known_options import Dimension
+from sweeper.script.watch import NO_PARAMETERS
 from sweeper.search.halves import most_changes, num_trials
 from sweeper.tuning.changes import TOO_LITTLE_TIME, ChangeValue, ceiling_of
 
@@ -105,7 +107,8 @@ def worth_their_time(
 ) -> tuple[ChangeValue, ...]:
     """Returns the changes; if the time is too short, those of the lowest ceilings are refused.
 
-    The exact changes share the first trial, so none of them is.
+    Of those with the same ceiling, the ones for the script's verdict come first. The exact changes share the
+    first trial, so none of them is refused.
 
     Args:
         found: Measurement of the unchanged script.
@@ -118,7 +121,8 @@ def worth_their_time(
     candidates = [change for change in changes if not change.refused]
     exact = {change.name for change in candidates if is_exact(change.name)}
     others = {change.name: _highest(change.name, found) for change in candidates if change.name not in exact}
-    ranked = sorted(others, key=lambda name: -others[name])
+    verdict = verdict_of(found, NO_PARAMETERS).kind
+    ranked = sorted(others, key=lambda name: (-others[name], not _helps(name, verdict)))
     most = max(most_changes(trials) - len(exact), 1 if trials >= 2 or not exact else 0)
     kept = exact.union(ranked[: int(most)] if most < len(ranked) else ranked)
     needed = math.ceil(spent + (num_trials(len(exact) + len(ranked)) + 1) * one / (60 * SEARCH_SHARE))
@@ -135,6 +139,10 @@ def _highest(name: str, found: Measurement) -> float:
         return math.inf
     ceiling = ceiling_of(CHANGES[name], found)
     return UNKNOWN_CEILING if ceiling is None else ceiling.ratio
+
+
+def _helps(name: str, verdict: Bottleneck) -> bool:
+    return name not in CHANGES or verdict in CHANGES[name].helps
 
 
 def name_of(script: str) -> str:

@@ -10,8 +10,11 @@ from collections.abc import Sequence
 import pytest
 from parts.noop import synthetic
 
+from sweeper.analysis.bottleneck import verdict_of
 from sweeper.core.measurement import Breakdown
+from sweeper.interventions import CHANGES
 from sweeper.interventions.change import CHANGES_TRAINING, CLOSE, EXACT
+from sweeper.script.watch import NO_PARAMETERS
 from sweeper.search.halves import most_changes
 from sweeper.search.presets import presets
 from sweeper.spec import SweepSpec, load
@@ -97,6 +100,16 @@ def test_what_is_left_out_follows_the_measured_parts() -> None:
     assert {*kept(1.5, UPDATES, without)} == EXACT_ONES | {"precision"}
     more = Breakdown(data_s=0.4, forward_s=0.0, optimizer_s=0.6)
     assert {*kept(1.5, more, without)} == EXACT_ONES | {"optimizer"}
+
+
+def test_of_equal_ceilings_the_changes_for_the_verdict_come_first() -> None:
+    """Both could save arithmetic alone; threads are for small operations."""
+    some = [e if e.name in ("threads", "precision") else dataclasses.replace(e, refused="no") for e in MANY]
+    some.sort(key=lambda change: NAMES[::-1].index(change.name))
+    watched = dataclasses.replace(synthetic(100.0), breakdown=ARITHMETIC, **TEN_SECONDS)
+    first = [change.name for change in worth_their_time(some, watched, 0.8, spent=1.0) if not change.refused]
+    assert verdict_of(watched, NO_PARAMETERS).kind in CHANGES["precision"].helps
+    assert first == ["precision"]
 
 
 def test_the_minutes_that_would_do_are_enough() -> None:
