@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .calls import change_calls
 from .change import CLOSE, HALF, Ceiling, Change, Editor, RefusedError, Report, Step
+from .recurrent import keep_in_float32
 
 if TYPE_CHECKING:
     from .calls import Call
@@ -39,6 +40,7 @@ class Precision(Change):
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Changes the models that are trained from the second step on."""
         exact = _Exact(torch)
+        keep_in_float32(torch, lambda: exact.is_on)
 
         def make(model: Any, call: Call) -> Call:
             kinds = {each.device.type for each in model.parameters()}
@@ -69,17 +71,23 @@ class Precision(Change):
 
 
 class _Exact:
-    """A context in which the functions that turn numbers into probabilities compute in float32.
+    """A context in which the functions that turn numbers into probabilities compute in float32, and dropout.
 
-    With 8 bits, the sigmoid of 6.3 or more is 1, so log(1 - sigmoid) and its gradient are lost.
+    With 8 bits, the sigmoid of 6.3 or more is 1, so log(1 - sigmoid) and its gradient are lost. On a GPU, the
+    same generator drops other elements of a bfloat16 tensor than of a float32 one, since a thread takes eight
+    of them instead of four (aten/src/ATen/native/cuda/Dropout.cu).
     """
 
     NAMES = ("sigmoid", "softmax", "log_softmax", "exp")
+    DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 
     def __init__(self, torch: Any) -> None:
         self._torch, self._depth = torch, 0
-        for owner in (torch, torch.Tensor):
-            for name in self.NAMES:
+        functional = torch.nn.functional
+        owners = [(owner, name) for owner in (torch, torch.Tensor) for name in self.NAMES]
+        owners += [(owner, name) for owner in (functional, torch) for name in self.DROPOUTS]
+        for owner, name in owners:
+            if hasattr(owner, name):
                 setattr(owner, name, self._exact(getattr(owner, name)))
 
     def _exact(self, original: Any) -> Any:
@@ -87,11 +95,19 @@ class _Exact:
 
         @functools.wraps(original)
         def exact(*args: Any, **kwargs: Any) -> Any:
-            if self._depth and args and torch.is_tensor(args[0]) and args[0].dtype == torch.bfloat16:
+            # `dropout(input, p, training, inplace)`
+            in_place = kwargs.get("inplace") or args[3:4] == (True,)
+            is_rounded = args and torch.is_tensor(args[0]) and args[0].dtype == torch.bfloat16
+            if self._depth and is_rounded and not in_place:
                 args = (args[0].float(), *args[1:])
             return original(*args, **kwargs)
 
         return exact
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a model is being called."""
+        return self._depth > 0
 
     def __enter__(self) -> None:
         """Notes that a model is called."""
@@ -112,13 +128,13 @@ def _cpu_has_bf16() -> bool:
 
 
 def _in_floats(torch: Any, part: Any) -> Any:
-    """Returns an output with its bfloat16 tensors as float32, in the same kinds of containers.
+    """Returns an output with its tensors of 16 bits as float32, in the same kinds of containers.
 
     Raises:
         RefusedError: It has a part whose kind is unknown.
     """
     if torch.is_tensor(part):
-        return part.float() if part.dtype == torch.bfloat16 else part
+        return part.float() if part.dtype in (torch.bfloat16, torch.float16) else part
     kind = type(part)
     if part is None or kind in (bool, int, float, str):
         return part

@@ -25,6 +25,7 @@ from sweeper.core.measurement import Diagnosis, FailureKind, Measurement
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.training import Training
 from sweeper.interventions.environment import ALLOCATOR
+from sweeper.interventions.recurrent import NAMES, NOTE
 from sweeper.trainer import ceilings, gpu_time, group, measure, preflight, prepare, probe, production, quality
 from sweeper.trainer import device as devices
 from sweeper.trainer import trace as tracing
@@ -103,6 +104,23 @@ def test_a_trial(on_gpu: Callable[..., Job], config: dict[str, Any]):
     assert result.diagnosis is not None
     assert result.diagnosis.busy_s is not None
     assert (result.breakdown.graph_s > 0) == (config.get("compile.mode") == "graph")
+
+
+def test_recurrent_layers_leave_bf16_and_the_trial_says_so(
+    on_gpu: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+):
+    for name in NAMES:
+        kind = getattr(torch.nn, name)
+        monkeypatch.setattr(kind, "forward", kind.forward)
+    usual = torch.nn.LSTM.forward
+    for amp, model, notes in (
+        ("fp16", "lstm", {}),
+        ("bf16", "mlp", {}),
+        ("bf16", "lstm", {"precision.amp": f"bf16: {NOTE}"}),
+    ):
+        _, stepper, _ = set_up(on_gpu({"precision.amp": amp, "model.kind": model}), Silent())
+        assert stepper.refused == notes
+        assert (torch.nn.LSTM.forward is usual) is not bool(notes)
 
 
 def test_a_timed_step_of_data_on_the_device_waits_for_nothing(cuda: StrictCuda, on_gpu: Callable[..., Job]):
