@@ -27,6 +27,17 @@ OWN = "own"
 NO_EDIT = "it takes more than a few lines of code; use `sweeper exec`"
 
 
+def tolerance_of_kernels(facts: Mapping[str, Any]) -> float:
+    """Returns the relative difference between kernels that compute the same.
+
+    On a GPU, cuDNN may compute convolutions and recurrent layers in TF32, which has 10 bits, as torch allows
+    by default. Another kernel may be one in float32.
+    """
+    is_on_gpu = facts.get("device", "cpu") == "cuda"
+    has_layers_of_cudnn = facts.get("convolves", True) or facts.get("recurs", True)
+    return HALF if is_on_gpu and has_layers_of_cudnn and facts.get("cudnn_tf32", True) else SINGLE
+
+
 class RefusedError(Exception):
     """Raised if a change is not made to a loader or a model; its text says why."""
 
@@ -169,6 +180,10 @@ class Change:
             facts: What the training uses (`sweeper.inject.facts`).
         """
         return ""
+
+    def tolerance(self, facts: Mapping[str, Any]) -> float:
+        """Returns the relative difference that it may make in the first steps of a training."""
+        return self.rounding
 
     def ceiling(self, step: Step) -> Ceiling | None:
         """Returns the largest speedup; None if it is unknown, as what the change could save is in no part."""

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from .change import CLOSE, EXACT, HALF, Ceiling, Change, Editor, Report, Step
+from .change import CLOSE, EXACT, HALF, Ceiling, Change, Editor, Report, Step, tolerance_of_kernels
 
 
 class _OnGpu(Change):
@@ -32,6 +32,8 @@ class Tf32(_OnGpu):
         """Returns why a value is not tried for a training."""
         if facts.get("precision", "fp32") != "fp32":
             return "the script computes in a precision other than float32"
+        if facts.get("tf32") and facts.get("cudnn_tf32", True):
+            return "the script has set it"
         return super().refusal(value, facts)
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
@@ -61,9 +63,15 @@ class Cudnn(_OnGpu):
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
+        if facts.get("cudnn_search"):
+            return "the script has set it"
         return super().refusal(value, facts) or (
             "" if facts.get("convolves", True) else "it has no convolutions of images"
         )
+
+    def tolerance(self, facts: Mapping[str, Any]) -> float:
+        """Returns the relative difference that it may make in the first steps of a training."""
+        return tolerance_of_kernels(facts)
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Turns on cuDNN's search."""

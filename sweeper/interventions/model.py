@@ -10,7 +10,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .calls import change_calls
-from .change import CLOSE, HALF, Ceiling, Change, Editor, RefusedError, Report, Step
+from .change import (
+    CLOSE,
+    HALF,
+    Ceiling,
+    Change,
+    Editor,
+    RefusedError,
+    Report,
+    Step,
+    tolerance_of_kernels,
+)
 from .recurrent import keep_in_float32
 
 if TYPE_CHECKING:
@@ -168,6 +178,10 @@ class Layout(Change):
         """Returns why a value is not tried for a training."""
         return "" if facts.get("convolves", True) else "it has no convolutions of images"
 
+    def tolerance(self, facts: Mapping[str, Any]) -> float:
+        """Returns the relative difference that it may make in the first steps of a training."""
+        return tolerance_of_kernels(facts)
+
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Changes the models with convolutions of images from the second step on."""
         last = torch.channels_last
@@ -255,6 +269,10 @@ class Compiled(Change):
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
         return "the script compiles its model itself" if facts.get("compiled") else ""
+
+    def tolerance(self, facts: Mapping[str, Any]) -> float:
+        """Returns the relative difference that it may make in the first steps of a training."""
+        return tolerance_of_kernels(facts)
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Compiles the models that are trained at the second step."""

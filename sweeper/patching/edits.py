@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import libcst as cst
 import libcst.matchers as m
@@ -92,6 +93,7 @@ class Sources:
         workers: Number of workers of its loader; None if unknown.
         batch: The type of its batches if they contain only tensors: `list`, `tuple` or `dict`.
         changes: All changes that there are, by name, the user's own included.
+        facts: What the training uses (`sweeper.inject.facts`).
     """
 
     folder: Path
@@ -101,6 +103,7 @@ class Sources:
     workers: int | None = None
     batch: str = ""
     changes: Mapping[str, Change] = field(default_factory=lambda: CHANGES)
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def exact_text(self, path: str) -> str:
         """Returns the text of a file, with its original line ends.

@@ -121,6 +121,7 @@ def _sources(command: Sequence[str], folder: Path, observed: Mapping[str, Any]) 
         threads=int(observed.get("threads") or 1),
         workers=observed.get("num_workers"),
         batch=observed.get("batch") or "",
+        facts=observed,
     )
 
 
@@ -139,7 +140,7 @@ def _that_train_the_same(
     """Returns the changes with which the patched script trains the same, and how it trains."""
 
     def trained(some: Sequence[PatchedChange]) -> Trained:
-        rounding = max(sources.changes[change.name].rounding for change in some)
+        rounding = max(sources.changes[change.name].tolerance(sources.facts) for change in some)
         with patched(diff(sources, some).encode(), "patched", before.command, before.folder) as (_, after):
             return baseline.compare(
                 after,

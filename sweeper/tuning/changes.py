@@ -97,7 +97,7 @@ def possible(
                     own=change.original,
                     kind=change.kind,
                     why=change.why,
-                    rounding=change.rounding,
+                    rounding=change.tolerance(found.observed),
                     is_fallback=rank > 0 and change.are_ranked,
                     env=variables_of(change, found.observed),
                     refused=refused,

@@ -133,8 +133,8 @@ class Proofs:
     def prove(self, changes: Sequence[ChangeValue], say: Say) -> list[ChangeValue]:
         """Returns the changes, each with its proof or with the reason why it is refused.
 
-        Changes of the same kind and rounding are proved together, and one by one if that fails. A change of
-        the training itself cannot be proved, and is returned as it is.
+        Changes of the same kind and rounding are proved together; if that fails, the faulty one is looked for
+        by halving. A change of the training itself cannot be proved, and is returned as it is.
         """
         if self.races:
             # Wrong arithmetic would hide in the differences between repeats; batches are compared exactly.
@@ -178,13 +178,29 @@ class Proofs:
             return apart
         if not (fault := self._fault(run, here[0])):
             return [*apart, *(dataclasses.replace(each, proof=self._proof(each.kind)) for each in here)]
-        if len(asked) == 1:
-            return [*apart, _refused(here[0], fault)]
-        for each, alone in zip(here, self._with([[each] for each in here]), strict=True):
-            fault = alone.changes.get(each.name) or self._fault(alone, each)
-            proved = dataclasses.replace(each, proof=self._proof(each.kind))
-            apart.append(_refused(each, fault) if fault else proved)
-        return apart
+        return [*apart, *self._proved_but_one(here, fault)]
+
+    def _proved_but_one(self, changes: Sequence[ChangeValue], fault: str) -> list[ChangeValue]:
+        """Returns changes that fail together: refused is the first one with which those before it fail.
+
+        Args:
+            fault: Why they fail together.
+        """
+        passing, failing = 0, len(changes)
+        while failing - passing > 1:
+            middle = (passing + failing) // 2
+            (run,) = self._with([changes[:middle]])
+            if said := self._fault(run, changes[0]):
+                failing, fault = middle, said
+            else:
+                passing = middle
+        before, after = changes[:passing], changes[failing:]
+        refused = _refused(changes[passing], fault)
+        if not after:
+            proof = self._proof(refused.kind)
+            return [*(dataclasses.replace(change, proof=proof) for change in before), refused]
+        (run,) = self._with([[*before, *after]])
+        return [refused, *self._proved([*before, *after], run)]
 
     def stack(self, changes: Sequence[ChangeValue]) -> tuple[str, str]:
         """Returns the observed kind of several changes together, and the fault of their run, if any."""

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
 import pytest
+from parts.noop import synthetic
 
 from sweeper.core.measurement import Bottleneck
 from sweeper.interventions import BATCH_SIZE, CHANGES, known
-from sweeper.interventions.change import CHANGES_TRAINING, CLOSE, DRAWS, EXACT, Ceiling, Change, Step
+from sweeper.interventions.change import (
+    CHANGES_TRAINING,
+    CLOSE,
+    DRAWS,
+    EXACT,
+    HALF,
+    SINGLE,
+    Ceiling,
+    Change,
+    Step,
+)
 from sweeper.patching.edits import PatchedChange, Sources, written
+from sweeper.tuning.changes import possible
 
 DOCS = Path(__file__).parents[2] / "docs" / "tuning.md"
 STEP = Step(seconds=1.0, data=0.5, compute=0.4, optimizer=0.1, one_batch_ratio=3.0)
@@ -84,6 +97,27 @@ def test_it_is_written_into_the_source_or_says_why_not(change: Change, tmp_path:
         (text,) = written(sources, [made]).values()
         assert "# Because." in text
         compile(text, "train.py", "exec")
+
+
+TF32 = {"device": "cuda", "convolves": True, "recurs": False, "cudnn_tf32": True}
+
+
+@pytest.mark.parametrize("name", ["layout", "cudnn", "compile"])
+def test_where_cudnn_may_take_a_kernel_in_tf32_the_tolerance_is_that_of_16_bits(name: str):
+    """A kernel in TF32 in the place of one in float32 differs by 1e-3 in the first step already."""
+    change = CHANGES[name]
+    assert change.tolerance(TF32) == change.tolerance({**TF32, "convolves": False, "recurs": True}) == HALF
+    for facts in ({"device": "cpu"}, {"convolves": False}, {"cudnn_tf32": False}):
+        assert change.tolerance({**TF32, **facts}) == SINGLE
+    assert CHANGES["optimizer"].tolerance(TF32) == SINGLE
+    measured = dataclasses.replace(synthetic(100.0), observed=TF32)
+    assert {v.rounding for v in possible(measured) if v.name == name} == {HALF}
+
+
+def test_what_the_script_has_set_is_not_offered():
+    assert CHANGES["cudnn"].refusal("search", {**TF32, "cudnn_search": True}) == "the script has set it"
+    assert CHANGES["tf32"].refusal("on", {**TF32, "tf32": True}) == "the script has set it"
+    assert CHANGES["tf32"].refusal("on", {**TF32, "tf32": True, "cudnn_tf32": False}) == ""
 
 
 def test_the_users_own_has_the_same_form_and_what_it_leaves_open_is_as_usual(tmp_path: Path):

@@ -219,6 +219,32 @@ def test_a_script_that_fails_proves_nothing(tmp_path: Path) -> None:
     assert change.refused == found.unproved
 
 
+@pytest.mark.parametrize(
+    ("faulty", "num_runs"), [("a", 3), ("b", 3), ("e", 3), ("be", 5)], ids=["first", "second", "last", "two"]
+)
+def test_the_faulty_one_of_several_is_looked_for_by_halving(
+    monkeypatch: pytest.MonkeyPatch, faulty: str, num_runs: int
+) -> None:
+    runs: list[str] = []
+
+    def run_with(_: Proofs, groups: list[list[ChangeValue]]) -> list[Recorded]:
+        runs.extend("".join(change.name for change in group) for group in groups)
+        return [Recorded(events={}, failure="") for _ in groups]
+
+    def fault_of(*_: object) -> str:
+        return "differs" if set(faulty) & set(runs[-1]) else ""
+
+    monkeypatch.setattr(Proofs, "_with", run_with)
+    monkeypatch.setattr(Proofs, "_fault", fault_of)
+    proofs = Proofs.__new__(Proofs)
+    proofs.races, proofs.covers, proofs._repeats = "", "9 steps", True
+    changes = [ChangeValue(name=name, value="on", kind=CLOSE) for name in "abcde"]
+    found = {change.name: change.refused for change in proofs._proved_but_one(changes, "differs")}
+    assert {name for name, refused in found.items() if refused} == set(faulty)
+    assert len(found) == 5
+    assert len(runs) == num_runs
+
+
 # -- the judge alone --------------------------------------------------------------------------------
 
 
