@@ -264,12 +264,16 @@ def is_unexamined(record: TrialRecord, verdict: Verdict) -> bool:
     return verdict.kind is Bottleneck.INCONCLUSIVE and not taken_apart
 
 
-def cost_of(kind: Bottleneck, found: Measurement) -> float:
-    """Returns the share of a step that a cause takes; 0 if that is unknown."""
+def launch_share(found: Measurement) -> float:
+    """Returns the largest share of a step that launching operations may take; 0 if that is unknown.
+
+    A line that waits for the device in each step hides it: the verdict is about the line then, but without
+    the line, the device would still wait for the host.
+    """
     if not found.breakdown.step_s:
         return 0.0
-    signals = signals_of(found)
-    return max((rule.cost(signals) or 0.0 for rule in WASTES if rule.kind is kind), default=0.0)
+    signals = dataclasses.replace(signals_of(found), sync_places=())
+    return max(rule.cost(signals) or 0.0 for rule in WASTES if rule.kind is Bottleneck.LAUNCH)
 
 
 def verdict_of(found: Measurement, config: TrialConfig) -> Verdict:

@@ -24,6 +24,7 @@ from sweeper.judging.verdict import judge as judge_change
 from sweeper.script.command_line import as_typed
 from sweeper.spec.rules import leads_elsewhere
 from sweeper.system.environment import script_held_back_line
+from sweeper.telemetry.nvml.devices import awake, gpu_uuids
 
 NOT_MET = 1
 _COSTS = (
@@ -87,7 +88,11 @@ def judge(
     if line := script_held_back_line(os.environ):
         prose(out, line)
     found, failure = None, ""
-    with _arms(command or [], before, after, ref, patch) as arms, LiveScreen(out) as screen:
+    with (
+        _arms(command or [], before, after, ref, patch) as arms,
+        awake(gpu_uuids()),
+        LiveScreen(out) as screen,
+    ):
         screen.line(f"{arms[0].name}: {shlex.join(arms[0].command)}")
         screen.line(f"{arms[1].name}: {shlex.join(arms[1].command)}")
         try:

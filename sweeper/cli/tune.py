@@ -21,14 +21,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sweeper.analysis.bottleneck import MIN_COST, cost_of, verdict_of
+from sweeper.analysis.bottleneck import MIN_COST, launch_share, verdict_of
 from sweeper.cli.export import export_command
 from sweeper.cli.options import DEFAULT_HOME, Command, Home, PassEnv, Unprotected, Uri, home_option
 from sweeper.cli.run import run_spec
 from sweeper.cli.screen import LiveScreen, console, prose, rate
 from sweeper.cli.tune_view import ladder_lines, names, nothing_lines
 from sweeper.core.job import read_job
-from sweeper.core.measurement import Bottleneck, Measurement
+from sweeper.core.measurement import Measurement
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.template import arguments
 from sweeper.errors import UserError
@@ -48,6 +48,7 @@ from sweeper.sweep.store.fingerprint import digest_of_files_named, digest_of_scr
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.environment import named, script_held_back_line
 from sweeper.system.files import write_json
+from sweeper.telemetry.nvml.devices import awake, gpu_uuids
 from sweeper.tuning import state
 from sweeper.tuning.changes import TOO_LITTLE_TIME, ChangeValue, possible
 from sweeper.tuning.proofs import Proofs
@@ -168,6 +169,11 @@ class Asked:
 
 def tune_command(asked: Asked, *, dry: bool) -> int:
     """Watches, proves, searches, and prints how to use the result; returns the exit code."""
+    with awake(gpu_uuids()):
+        return _tuned(asked, dry=dry)
+
+
+def _tuned(asked: Asked, *, dry: bool) -> int:
     began, out = time.monotonic(), console()
     out.file = sys.stdout
     if line := script_held_back_line(os.environ):
@@ -266,7 +272,7 @@ def _proved(asked: Asked, watched: Measurement, out: Console) -> tuple[tuple[Cha
         )
     except (ValueError, OSError, SyntaxError, ImportError) as error:
         raise UserError(f"`--changes` must be a file of changes: {error}.") from error
-    if asked.minutes < COMPILE_MINUTES and cost_of(Bottleneck.LAUNCH, watched) < MIN_COST:
+    if asked.minutes < COMPILE_MINUTES and launch_share(watched) < MIN_COST:
         why = f"{TOO_LITTLE_TIME} to compile; --minutes {COMPILE_MINUTES:g} would do"
         offered = [
             dataclasses.replace(e, refused=e.refused or why) if e.name == "compile" else e for e in offered

@@ -26,6 +26,7 @@ from sweeper.script.watch import NO_PARAMETERS
 from sweeper.script.watch import watch as watch_script
 from sweeper.spec.rules import leads_elsewhere
 from sweeper.system.environment import script_held_back_line
+from sweeper.telemetry.nvml.devices import awake, gpu_uuids
 
 FAILED = 1
 LAST_LINES = 5
@@ -74,7 +75,7 @@ def watch(
         prose(out, line)
     with tempfile.NamedTemporaryFile("w", prefix="sweeper-watch-", suffix=".log", delete=False) as log:
         try:
-            with screen, contextlib.redirect_stdout(log):
+            with screen, awake(gpu_uuids()), contextlib.redirect_stdout(log):
                 measurement = watch_script(command, Path.cwd(), progress)
         except TrialFailedError as error:
             out.print(Text(f"{error.kind}: {error}"), soft_wrap=True)

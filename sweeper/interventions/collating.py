@@ -61,8 +61,12 @@ class Collated:
         self._num_rows, self._row_s = num_rows, row_s
         self.num_bytes = sum(each.numel() * each.element_size() for each in leaves)
 
-    def gather(self, indices: Any) -> Any:
-        """Returns the batch of the rows `indices`; None if they are not row numbers."""
+    def gather(self, indices: Any, *, pinned: bool = False) -> Any:
+        """Returns the batch of the rows `indices`; None if they are not row numbers.
+
+        Args:
+            pinned: Whether it is gathered right into page-locked memory, without another copy.
+        """
         if type(indices) is not list or not indices:
             return None
         try:
@@ -71,7 +75,13 @@ class Collated:
             return None
         if index.dim() != 1 or index.dtype != self._torch.int64 or not self._has(indices):
             return None
-        return filled(self._tree, iter([each.index_select(0, index) for each in self._leaves]))
+        return filled(self._tree, iter([self._rows(leaf, index, pinned) for leaf in self._leaves]))
+
+    def _rows(self, leaf: Any, index: Any, pinned: bool) -> Any:
+        if not pinned:
+            return leaf.index_select(0, index)
+        rows = self._torch.empty((len(index), *leaf.shape[1:]), dtype=leaf.dtype, pin_memory=True)
+        return self._torch.index_select(leaf, 0, index, out=rows)
 
     def _has(self, indices: Sequence[int]) -> bool:
         return min(indices) >= 0 and max(indices) < self._num_rows

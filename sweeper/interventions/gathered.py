@@ -139,7 +139,7 @@ def iterator_class(torch: Any) -> Any:
         def _batch(self, indices: Any) -> Any:
             batch = None
             if self._collated is not None and self._is_kept:
-                batch = self._collated.gather(indices)
+                batch = self._collated.gather(indices, pinned=bool(self._pin_memory))
             if batch is None:
                 batch = self._fetch(indices)
             return pin(batch, self._pin_memory_device) if self._pin_memory else batch

@@ -25,6 +25,8 @@ Measure = Callable[["Turns"], Measurement]
 
 MORE_ROOM = 1.25
 """Free memory that the other version needs, as a multiple of the memory of the running one."""
+GPUS = "/dev/nvidiactl"
+"""A device file of the NVIDIA driver, which every process that uses a GPU opens."""
 CONTEXT_GIB = 0.1
 """A process that uses a GPU takes more memory than this."""
 
@@ -165,6 +167,9 @@ def _has_room(turns: Turns, on_gpus: Mapping[str, float]) -> bool:
     The GPU still runs what a stopped process has queued, where a rank may wait for another stopped rank.
     """
     if psutil.virtual_memory().available < MORE_ROOM * turns.memory_bytes():
+        return False
+    if not on_gpus and os.path.exists(GPUS):
+        # NVML does not list them, as in a container without its library.
         return False
     return all(used - on_gpus.get(uuid, 0.0) < CONTEXT_GIB for uuid, used in _used_gib().items())
 
