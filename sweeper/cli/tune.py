@@ -339,6 +339,7 @@ def _searched(asked: Asked, known: state.Found, proofs: Proofs | None, minutes: 
         samples_per_s=_fastest(known.watched, tried),
         proposal=proposal,
         file=file,
+        num_gpus=int(known.watched.observed.get("ranks", 1)) if known.watched.trains_on_gpu else 1,
     )
     if names_passed := named(os.environ):
         plan["execution"] = {"pass_env": list(names_passed)}

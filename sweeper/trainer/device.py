@@ -132,6 +132,10 @@ def _set_cudnn_benchmark(on: bool) -> None:
     torch.backends.cudnn.benchmark = on
 
 
+# The older name, which torch 2.9 has, warns in newer versions.
+_set_allocator: Callable[[str], None] = getattr(
+    torch._C, "_accelerator_setAllocatorSettings", torch.cuda.memory._set_allocator_settings
+)
 _SEGMENTS = re.compile(r"expandable_segments\s*:\s*(True|False)")
 
 
@@ -145,7 +149,7 @@ def _expand_segments(asked: bool) -> None:
     elif asked:
         # torch reads the variable when it is imported. Each later call sets all options anew.
         settings = ",".join(filter(None, [given, "expandable_segments:True"]))
-        torch.cuda.memory._set_allocator_settings(settings)
+        _set_allocator(settings)
 
 
 # Names and numbers of mallopt(3).

@@ -45,6 +45,7 @@ def space(
     samples_per_s: float = 0.0,
     proposal: Proposal | None = None,
     file: str = "",
+    num_gpus: int = 1,
 ) -> dict[str, Any]:
     """Returns the specification of the sweep underneath a tune, as plain values.
 
@@ -53,6 +54,7 @@ def space(
         samples_per_s: Training speed of the runs that measure the loss.
         proposal: Options of the script to search, too.
         file: File with the user's own changes.
+        num_gpus: GPUs that a trial needs: as many as ranks were seen to train.
     """
     variables = {key: literal(text) for key, text in env.items()}
     dimensions: dict[str, Any] = {}
@@ -95,6 +97,8 @@ def space(
         "search": {"trials": TRIALS + 2 * len(dimensions), "minutes": round(minutes, 2)},
         "confirm": dict(CONFIRM),
     }
+    if num_gpus > 1:
+        fix["device.count"] = num_gpus
     if any(each.changes_training for each in changes):
         found["constraints"] = dict(LOSS_LIMIT)
         found["measure"]["quality_samples"] = max(1, int(QUALITY_SECONDS * samples_per_s))

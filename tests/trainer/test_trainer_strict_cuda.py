@@ -403,7 +403,7 @@ def test_the_users_options_of_the_allocator_stay(
     for name, text in variables.items():
         monkeypatch.setenv(name, text)
     seen: list[str] = []
-    monkeypatch.setattr(torch.cuda.memory, "_set_allocator_settings", seen.append)
+    monkeypatch.setattr(devices, "_set_allocator", seen.append)
     config = TrialConfig().replace({"device.expandable_segments": asked, "device.cpu_threads": 1})
     devices.apply(config, GPU)
     assert seen == set_to

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from parts.noop import synthetic
@@ -18,6 +19,7 @@ from sweeper.script.watch import NO_PARAMETERS
 from sweeper.search.halves import most_changes
 from sweeper.search.presets import presets
 from sweeper.spec import SweepSpec, load
+from sweeper.sweep.setup import devices_of_a_trial, machine_of
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.space import space, worth_their_time
 
@@ -62,6 +64,23 @@ def test_a_loss_is_taken_with_a_gathered_loader(changes: tuple[ChangeValue, ...]
     assert sooner.flatten().get("loader") == loader
     assert spec.trained_as(sooner).key() == baseline.key()
     assert spec.measure.quality_samples == 800
+
+
+def test_a_trial_of_several_ranks_gets_as_many_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    command = ["torchrun", "--nproc-per-node=2", "train.py"]
+    for count in (1, 2):
+        spec = load(space(command, [FUSED], "tune-train", 5.0, env={}, num_gpus=count))
+        assert devices_of_a_trial(spec) == count
+    gpu = {"kind": "cuda", "name": "NVIDIA A10", "memory_gib": 22.5}
+    values = {
+        "devices": [{**gpu, "uuid": f"GPU-{number}"} for number in range(4)],
+        "usable_cpus": 8,
+        "lacks": {},
+    }
+    machine = machine_of(values, spec)
+    assert [slot.device for slot in machine.slots] == ["GPU-0,GPU-1", "GPU-2,GPU-3"]
 
 
 TEN_SECONDS = {"startup_seconds": 5.0, "warmup_seconds": 1.0}
