@@ -35,7 +35,7 @@ from sweeper.errors import UserError
 from sweeper.export.document import PROOF_FILE
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT
 from sweeper.interventions.kept import FOLDER as KEPT_FOLDER
-from sweeper.interventions.loader import GATHERED, Loader
+from sweeper.interventions.loader import COLLATED, Loader
 from sweeper.scaffold.command_space import help_of, propose
 from sweeper.script.command_line import CommandLine, parted
 from sweeper.script.watch import NO_PARAMETERS
@@ -381,7 +381,7 @@ def _command_of(folder: Path) -> list[str]:
 
 def _fastest(watched: Measurement, tried: Sequence[ChangeValue]) -> float:
     """Returns the samples per second at which a loss can be measured, with a gathered loader if tried."""
-    is_gathered = any((each.name, each.value) == (Loader.name, GATHERED) for each in tried)
+    is_gathered = any(each.name == Loader.name and each.value in COLLATED for each in tried)
     on_one_batch = watched.diagnosis.device_samples_s if watched.diagnosis else None
     return max(watched.throughput, on_one_batch or 0.0) if is_gathered else watched.throughput
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from typing import ClassVar
+    from typing import ClassVar, NoReturn
 
 EXACT, CLOSE = "exact", "close"
 """Kinds of changes: equal in every bit, or except for rounding. Each change is proved before it is used."""
@@ -61,10 +61,12 @@ class Ceiling:
     Attributes:
         ratio: The speed without the part of a step that the change could save, over the speed as it is.
         without: That part, in words: `without updates`.
+        least: The change is not tried if the ratio is below.
     """
 
     ratio: float
     without: str
+    least: float = 1.02
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Step:
     """A measured step of the training, and its parts, in seconds.
 
     Attributes:
+        launching: Seconds in which the device waits for the host to launch its operations.
         one_batch_ratio: Speed on one batch that is used repeatedly, over the speed as it is; 0 if unknown.
     """
 
@@ -79,6 +82,7 @@ class Step:
     data: float = 0.0
     compute: float = 0.0
     optimizer: float = 0.0
+    launching: float = 0.0
     one_batch_ratio: float = 0.0
 
     def without_loader(self) -> Ceiling | None:
@@ -91,6 +95,10 @@ class Step:
     def without_arithmetic(self) -> Ceiling:
         """Returns the ceiling of a change of how the model computes."""
         return Ceiling(self._without(self.compute), "without its arithmetic")
+
+    def without_launches(self) -> Ceiling:
+        """Returns the ceiling of a change that launches all operations of a step at once."""
+        return Ceiling(self._without(self.launching), "without waiting for launches", least=1.25)
 
     def without_updates(self) -> Ceiling:
         """Returns the ceiling of a change of the optimizer."""
@@ -112,6 +120,9 @@ class Editor(Protocol):
     """The script's own value."""
     threads: int
     """Number of threads that the script's operations use."""
+
+    def refuse(self, why: str) -> NoReturn:
+        """Leaves the change out of the source, for a reason."""
 
     def set_argument(self, call: str, name: str, text: str) -> None:
         """Sets an argument where the `loader` or every `optimizer` like the script's is made."""
@@ -185,8 +196,8 @@ class Change:
         """Returns the relative difference that it may make in the first steps of a training."""
         return self.rounding
 
-    def ceiling(self, step: Step) -> Ceiling | None:
-        """Returns the largest speedup; None if it is unknown, as what the change could save is in no part."""
+    def ceiling(self, value: str, step: Step) -> Ceiling | None:
+        """Returns the largest speedup of a value; None if what it could save is in no part of a step."""
         return None
 
     def environment(self, value: str, facts: Mapping[str, Any]) -> Mapping[str, str]:

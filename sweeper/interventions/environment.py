@@ -80,7 +80,7 @@ class Threads(_Environment):
             return f"it has {threads} thread{'s' * (threads > 1)}"
         return ""
 
-    def ceiling(self, step: Step) -> Ceiling | None:
+    def ceiling(self, value: str, step: Step) -> Ceiling | None:
         """Returns the largest speedup."""
         return step.without_arithmetic()
 

@@ -28,7 +28,7 @@ class Fused(Change):
             if optimizer is not None:
                 optimizer.__init__ = _fusing(optimizer.__init__, optimizer, report)
 
-    def ceiling(self, step: Step) -> Ceiling | None:
+    def ceiling(self, value: str, step: Step) -> Ceiling | None:
         """Returns the largest speedup."""
         return step.without_updates()
 

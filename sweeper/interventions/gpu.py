@@ -42,7 +42,7 @@ class Tf32(_OnGpu):
         torch.backends.cudnn.allow_tf32 = True
         report(True)
 
-    def ceiling(self, step: Step) -> Ceiling | None:
+    def ceiling(self, value: str, step: Step) -> Ceiling | None:
         """Returns the largest speedup."""
         return step.without_arithmetic()
 
@@ -78,7 +78,7 @@ class Cudnn(_OnGpu):
         torch.backends.cudnn.benchmark = True
         report(True)
 
-    def ceiling(self, step: Step) -> Ceiling | None:
+    def ceiling(self, value: str, step: Step) -> Ceiling | None:
         """Returns the largest speedup."""
         return step.without_arithmetic()
 

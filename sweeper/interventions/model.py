@@ -26,6 +26,8 @@ from .recurrent import keep_in_float32
 if TYPE_CHECKING:
     from .calls import Call
 
+CAPTURED_CALLS = 3
+"""Calls until which a model is captured: torch runs it, warms it up, and records it."""
 _NOT_PLAIN = "the script already computes in a precision other than float32"
 
 
@@ -70,7 +72,7 @@ class Precision(Change):
 
         change_calls(torch, make, report)
 
-    def ceiling(self, step: Step) -> Ceiling | None:
+    def ceiling(self, value: str, step: Step) -> Ceiling | None:
         """Returns the largest speedup."""
         return step.without_arithmetic()
 
@@ -210,7 +212,7 @@ class Layout(Change):
         _drop_as_laid_out_before(torch)
         change_calls(torch, make, report)
 
-    def ceiling(self, step: Step) -> Ceiling | None:
+    def ceiling(self, value: str, step: Step) -> Ceiling | None:
         """Returns the largest speedup."""
         return step.without_arithmetic()
 
@@ -256,23 +258,38 @@ def _contiguous(original: Any) -> Any:
     return dropout
 
 
+MODEL, GRAPHS = "model", "graphs"
+
+
 class Compiled(Change):
-    """Compiles the model with torch.compile for inputs of the first shapes; others run uncompiled."""
+    """Compiles the model with torch.compile for inputs of the first shapes; others run uncompiled.
+
+    With `graphs`, a GPU replays the compiled operations from CUDA graphs, which launch them all at once.
+    """
 
     name = "compile"
-    choices = ("model",)
+    choices = (GRAPHS, MODEL)
+    are_ranked = True
     kind = CLOSE
-    why = "operations are fused into fewer kernels"
+    why = "operations are fused into fewer kernels, or launched at once"
     helps = ("launch-bound", "memory-bandwidth-bound", "compute-bound")
     limit_seconds = 240.0
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        return "the script compiles its model itself" if facts.get("compiled") else ""
+        if facts.get("compiled"):
+            return "the script compiles its model itself"
+        if value == GRAPHS and facts.get("device", "cpu") != "cuda":
+            return "it does not train on a GPU"
+        return ""
 
     def tolerance(self, facts: Mapping[str, Any]) -> float:
         """Returns the relative difference that it may make in the first steps of a training."""
         return tolerance_of_kernels(facts)
+
+    def ceiling(self, value: str, step: Step) -> Ceiling | None:
+        """Returns the largest speedup."""
+        return step.without_launches() if value == GRAPHS else step.without_arithmetic()
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Compiles the models that are trained at the second step."""
@@ -283,7 +300,7 @@ class Compiled(Change):
             config.fallback_random = True
             if why := _cannot_compile():
                 raise RefusedError(why)
-            compiled = torch.compile(call)
+            compiled = _in_graphs(torch, call, config) if value == GRAPHS else torch.compile(call)
             usual: list[Any] = []
 
             def call_compiled(*args: Any, **kwargs: Any) -> Any:
@@ -296,19 +313,49 @@ class Compiled(Change):
                     return compiled(*args, **kwargs)
                 except Exception as error:
                     # A C++ compiler may be missing, for example. The script's own errors are raised again.
-                    raise RefusedError(f"it cannot be compiled: {error}"[:300]) from error
+                    what = "captured" if value == GRAPHS else "compiled"
+                    raise RefusedError(f"it cannot be {what}: {error}"[:300]) from error
 
             return call_compiled
 
         change_calls(torch, make, report)
 
-    def ceiling(self, step: Step) -> Ceiling | None:
-        """Returns the largest speedup."""
-        return step.without_arithmetic()
-
     def edit(self, editor: Editor) -> None:
         """Compiles the model."""
-        editor.call_on_model("{model}.compile()")
+        mode = 'mode="reduce-overhead"' if editor.value == GRAPHS else ""
+        editor.call_on_model(f"{{model}}.compile({mode})")
+
+
+def _in_graphs(torch: Any, call: Call, config: Any) -> Call:
+    """Returns a compiled call whose operations a GPU replays; the first calls fail if it cannot."""
+    compiled = torch.compile(call, mode="reduce-overhead")
+    num_calls = 0
+    # Otherwise, torch only logs what it does not capture, also of the backward pass of the first call.
+    config.triton.cudagraph_or_error = True
+
+    def call_in_graphs(*args: Any, **kwargs: Any) -> Any:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == CAPTURED_CALLS + 1:
+            config.triton.cudagraph_or_error = False
+            if not _has_graphs(torch):
+                raise RefusedError("torch has captured none of its operations")
+        torch.compiler.cudagraph_mark_step_begin()
+        # The next replay overwrites what a graph returns, and the script may keep it.
+        return _cloned(torch, compiled(*args, **kwargs))
+
+    return call_in_graphs
+
+
+def _has_graphs(torch: Any) -> bool:
+    trees = sys.modules.get("torch._inductor.cudagraph_trees")
+    if trees is None or not torch.cuda.is_initialized():
+        return False
+    return trees.get_manager(torch.cuda.current_device(), create_if_none_exists=False) is not None
+
+
+def _cloned(torch: Any, part: Any) -> Any:
+    return torch.utils._pytree.tree_map(lambda leaf: leaf.clone() if torch.is_tensor(leaf) else leaf, part)
 
 
 def _cannot_compile() -> str:

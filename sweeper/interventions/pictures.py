@@ -80,7 +80,7 @@ class Pictures(Change):
 
         module.DataLoader._get_iterator = get_iterator
 
-    def ceiling(self, step: Step) -> Ceiling | None:
+    def ceiling(self, value: str, step: Step) -> Ceiling | None:
         """Returns the largest speedup."""
         return step.without_loader()
 

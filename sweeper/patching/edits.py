@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import libcst as cst
 import libcst.matchers as m
@@ -219,6 +219,10 @@ class SourceEditor:
     def __init__(self, edits: Edits, sources: Sources, change: PatchedChange) -> None:
         self._edits, self._sources, self._change = edits, sources, change
         self.value, self.original, self.threads = change.value, change.own, sources.threads
+
+    def refuse(self, why: str) -> NoReturn:
+        """Leaves the change out of the source, for a reason."""
+        raise CannotEditError(why)
 
     def set_argument(self, call: str, name: str, text: str) -> None:
         """Sets an argument where the `loader` or every `optimizer` like the script's is made."""

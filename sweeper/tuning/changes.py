@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sweeper.analysis.bottleneck import launch_share
 from sweeper.core.measurement import Measurement
 from sweeper.core.template import render
 from sweeper.interventions import BATCH_SIZE, FILE_VARIABLE, VARIABLE, known
@@ -15,9 +16,6 @@ from sweeper.scaffold.known_options import variables_of
 
 TOO_LITTLE_TIME = "there is too little time"
 """Beginning of the reason why a change is not tried that more time would remove."""
-
-MIN_GAIN = 1.02
-"""A change is tried only if its largest possible speedup is at least this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +85,7 @@ def possible(
     values = []
     for change in known(str(file) if file else "").values():
         for rank, value in enumerate(change.choices):
-            refused = change.refusal(value, found.observed) or _too_little(change, found)
+            refused = change.refusal(value, found.observed) or _too_little(change, value, found)
             if not refused and change.kind == DRAWS and not allow_other_draws:
                 refused = "its rows would draw other random numbers; to allow that, add --allow-other-draws"
             values.append(
@@ -106,9 +104,9 @@ def possible(
     return [*values, *(_batches(found) if allow_batch_size else ())]
 
 
-def _too_little(change: Change, found: Measurement) -> str:
-    ceiling = ceiling_of(change, found)
-    if ceiling is None or ceiling.ratio >= MIN_GAIN:
+def _too_little(change: Change, value: str, found: Measurement) -> str:
+    ceiling = ceiling_of(change, value, found)
+    if ceiling is None or ceiling.ratio >= ceiling.least:
         return ""
     return f"even {ceiling.without}, it would be only {ceiling.ratio:.3g}x as fast"
 
@@ -126,8 +124,8 @@ def _batches(found: Measurement) -> Iterator[ChangeValue]:
         )
 
 
-def ceiling_of(change: Change, found: Measurement) -> Ceiling | None:
-    """Returns the largest possible speedup of a change; None if it is unknown.
+def ceiling_of(change: Change, value: str, found: Measurement) -> Ceiling | None:
+    """Returns the largest possible speedup of a change's value; None if it is unknown.
 
     Args:
         found: Measurement of the unchanged script.
@@ -141,9 +139,10 @@ def ceiling_of(change: Change, found: Measurement) -> Ceiling | None:
         data=parts.data_s,
         compute=parts.compute_s,
         optimizer=parts.optimizer_s,
+        launching=launch_share(found) * parts.step_s,
         one_batch_ratio=on_one_batch / found.throughput if found.throughput else 0.0,
     )
-    return change.ceiling(step)
+    return change.ceiling(value, step)
 
 
 def environment(changes: Sequence[ChangeValue], file: Path | None) -> dict[str, str]:

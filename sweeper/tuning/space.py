@@ -124,7 +124,7 @@ def worth_their_time(
     trials = SEARCH_SHARE * 60 * minutes / one - 1
     candidates = [change for change in changes if not change.refused]
     exact = {change.name for change in candidates if is_exact(change.name)}
-    others = {change.name: _highest(change.name, found) for change in candidates if change.name not in exact}
+    others = {change.name: _highest(change, found) for change in candidates if change.name not in exact}
     verdict = verdict_of(found, NO_PARAMETERS).kind
     ranked = sorted(others, key=lambda name: (-others[name], not _helps(name, verdict)))
     most = max(most_changes(trials) - len(exact), 1 if trials >= 2 or not exact else 0)
@@ -137,11 +137,11 @@ def worth_their_time(
     )
 
 
-def _highest(name: str, found: Measurement) -> float:
+def _highest(change: ChangeValue, found: Measurement) -> float:
     """Returns the largest speedup of a change; infinite for a user's own, whose effect is asked for."""
-    if name not in CHANGES:
+    if change.name not in CHANGES:
         return math.inf
-    ceiling = ceiling_of(CHANGES[name], found)
+    ceiling = ceiling_of(CHANGES[change.name], change.value, found)
     return UNKNOWN_CEILING if ceiling is None else ceiling.ratio
 
 

@@ -22,11 +22,13 @@ from sweeper.interventions.change import (
     Change,
     Step,
 )
+from sweeper.interventions.loader import ON_DEVICE
 from sweeper.patching.edits import PatchedChange, Sources, written
+from sweeper.patching.source import CannotEditError
 from sweeper.tuning.changes import possible
 
 DOCS = Path(__file__).parents[2] / "docs" / "tuning.md"
-STEP = Step(seconds=1.0, data=0.5, compute=0.4, optimizer=0.1, one_batch_ratio=3.0)
+STEP = Step(seconds=1.0, data=0.5, compute=0.4, optimizer=0.1, launching=0.3, one_batch_ratio=3.0)
 ON_CPU = {"device": "cpu", "threads": 8, "num_workers": 1, "batch_size": 32, "ranks": 2}
 ON_GPU = {**ON_CPU, "device": "cuda"}
 TRAIN = """\
@@ -73,8 +75,9 @@ def test_it_says_where_it_is_not_tried(change: Change):
 
 
 def test_it_says_what_it_could_save_and_how_long_it_may_take(change: Change):
-    ceiling = change.ceiling(STEP)
-    assert ceiling is None or ceiling.ratio > 1
+    for value in values_of(change):
+        ceiling = change.ceiling(value, STEP)
+        assert ceiling is None or ceiling.ratio > 1
     assert change.limit_seconds >= 0
 
 
@@ -94,6 +97,10 @@ def test_it_is_written_into_the_source_or_says_why_not(change: Change, tmp_path:
     for value in values_of(change):
         new, _, old = value.partition("/")
         made = PatchedChange(name=change.name, value=new, own=old, comment="Because.")
+        if value == ON_DEVICE:
+            with pytest.raises(CannotEditError, match="; use `sweeper exec`"):
+                written(sources, [made])
+            continue
         (text,) = written(sources, [made]).values()
         assert "# Because." in text
         compile(text, "train.py", "exec")
@@ -127,7 +134,7 @@ def test_the_users_own_has_the_same_form_and_what_it_leaves_open_is_as_usual(tmp
     path.write_text(block)
     own = known(str(path))["denormals"]
     assert isinstance(own, Change)
-    assert own.ceiling(STEP) == Ceiling(STEP.seconds / 0.6, "without its arithmetic")
+    assert own.ceiling("flushed", STEP) == Ceiling(STEP.seconds / 0.6, "without its arithmetic")
     assert own.refusal("flushed", ON_GPU)
     assert (own.refusal("flushed", ON_CPU), own.limit_seconds, own.is_of_environment) == ("", 0.0, False)
     (tmp_path / "train.py").write_text(TRAIN)

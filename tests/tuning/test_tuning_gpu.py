@@ -36,7 +36,7 @@ optimizer = torch.optim.Adam(model.parameters(), 1e-3)
 loader = DataLoader(Pictures(), batch_size=32, shuffle=True, pin_memory=True)
 for epoch in range(3):
     for x, y in loader:
-        assert x.is_pinned()
+        assert x.is_pinned() or x.is_cuda
         x, y = x.to("cuda", non_blocking=True), y.to("cuda", non_blocking=True)
         loss = nn.functional.cross_entropy(model(x), y)
         optimizer.zero_grad()
