@@ -33,6 +33,7 @@ from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.template import arguments
 from sweeper.errors import UserError
 from sweeper.export.document import PROOF_FILE
+from sweeper.interventions import takes_long
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT
 from sweeper.interventions.kept import FOLDER as KEPT_FOLDER
 from sweeper.interventions.loader import COLLATED, Loader
@@ -62,8 +63,8 @@ _HOW = {
     DRAWS: "equals the script's own but for the random numbers, as with another seed",
     "races": "has the script's own batches and draws, and losses that differ about as much as its repeats do",
 }
-COMPILE_MINUTES = 10.0
-"""Minutes from which torch.compile is tried even if launching operations costs little."""
+LONG_MINUTES = 10.0
+"""Minutes from which what takes long to make, such as compiling, is tried even if launching costs little."""
 MIN_MINUTES = 1.0
 """Minimum minutes for the search and the confirmation, however long the earlier steps took."""
 
@@ -272,10 +273,11 @@ def _proved(asked: Asked, watched: Measurement, out: Console) -> tuple[tuple[Cha
         )
     except (ValueError, OSError, SyntaxError, ImportError) as error:
         raise UserError(f"`--changes` must be a file of changes: {error}.") from error
-    if asked.minutes < COMPILE_MINUTES and launch_share(watched) < MIN_COST:
-        why = f"{TOO_LITTLE_TIME} to compile; --minutes {COMPILE_MINUTES:g} would do"
+    if asked.minutes < LONG_MINUTES and launch_share(watched) < MIN_COST:
+        why = f"{TOO_LITTLE_TIME} to make it; --minutes {LONG_MINUTES:g} would do"
         offered = [
-            dataclasses.replace(e, refused=e.refused or why) if e.name == "compile" else e for e in offered
+            dataclasses.replace(change, refused=change.refused or why) if takes_long(change.name) else change
+            for change in offered
         ]
     for each in offered:
         if each.refused:

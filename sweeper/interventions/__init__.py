@@ -60,6 +60,11 @@ def is_exact(name: str) -> bool:
     return name in CHANGES and CHANGES[name].kind == EXACT
 
 
+def takes_long(name: str) -> bool:
+    """Returns whether a change takes so long to make, as compiling does, that it is tried after all others."""
+    return name in CHANGES and CHANGES[name].limit_seconds > 0
+
+
 def known(path: str = "") -> dict[str, Change]:
     """Returns all changes by name, those of a user's file included.
 
