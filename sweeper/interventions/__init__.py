@@ -61,7 +61,7 @@ def is_exact(name: str) -> bool:
 
 
 def takes_long(name: str) -> bool:
-    """Returns whether a change takes so long to make, as compiling does, that it is tried after all others."""
+    """Returns whether a change takes so long to make, as compiling does, that it is tried last."""
     return name in CHANGES and CHANGES[name].limit_seconds > 0
 
 
