@@ -91,6 +91,20 @@ def test_what_uses_a_gpu_runs_alone(monkeypatch: pytest.MonkeyPatch, now: float,
     assert (said[:3] != [1, 1, 1]) == is_beside
 
 
+@pytest.mark.parametrize("has_driver", [True, False])
+def test_where_nvml_lists_no_gpus_but_there_is_a_driver_versions_follow_each_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_driver: bool
+):
+    driver = tmp_path / "nvidiactl"
+    if has_driver:
+        driver.touch()
+    monkeypatch.setattr(alternating, "GPUS", str(driver))
+    monkeypatch.setattr(alternating, "_used_gib", dict)
+    said: list[int] = []
+    alternated({0: taking(0, said), 1: taking(1, said)}, [1, 0], 3, random.Random(0))
+    assert (said[:3] == [1, 1, 1]) == has_driver
+
+
 # -- with real scripts ------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import functools
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -322,6 +323,21 @@ def test_a_script_that_starts_slowly_gets_more_time(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("sweeper.tuning.proofs.record", recorded)
     Proofs(["python", "train.py"], HERE, {}, 1.0, on_gpu=False, start_seconds=100.0)
     assert set(limits) == {260.0}
+
+
+def test_a_change_that_takes_long_to_make_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
+
+    def recorded(*asked: Any) -> Recorded:
+        limits.append((asked[2].get("SWEEPER_CHANGES", ""), asked[-1]))
+        return run(LOSSES)
+
+    monkeypatch.setattr("sweeper.tuning.proofs.record", recorded)
+    proofs = Proofs(["python", "train.py"], HERE, {}, 1.0, on_gpu=False)
+    proofs.prove([ChangeValue(name="compile", value="model", kind=CLOSE)], lambda _: None)
+    usual = {limit for words, limit in limits if not words}
+    (longer,) = {limit for words, limit in limits if words}
+    assert usual == {longer - 240.0}
 
 
 def two_parameters(second: tuple[float, float]) -> Recorded:
