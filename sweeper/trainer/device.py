@@ -144,8 +144,13 @@ def _expand_segments(asked: bool) -> None:
             _refused["device.expandable_segments"] = f"{decided[-1].lower()}: {variable} sets it"
     elif asked:
         # torch reads the variable when it is imported. Each later call sets all options anew.
-        settings = ",".join(filter(None, [given, "expandable_segments:True"]))
-        torch.cuda.memory._set_allocator_settings(settings)
+        _set_allocator_settings(",".join(filter(None, [given, "expandable_segments:True"])))
+
+
+def _set_allocator_settings(settings: str) -> None:
+    # torch 2.14 warns of its older name.
+    newer = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    (newer or torch.cuda.memory._set_allocator_settings)(settings)
 
 
 # Names and numbers of mallopt(3).
