@@ -229,7 +229,7 @@ OTHERS: tuple[Call, ...] = (
     # A CUDA build beside no GPU.
     Call("device.num_visible()", ASKS, "0"),
     Call("probe.run(Job(uid='p', device='auto'), Silent()).values['devices'][0]['kind']", ASKS, "'cpu'"),
-    Call("ceilings._cuda_problem()", ASKS, "'RuntimeError: No CUDA GPUs are available'"),
+    Call("first_sentence(ceilings._cuda_problem())", ASKS, "'RuntimeError: No CUDA GPUs are available'"),
     Call("device.open_device('GPU-1', rank=1)", STARTS),
     Call("torch.ones(1).pin_memory()", STARTS),
     Call("torch.ones(1, device='cuda')", STARTS),
@@ -257,12 +257,13 @@ def answer(codes: list[str]) -> Iterator[dict[str, Any]]:
     from sweeper.core.job import Job
     from sweeper.core.progress import Silent
     from sweeper.inject import seeding
+    from sweeper.telemetry.gpu_lines import first_sentence
     from sweeper.trainer import ceilings, device, probe
 
     ceilings.SECONDS = 0.0
     ceilings._compiled = lambda *_: {"problem": ""}  # type: ignore[assignment]
     names = {"torch": torch, "TrialConfig": TrialConfig, "Job": Job, "Silent": Silent, "seeding": seeding}
-    names |= {"ceilings": ceilings, "device": device, "probe": probe}
+    names |= {"ceilings": ceilings, "device": device, "probe": probe, "first_sentence": first_sentence}
     for code in codes:
         ours, theirs = os.pipe()
         if not (pid := os.fork()):
@@ -362,7 +363,7 @@ def test_a_wrong_argument_is_refused_and_not_only_on_a_gpu(
 
 @on_cuda_build
 def test_a_driver_that_is_older_than_the_build_is_one_sentence(driver: Path):
-    codes = ["ceilings._cuda_problem()", "device.num_visible()"]
+    codes = ["first_sentence(ceilings._cuda_problem())", "device.num_visible()"]
     told = asked(driver, codes, CUDA_STUB_VERSION="11040")
     says = "RuntimeError: The NVIDIA driver on your system is too old (found version 11040)"
     assert told[codes[0]]["value"] == repr(says)

@@ -11,6 +11,7 @@ from sweeper.doctor.finding import Check, State
 from sweeper.telemetry.gpu_lines import (
     VISIBLE,
     cuda_remedy,
+    first_sentence,
     hides_all,
     install,
     is_full,
@@ -141,7 +142,7 @@ def torch_build(
         num_seen: GPUs that torch sees.
         visible: CUDA_VISIBLE_DEVICES; None if not set.
     """
-    version, cuda, problem = torch["version"], torch["cuda"], torch["problem"]
+    version, cuda, problem = torch["version"], torch["cuda"], first_sentence(torch["problem"])
     text = f"{version}, built {f'for CUDA {cuda}' if cuda else 'without CUDA'}"
     if not gpus:
         return Check("torch", State.OK, text)

@@ -25,7 +25,7 @@ from sweeper.sweep.gpu_memory import uuids_of
 from sweeper.sweep.job_runner import Slot
 from sweeper.system.cpu import cpu_name
 from sweeper.system.cpu_shares import shares
-from sweeper.telemetry.gpu_lines import Build, cuda_remedy, gpu_lines, why_unused
+from sweeper.telemetry.gpu_lines import Build, cuda_remedy, first_sentence, gpu_lines, why_unused
 from sweeper.telemetry.nvml.devices import describe_gpus
 from sweeper.telemetry.nvml.probe import awake, cores_near, full_uuid, gpu_names, gpu_uuids
 
@@ -146,7 +146,7 @@ def probe_report(outcome: Outcome | Report, *, elsewhere: bool = False) -> Mappi
     if isinstance(outcome, Failure) and not elsewhere and re.search("CUDA|NVIDIA", outcome.message):
         driver_cuda = next((gpu.cuda_driver_version for gpu in describe_gpus()), "")
         raise EnvironmentStopError(
-            f"torch must be able to use the GPU that it sees, but {outcome.message.rstrip('.')}. "
+            f"torch must be able to use the GPU that it sees, but {first_sentence(outcome.message)}. "
             f"{cuda_remedy(outcome.message, driver_cuda)}; `--device cpu` runs on the CPU."
         )
     return report_of(outcome, "probing the device", elsewhere=elsewhere)

@@ -223,5 +223,10 @@ def cuda_remedy(problem: str, driver_cuda: str) -> str:
     return f"Check that `nvidia-smi` works and {VISIBLE} names a GPU; else reload the driver"
 
 
+def first_sentence(text: str) -> str:
+    """Returns the first sentence of torch's message; those after it say where to download a driver."""
+    return re.split(r"(?:,? e\.g)?\.(?: |$)", text, maxsplit=1)[0]
+
+
 def _major(version: str) -> int:
     return int(version.partition(".")[0] or 0)

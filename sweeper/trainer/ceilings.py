@@ -281,14 +281,13 @@ def _visible() -> int:
 
 
 def _cuda_problem() -> str:
-    """Returns why a CUDA build of torch cannot use CUDA, in one sentence; empty if it can, or for others."""
+    """Returns why a CUDA build of torch cannot use CUDA; empty if it can, or for other builds."""
     if torch.version.cuda is None:
         return ""
     try:
         torch.cuda.init()
     except Exception as error:
-        # The others say where to download a driver.
-        return first_line(error).partition(". ")[0]
+        return first_line(error)
     return ""
 
 

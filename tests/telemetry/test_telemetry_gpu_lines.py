@@ -14,7 +14,7 @@ from stub_nvml import Gpu, Mig
 
 from sweeper.errors import EnvironmentStopError
 from sweeper.telemetry import gpu_lines
-from sweeper.telemetry.gpu_lines import Build, build_of, installed_build, why_unused
+from sweeper.telemetry.gpu_lines import Build, build_of, first_sentence, installed_build, why_unused
 from sweeper.telemetry.nvml import devices
 
 CPU, CUDA_13 = Build("2.13.0+cpu"), Build("2.14.1+cu130", "13.0")
@@ -196,6 +196,23 @@ def test_torch_that_uses_none_of_the_gpus_for_a_reason_that_is_not_known(play):
     why = "torch must see it, but does not. `sweeper doctor` tells more"
     assert lines(on_gpu=False) == [f"{CPU_ONLY}{why}{MEANT}"]
     assert why_unused(CUDA_13) == why
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "The driver is too old (found version 12040). Please update",
+            "The driver is too old (found version 12040)",
+        ),
+        ("built for CUDA 13.0", "built for CUDA 13.0"),
+        ("No CUDA GPUs are available.", "No CUDA GPUs are available"),
+        ("CUDA unknown error, e.g. changing a variable. So", "CUDA unknown error"),
+        ("CUDA unknown error, e.g.", "CUDA unknown error"),
+    ],
+)
+def test_of_torchs_messages_the_first_sentence_is_shown(text, sentence):
+    assert first_sentence(text) == sentence
 
 
 # -- the build of torch ---------------------------------------------------------------------------------
