@@ -23,6 +23,7 @@ from rich.text import Text
 
 from sweeper.analysis.bottleneck import MIN_COST, launch_share, verdict_of
 from sweeper.cli.export import export_command
+from sweeper.cli.gpus import gpus_for
 from sweeper.cli.options import DEFAULT_HOME, Command, Home, PassEnv, Unprotected, Uri, home_option
 from sweeper.cli.run import run_spec
 from sweeper.cli.screen import LiveScreen, console, prose, rate
@@ -49,7 +50,6 @@ from sweeper.sweep.store.fingerprint import digest_of_files_named, digest_of_scr
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.environment import named, script_held_back_line
 from sweeper.system.files import write_json
-from sweeper.telemetry.nvml.devices import awake, gpu_uuids
 from sweeper.tuning import state
 from sweeper.tuning.changes import TOO_LITTLE_TIME, ChangeValue, possible
 from sweeper.tuning.proofs import Proofs
@@ -170,28 +170,24 @@ class Asked:
 
 def tune_command(asked: Asked, *, dry: bool) -> int:
     """Watches, proves, searches, and prints how to use the result; returns the exit code."""
-    with awake(gpu_uuids()):
-        return _tuned(asked, dry=dry)
-
-
-def _tuned(asked: Asked, *, dry: bool) -> int:
     began, out = time.monotonic(), console()
     out.file = sys.stdout
     if line := script_held_back_line(os.environ):
         prose(out, line)
     known = None if asked.new else state.read(asked.home, asked.name, asked.key())
-    if known is None:
-        prose(out, duration_line(asked.minutes))
-        watched = _watched(asked, out)
-        if watched is None:
-            return FAILED
-        known = state.Found(key=asked.key(), watched=watched)
-        _keep(asked, known)
-    _say_watched(out, known.watched)
-    try:
-        return _made_faster(asked, known, began, out, dry=dry)
-    finally:
-        shutil.rmtree(shared_cache(asked.home) / KEPT_FOLDER, ignore_errors=True)
+    with gpus_for(asked.command, out) as said:
+        if known is None:
+            prose(out, duration_line(asked.minutes))
+            watched = _watched(asked, out)
+            if watched is None:
+                return FAILED
+            known = state.Found(key=asked.key(), watched=watched)
+            _keep(asked, known)
+        _say_watched(out, known.watched)
+        try:
+            return _made_faster(asked, known, began, out, said, dry=dry)
+        finally:
+            shutil.rmtree(shared_cache(asked.home) / KEPT_FOLDER, ignore_errors=True)
 
 
 def duration_line(minutes: float) -> str:
@@ -214,7 +210,9 @@ def _keep(asked: Asked, known: state.Found) -> None:
         raise cannot_write(error, asked.home) from error
 
 
-def _made_faster(asked: Asked, known: state.Found, began_s: float, out: Console, *, dry: bool) -> int:
+def _made_faster(
+    asked: Asked, known: state.Found, began_s: float, out: Console, said: Sequence[str], *, dry: bool
+) -> int:
     proofs = None
     if not known.changes:
         changes, proofs = _proved(asked, known.watched, out)
@@ -230,7 +228,7 @@ def _made_faster(asked: Asked, known: state.Found, began_s: float, out: Console,
     if dry:
         prose(out, f"A search would try {names(tried)}, alone and together.")
         return 0
-    return _searched(asked, known, proofs, _minutes_left(asked, began_s), out)
+    return _searched(asked, known, proofs, _minutes_left(asked, began_s), out, said)
 
 
 def _minutes_left(asked: Asked, began_s: float) -> float:
@@ -325,7 +323,14 @@ def _say_changes(out: Console, changes: Sequence[ChangeValue]) -> None:
 # -- search ---------------------------------------------------------------------------------------
 
 
-def _searched(asked: Asked, known: state.Found, proofs: Proofs | None, minutes: float, out: Console) -> int:
+def _searched(
+    asked: Asked,
+    known: state.Found,
+    proofs: Proofs | None,
+    minutes: float,
+    out: Console,
+    said: Sequence[str],
+) -> int:
     tried = [each for each in known.changes if not each.refused]
     prose(out, f"Searching {names(tried)}: {minutes:.1f} minutes at most.")
     proposal = None
@@ -346,7 +351,7 @@ def _searched(asked: Asked, known: state.Found, proofs: Proofs | None, minutes: 
     if names_passed := named(os.environ):
         plan["execution"] = {"pass_env": list(names_passed)}
     spec = load(plan)
-    code, folder = run_spec(spec, asked.home, new=asked.new, extend=0, uri=asked.uri, quiet=True)
+    code, folder = run_spec(spec, asked.home, new=asked.new, extend=0, uri=asked.uri, quiet=True, said=said)
     if code not in (0, 7):
         return code
     name = folder.name

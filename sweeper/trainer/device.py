@@ -133,7 +133,7 @@ def _set_cudnn_benchmark(on: bool) -> None:
 
 
 # The older name, which torch 2.9 has, warns in newer versions.
-_set_allocator: Callable[[str], None] = getattr(
+_set_allocator_settings: Callable[[str], None] = getattr(
     torch._C, "_accelerator_setAllocatorSettings", torch.cuda.memory._set_allocator_settings
 )
 _SEGMENTS = re.compile(r"expandable_segments\s*:\s*(True|False)")
@@ -148,8 +148,7 @@ def _expand_segments(asked: bool) -> None:
             _refused["device.expandable_segments"] = f"{decided[-1].lower()}: {variable} sets it"
     elif asked:
         # torch reads the variable when it is imported. Each later call sets all options anew.
-        settings = ",".join(filter(None, [given, "expandable_segments:True"]))
-        _set_allocator(settings)
+        _set_allocator_settings(",".join(filter(None, [given, "expandable_segments:True"])))
 
 
 # Names and numbers of mallopt(3).

@@ -91,18 +91,16 @@ def test_what_uses_a_gpu_runs_alone(monkeypatch: pytest.MonkeyPatch, now: float,
     assert (said[:3] != [1, 1, 1]) == is_beside
 
 
-@pytest.mark.parametrize("has_driver", [True, False])
-def test_where_nvml_lists_no_gpus_but_there_is_a_driver_versions_follow_each_other(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_driver: bool
-):
-    driver = tmp_path / "nvidiactl"
-    if has_driver:
-        driver.touch()
-    monkeypatch.setattr(alternating, "GPUS", str(driver))
+def test_what_uses_cuda_runs_alone_where_nvml_lists_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    device = tmp_path / "nvidia-uvm"
+    device.touch()
     monkeypatch.setattr(alternating, "_used_gib", dict)
-    said: list[int] = []
-    alternated({0: taking(0, said), 1: taking(1, said)}, [1, 0], 3, random.Random(0))
-    assert (said[:3] == [1, 1, 1]) == has_driver
+    monkeypatch.setattr(alternating, "CUDA", str(device))
+    turns = Turns()
+    turns.started(os.getpid())
+    assert alternating._has_room(turns, {})
+    with device.open():
+        assert not alternating._has_room(turns, {})
 
 
 # -- with real scripts ------------------------------------------------------------------------------

@@ -208,13 +208,23 @@ def test_what_doctor_measures(cuda: StrictCuda, monkeypatch, tmp_path: Path):
     monkeypatch.setattr(
         ceilings, "_on_host", lambda num_bytes, pinned: _pinned(torch.ones(num_bytes), pinned)
     )
-    values = ceilings.run(Job(uid="c", cache=str(tmp_path)), Silent()).values
+    values = ceilings.run(Job(uid="c", device="auto", cache=str(tmp_path)), Silent()).values
     assert values["torch"]["problem"] == ""
     (gpu,) = values["gpus"]
     assert (gpu["name"], gpu["problem"]) == (NAME, "")
     assert {"cuda:0.matmul_tf32", "cuda:0.copy_from_pinned", "cuda:0.small_kernels"} <= {
         each["name"] for each in values["ceilings"]
     }
+
+
+def test_doctor_asks_nothing_of_cuda_where_the_driver_hangs(cuda: StrictCuda, monkeypatch):
+    monkeypatch.setattr(ceilings, "_collect", lambda into, measured: "")
+    monkeypatch.setattr(ceilings, "_compiled", lambda job, device: {"problem": "", "device": device.type})
+    for name in ("is_available", "device_count", "init"):
+        monkeypatch.setattr(torch.cuda, name, lambda: pytest.fail("asked"))
+    values = ceilings.run(Job(uid="c", device="cpu"), Silent()).values
+    assert (values["gpus"], values["torch"]["problem"], values["torch"]["arch_list"]) == ([], "", [])
+    assert values["compile"]["device"] == "cpu"
 
 
 def _pinned(tensor: torch.Tensor, pinned: bool) -> torch.Tensor:
@@ -403,7 +413,7 @@ def test_the_users_options_of_the_allocator_stay(
     for name, text in variables.items():
         monkeypatch.setenv(name, text)
     seen: list[str] = []
-    monkeypatch.setattr(devices, "_set_allocator", seen.append)
+    monkeypatch.setattr(devices, "_set_allocator_settings", seen.append)
     config = TrialConfig().replace({"device.expandable_segments": asked, "device.cpu_threads": 1})
     devices.apply(config, GPU)
     assert seen == set_to
