@@ -271,7 +271,7 @@ def _proved(asked: Asked, watched: Measurement, out: Console) -> tuple[tuple[Cha
         )
     except (ValueError, OSError, SyntaxError, ImportError) as error:
         raise UserError(f"`--changes` must be a file of changes: {error}.") from error
-    if asked.minutes < LONG_MINUTES and launch_share(watched) < MIN_COST:
+    if asked.minutes < LONG_MINUTES and (launch_share(watched) or 0.0) < MIN_COST:
         why = f"{TOO_LITTLE_TIME} to make it; --minutes {LONG_MINUTES:g} would do"
         offered = [
             dataclasses.replace(change, refused=change.refused or why) if takes_long(change.name) else change

@@ -74,7 +74,7 @@ class Step:
     """A measured step of the training, and its parts, in seconds.
 
     Attributes:
-        launching: Seconds in which the device waits for the host to launch its operations.
+        launching: Seconds in which the device waits for the host to launch its operations; None if unknown.
         one_batch_ratio: Speed on one batch that is used repeatedly, over the speed as it is; 0 if unknown.
     """
 
@@ -82,7 +82,7 @@ class Step:
     data: float = 0.0
     compute: float = 0.0
     optimizer: float = 0.0
-    launching: float = 0.0
+    launching: float | None = None
     one_batch_ratio: float = 0.0
 
     def without_loader(self) -> Ceiling | None:
@@ -96,8 +96,10 @@ class Step:
         """Returns the ceiling of a change of how the model computes."""
         return Ceiling(self._without(self.compute), "without its arithmetic")
 
-    def without_launches(self) -> Ceiling:
-        """Returns the ceiling of a change that launches all operations of a step at once."""
+    def without_launches(self) -> Ceiling | None:
+        """Returns the ceiling of a change that launches all operations at once; None if it is unknown."""
+        if self.launching is None:
+            return None
         return Ceiling(self._without(self.launching), "without waiting for launches", least=1.25)
 
     def without_updates(self) -> Ceiling:

@@ -108,7 +108,8 @@ def _too_little(change: Change, value: str, found: Measurement) -> str:
     ceiling = ceiling_of(change, value, found)
     if ceiling is None or ceiling.ratio >= ceiling.least:
         return ""
-    return f"even {ceiling.without}, it would be only {ceiling.ratio:.3g}x as fast"
+    faster = f"only {ceiling.ratio:.3g}x as fast" if ceiling.ratio >= 1.005 else "no faster"
+    return f"even {ceiling.without}, it would be {faster}"
 
 
 def _batches(found: Measurement) -> Iterator[ChangeValue]:
@@ -134,12 +135,13 @@ def ceiling_of(change: Change, value: str, found: Measurement) -> Ceiling | None
     if not parts.step_s:
         return None
     on_one_batch = (diagnosis and diagnosis.device_samples_s) or 0.0
+    launching = launch_share(found)
     step = Step(
         seconds=parts.step_s,
         data=parts.data_s,
         compute=parts.compute_s,
         optimizer=parts.optimizer_s,
-        launching=launch_share(found) * parts.step_s,
+        launching=None if launching is None else launching * parts.step_s,
         one_batch_ratio=on_one_batch / found.throughput if found.throughput else 0.0,
     )
     return change.ceiling(value, step)
