@@ -116,7 +116,7 @@ def tune(
     if script.endswith(".py") and not Path(script).is_file():
         raise UserError(
             f"the command must name an existing script, but {script!r} is not in {str(Path.cwd())!r}."
-            " ChangeValue to its folder, or give its path."
+            " Change to its folder, or give its path."
         )
     if name:
         # A wrong name must not come to light after minutes of watching and proving.
