@@ -21,7 +21,7 @@ space:
 baseline: {{batch_size: 64, loader.kind: rows, loader.num_workers: 0}}
 fix: {{model.hidden_size: 8, loader.kind: {kind}}}
 measure: {{window_seconds: 0.1, repeats: 1, quality_samples: 0, warmup_cap_seconds: 0.5, trace: false}}
-search: {{trials: 2, minutes: null}}
+search: {{trials: 1, minutes: null}}
 confirm: {{rounds: 0}}
 """
 

@@ -44,18 +44,40 @@ for epoch in range({epochs}):
 """
 
 
+@pytest.mark.soak
+def test_a_dry_run_says_what_a_search_would_try(sweeper, tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT.format(epochs=1000))
+    dry = sweeper("tune", "--dry-run", "--", sys.executable, "train.py")
+    assert dry.returncode == 0, dry.stdout + dry.stderr
+    assert "input-bound" in dry.stdout
+    assert "A search would try loader gathered" in dry.stdout
+    assert not (tmp_path / "mlruns" / "sweeps" / "tune-train").exists()
+
+
+@pytest.mark.soak
+def test_a_faster_script_is_patched_without_sweeper(sweeper, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT.format(epochs=1000))
+    done = sweeper("tune", "--minutes", "1", "--", sys.executable, "train.py", timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    patched = sweeper("export", "tune-train", "--format", "patch", timeout=300)
+    assert patched.returncode == 0, patched.stdout + patched.stderr
+    assert "The patched script, without sweeper: " in patched.stdout
+    made = tmp_path / "mlruns" / "sweeps" / "tune-train" / "best.patch"
+    patch = made.read_text()
+    assert "+class InMemoryDataset(torch.utils.data.Dataset):" in patch
+    assert "sweeper" not in patch
+    subprocess.run(["git", "apply", "--unsafe-paths", made], cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, "-m", "py_compile", path], check=True)
+
+
 @pytest.mark.alone
 @pytest.mark.slow
 def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT.format(epochs=1000))
-    command = ("tune", "--minutes", "1", "--", sys.executable, "train.py")
+    command = ("tune", "--minutes", "0.5", "--", sys.executable, "train.py")
     folder = tmp_path / "mlruns" / "sweeps" / "tune-train"
-    dry = sweeper("tune", "--dry-run", *command[1:])
-    assert dry.returncode == 0, dry.stdout + dry.stderr
-    assert "input-bound" in dry.stdout
-    assert "A search would try loader gathered" in dry.stdout
-    assert not folder.exists()
     done = sweeper(*command, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "loader gathered: equal in every bit over" in done.stdout
@@ -68,14 +90,6 @@ def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     assert again.returncode == 0
     assert "already finished" in again.stdout
     assert "Watching" not in again.stdout
-    patched = sweeper("export", "tune-train", "--format", "patch", timeout=300)
-    assert patched.returncode == 0, patched.stdout + patched.stderr
-    assert "The patched script, without sweeper: " in patched.stdout
-    patch = (folder / "best.patch").read_text()
-    assert "+class InMemoryDataset(torch.utils.data.Dataset):" in patch
-    assert "sweeper" not in patch
-    subprocess.run(["git", "apply", "--unsafe-paths", folder / "best.patch"], cwd=tmp_path, check=True)
-    subprocess.run([sys.executable, "-m", "py_compile", path], check=True)
     path.write_text(
         SCRIPT.format(epochs=1).replace("import torch\n", "import torch\ntorch.manual_seed(7)\n", 1)
     )

@@ -66,7 +66,7 @@ def test_other_draws_are_no_excuse_for_less_work(proofs: Proofs, name: str) -> N
     assert found.refused
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_more_workers_are_the_same_but_for_their_draws(tmp_path: Path) -> None:
     # Its rows are cropped and turned at random, by torch's own generator.
     text = (HERE / "careful.py").read_text(encoding="utf-8")
@@ -137,9 +137,8 @@ def test_where_one_of_several_fails_the_others_are_proved(proofs: Proofs) -> Non
     assert "gradients" in found[1].refused or "updates" in found[1].refused
 
 
-@pytest.mark.parametrize(
-    ("noise", "is_proved"), [pytest.param("1e-6", True, marks=pytest.mark.soak), ("0.3", False)]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize(("noise", "is_proved"), [("1e-6", True), ("0.3", False)])
 def test_a_script_that_does_not_repeat_itself(tmp_path: Path, noise: str, is_proved: bool) -> None:
     text = (HERE / "train.py").read_text(encoding="utf-8")
     loss = "nn.functional.cross_entropy(model(batch), labels)"
