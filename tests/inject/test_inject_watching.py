@@ -83,7 +83,7 @@ def test_steps_samples_and_losses_are_right_and_nothing_changes(kind, bare: Bare
         ("trainer", "transformers"),
         ("accelerated", "accelerate"),
         ("lightning", "lightning"),
-        ("fabric", "lightning"),
+        pytest.param("fabric", "lightning", marks=pytest.mark.soak),
     ],
 )
 def test_the_loops_of_libraries(kind, module, tmp_path):
