@@ -80,8 +80,8 @@ def test_data_behind_an_address_is_copied_once(sweeper, tmp_path: Path, served: 
     assert sweep
     # The specification keeps the address.
     assert served in (tmp_path / "mlruns/sweeps/remote/sweep.yaml").read_text()
-    again = sweeper("run", "space.yaml", "--new", timeout=200)
-    assert again.returncode == 0
+    again = sweeper("check", "space.yaml", "--deep", timeout=200)
+    assert again.returncode == 0, again.stdout + again.stderr
     assert "Copying" not in again.stdout + again.stderr
 
 

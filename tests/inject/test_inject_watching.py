@@ -172,7 +172,7 @@ def test_a_place_is_known_although_the_script_moves_on(tmp_path, words):
     assert found.last["facts"]["places"] == {"loader": f"{tmp_path / 'train.py'}:{number}"}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_without_a_loader_a_compiled_model_is_left_alone():
     found = training("compiled_step")
     assert (found.last["steps"], found.last["samples"]) == (found.truth["steps"], 0)

@@ -107,14 +107,14 @@ def test_a_wrong_change_is_refused(which: str, name: str) -> None:
     assert not found.proof
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_half_precision_is_not_exact(proofs: Proofs) -> None:
     (found,) = proofs.prove([planted()["half_precision_exact"]], lambda _: None)
     assert found.refused
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["exact", "close"])
+@pytest.mark.parametrize("kind", ["exact", pytest.param("close", marks=pytest.mark.soak)])
 def test_harmless_changes_are_not(proofs: Proofs, kind: str) -> None:
     asked = [planted()[f"{name}_{kind}"] for name in names("HARMLESS")]
     for each in proofs.prove(asked, lambda _: None):
