@@ -44,7 +44,9 @@ def project() -> Iterator[Project]:
         ("watch", "--", *SCRIPT),
         ("watch", "--", "python", "train.py", "train", *REDIRECTED),
         ("tune", "--minutes", "1", "--", *SCRIPT),
-        ("tune", "--dry-run", "--", "python", "train.py", "train", *REDIRECTED),
+        pytest.param(
+            ("tune", "--dry-run", "--", "python", "train.py", "train", *REDIRECTED), marks=pytest.mark.soak
+        ),
         pytest.param(
             ("tune", "--minutes", "1", "--", "python", "train.py", "train", *REDIRECTED),
             marks=pytest.mark.soak,
