@@ -117,6 +117,8 @@ def test_samples_of_several_tar_files_are_read_in_any_order(shards: Path):
     assert found["x"].tolist() == [[20.0], [0.0], [40.0]]
 
 
+# More workers than cores, on a machine with one.
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_workers_read_from_tar_files_of_their_own(shards: Path):
     source = ShardSource(shards, decode)
     source.read(torch.tensor([0]))
