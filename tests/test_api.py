@@ -26,7 +26,8 @@ SPEC = {
     "space": {"batch_size": {"type": "categorical", "choices": [48, 480]}},
     "baseline": {"batch_size": 48},
     "search": {"trials": 2},
-    "measure": {"window_seconds": 0.2, "quality_samples": 0},
+    "measure": {"window_seconds": 0.2, "repeats": 1, "warmup_cap_seconds": 0.2, "trace": False}
+    | {"quality_samples": 0},
     "confirm": {"rounds": 0},
 }
 PROGRAM = """\

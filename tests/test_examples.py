@@ -39,7 +39,7 @@ def test_an_example_is_swept_and_its_results_are_read(name: str, space: str, tmp
     shutil.copytree(REPOSITORY / "examples", tmp_path / "examples")
     folder = tmp_path / "examples" / name
     shortly = (
-        *("search.trials=1", "confirm.rounds=0", "measure.warmup_cap_seconds=3"),
+        *("search.trials=1", "confirm.rounds=0", "measure.warmup_cap_seconds=1"),
         *("measure.window_seconds=0.5", "measure.repeats=1", "measure.quality_samples=2000"),
     )
     sets = [word for each in shortly for word in ("--set", each)]

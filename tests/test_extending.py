@@ -129,8 +129,8 @@ def test_a_sweep_is_listed_shown_and_reported_without_its_parts(swept: Path):
             (swept / f"{name}.gone").rename(swept / name)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["local", pytest.param("inline", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("launcher", ["local", "inline"])
 def test_the_other_launchers_find_the_parts(swept: Path, launcher: str):
     more = (f"name={launcher}", f"execution.launcher={launcher}", "search.trials=1", "confirm.rounds=0")
     done = sweeper(swept, "run", "space.yaml", *QUICK, *(f"--set={option}" for option in more))
@@ -142,7 +142,7 @@ def test_the_other_launchers_find_the_parts(swept: Path, launcher: str):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("isolation", ["fork", "exec"])
+@pytest.mark.parametrize("isolation", ["fork", pytest.param("exec", marks=pytest.mark.soak)])
 def test_a_job_looks_for_parts_in_its_own_folders_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isolation: str
 ):

@@ -24,9 +24,7 @@ pytestmark = pytest.mark.slow
 SMALL = {
     "data.rows": 3000,
     "search.trials": 2,
-    "confirm.rounds": 2,
-    "confirm.precision": 0.9,
-    "confirm.top": 1,
+    "confirm.rounds": 0,
     "measure.window_seconds": 0.05,
     "measure.warmup_cap_seconds": 0.1,
     "measure.quality_samples": 4000,

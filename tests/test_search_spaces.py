@@ -105,15 +105,15 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-# These differ from the A10's in values that are tried on a GPU only.
-OTHER_GPUS = ("a100_h100", "rtx_20_30", "v100_3090")
+# These differ from others of their pipelines in values that are tried on a GPU only.
+GPUS = ("a10", "a100_h100", "h200", "rtx_20_30", "v100_3090")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "spec",
     [
-        pytest.param(path, id=path.stem, marks=pytest.mark.soak if path.stem in OTHER_GPUS else ())
+        pytest.param(path, id=path.stem, marks=pytest.mark.soak if path.stem in GPUS else ())
         for path in SPACES
     ],
     indirect=True,

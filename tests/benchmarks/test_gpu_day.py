@@ -300,7 +300,7 @@ def test_call_1_can_be_rehearsed(tmp_path):
     assert "| oom | ok |" in (into / "docs" / "gpus.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_sweep_without_mlflow_is_sent_at_home(tmp_path):
     # As on a machine that has none: an import of it fails.
     bare = tmp_path / "bare"

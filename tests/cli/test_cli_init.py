@@ -262,7 +262,7 @@ def test_a_shipped_pipelines_first_space_checks_and_runs(tmp_path: Path):
     sweeper("init", "tabular", "-o", str(path))
     sweeper("check", str(path))
     changes = (
-        *("data.rows=3000", "search.trials=2", "confirm.rounds=2", "confirm.precision=0.9", "confirm.top=1"),
+        *("data.rows=3000", "search.trials=1", "confirm.rounds=0"),
         *("measure.window_seconds=0.05", "measure.warmup_cap_seconds=0.1", "measure.quality_samples=4000"),
         "measure.trace=false",
         *("execution.launcher=inline", "execution.gpus=0", "baseline.loader.num_workers=0"),

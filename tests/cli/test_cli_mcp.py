@@ -156,21 +156,33 @@ def test_of_a_long_answer_the_beginning_is_left_out(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_patch_is_judged_and_only_one_at_a_time(folder: Path) -> None:
+def test_a_script_is_watched_and_only_one_at_a_time(folder: Path) -> None:
     async def talk() -> tuple[str, tuple[bool, str]]:
         async with connected(folder) as client:
-            first = asyncio.ensure_future(asked(client, "judge", patch=PATCH, minutes=0.3))
+            first = asyncio.ensure_future(asked(client, "watch"))
             await asyncio.sleep(2)
-            second = await asked(client, "watch")
+            second = await asked(client, "judge", patch=PATCH)
             return (await first)[1], second
 
     text, second = asyncio.run(talk())
     found = json.loads(text[text.index("{") :])
+    # It sleeps for 4 ms in each step.
+    assert found["step_ms"] > 4.0
+    assert second[0]
+    assert "another measurement is running" in second[1]
+
+
+@pytest.mark.soak
+def test_a_patch_is_judged(folder: Path) -> None:
+    async def talk() -> str:
+        async with connected(folder) as client:
+            return (await asked(client, "judge", patch=PATCH, minutes=0.3))[1]
+
+    text = asyncio.run(talk())
+    found = json.loads(text[text.index("{") :])
     assert (found["speed"], found["losses"]) == ("faster", "equal")
     assert found["low"] > 1.2
     assert found["before"]["memory_gib"] > 0
-    assert second[0]
-    assert "another measurement is running" in second[1]
     assert (folder / "helper.py").read_text() == (TRAINING / "helper.py").read_text()
 
 

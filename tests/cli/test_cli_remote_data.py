@@ -21,7 +21,7 @@ space:
 baseline: {{batch_size: 64, loader.kind: rows, loader.num_workers: 0}}
 fix: {{model.hidden_size: 8, loader.kind: {kind}}}
 measure: {{window_seconds: 0.1, repeats: 1, quality_samples: 0, warmup_cap_seconds: 0.5, trace: false}}
-search: {{trials: 2, minutes: null}}
+search: {{trials: 1, minutes: null}}
 confirm: {{rounds: 0}}
 """
 
@@ -80,8 +80,8 @@ def test_data_behind_an_address_is_copied_once(sweeper, tmp_path: Path, served: 
     assert sweep
     # The specification keeps the address.
     assert served in (tmp_path / "mlruns/sweeps/remote/sweep.yaml").read_text()
-    again = sweeper("run", "space.yaml", "--new", timeout=200)
-    assert again.returncode == 0
+    again = sweeper("check", "space.yaml", "--deep", timeout=200)
+    assert again.returncode == 0, again.stdout + again.stderr
     assert "Copying" not in again.stdout + again.stderr
 
 

@@ -145,7 +145,9 @@ def started(*arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.soak)]
+)
 def test_told_to_end_it_ends_everything_and_says_how_to_go_on(run, number, code):
     supervisor = started("run", "tiny.yaml", "--set", "search.trials=500")
     folder = Path("mlruns/sweeps/tiny")

@@ -44,6 +44,23 @@ for epoch in range({epochs}):
 """
 
 
+@pytest.mark.soak
+def test_a_faster_script_is_patched_without_sweeper(sweeper, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT.format(epochs=1000))
+    done = sweeper("tune", "--minutes", "2", "--", sys.executable, "train.py", timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    patched = sweeper("export", "tune-train", "--format", "patch", timeout=300)
+    assert patched.returncode == 0, patched.stdout + patched.stderr
+    assert "The patched script, without sweeper: " in patched.stdout
+    made = tmp_path / "mlruns" / "sweeps" / "tune-train" / "best.patch"
+    patch = made.read_text()
+    assert "+class InMemoryDataset(torch.utils.data.Dataset):" in patch
+    assert "sweeper" not in patch
+    subprocess.run(["git", "apply", "--unsafe-paths", made], cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, "-m", "py_compile", path], check=True)
+
+
 @pytest.mark.alone
 @pytest.mark.slow
 def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
@@ -68,14 +85,6 @@ def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     assert again.returncode == 0
     assert "already finished" in again.stdout
     assert "Watching" not in again.stdout
-    patched = sweeper("export", "tune-train", "--format", "patch", timeout=300)
-    assert patched.returncode == 0, patched.stdout + patched.stderr
-    assert "The patched script, without sweeper: " in patched.stdout
-    patch = (folder / "best.patch").read_text()
-    assert "+class InMemoryDataset(torch.utils.data.Dataset):" in patch
-    assert "sweeper" not in patch
-    subprocess.run(["git", "apply", "--unsafe-paths", folder / "best.patch"], cwd=tmp_path, check=True)
-    subprocess.run([sys.executable, "-m", "py_compile", path], check=True)
     path.write_text(
         SCRIPT.format(epochs=1).replace("import torch\n", "import torch\ntorch.manual_seed(7)\n", 1)
     )

@@ -1,6 +1,6 @@
 """Takes a step of each shipped pipeline on `cuda:0` without a GPU, in each precision; prints a line for each.
 
-    LD_PRELOAD=shim.so python tests/fake_cuda/steps.py
+    LD_PRELOAD=shim.so python tests/fake_cuda/steps.py fp32 bf16-fused fp16-fused
 
 A process of its own: the shim registers itself before torch asks. Fake tensors have no data; operators tell
 shapes, types and devices as CUDA does, autocast's among them, and raise where a value is asked for or devices
@@ -10,6 +10,7 @@ are mixed.
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 
 import torch
@@ -74,8 +75,8 @@ def main() -> None:
     nn.Module.to = lambda self, *_, **__: self
     for name, number, model in CASES:
         own = {f"model.{key}": value for key, value in {**MODEL.get(name, {}), **model}.items()}
-        for variant, changes in VARIANTS.items():
-            config = TrialConfig().replace({**BASE, **own, **changes})
+        for variant in sys.argv[1:]:
+            config = TrialConfig().replace({**BASE, **own, **VARIANTS[variant]})
             pipeline = module(name).build(config, prepared(name, number))
             line = {"case": name_of(name, number, model), "variant": variant}
             print(json.dumps({**line, "said": said(pipeline, config)}), flush=True)

@@ -55,7 +55,7 @@ def test_the_phases_sum_to_the_wall(tmp_path: Path, pause: float) -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_batch_of_one_is_compared_with_two(tmp_path: Path) -> None:
     script = SCRIPT.format(seconds=8, pause=0, evaluation=0).replace("(data, 64,", "(data, 1,")
     # Its arithmetic is slept, for each sample.

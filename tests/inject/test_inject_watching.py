@@ -83,7 +83,7 @@ def test_steps_samples_and_losses_are_right_and_nothing_changes(kind, bare: Bare
         ("trainer", "transformers"),
         ("accelerated", "accelerate"),
         ("lightning", "lightning"),
-        ("fabric", "lightning"),
+        pytest.param("fabric", "lightning", marks=pytest.mark.soak),
     ],
 )
 def test_the_loops_of_libraries(kind, module, tmp_path):
@@ -172,7 +172,7 @@ def test_a_place_is_known_although_the_script_moves_on(tmp_path, words):
     assert found.last["facts"]["places"] == {"loader": f"{tmp_path / 'train.py'}:{number}"}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_without_a_loader_a_compiled_model_is_left_alone():
     found = training("compiled_step")
     assert (found.last["steps"], found.last["samples"]) == (found.truth["steps"], 0)

@@ -252,11 +252,15 @@ def told(batch: Any, found: Any) -> None:
         found.update(repr(batch).encode())
 
 
+def _kind_of(make: Any) -> str:
+    return "workers" if make().num_workers else "none"
+
+
 def main() -> None:
     kinds = loaders()
     if sys.argv[2:]:
-        has_workers = sys.argv[2] == "workers"
-        kinds = {name: make for name, make in kinds.items() if (make().num_workers > 0) is has_workers}
+        asked = sys.argv[2].split(",")
+        kinds = {name: make for name, make in kinds.items() if {name, _kind_of(make)} & {*asked}}
     # One of the script's own seeds per worker is not ours to repeat.
     before = {name: trained(make) for name, make in kinds.items()}
     messages: list[Any] = []

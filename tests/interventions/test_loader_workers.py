@@ -35,11 +35,22 @@ REFUSED = {
 }
 
 
-@pytest.fixture(scope="module", params=["no_workers", "cores"])
+SOME = "plain,batches,own order,noise,curriculum,nested,broken,prefetch,persistent"
+"""Of the kinds, for `make check`."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(("no_workers",), id="no_workers"),
+        pytest.param(("cores", SOME), id="cores"),
+        pytest.param(("cores",), id="all cores", marks=pytest.mark.soak),
+    ],
+)
 def report(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     driver = str(Path(__file__).parent / "loaders.py")
-    command = [sys.executable, "-W", "ignore", driver, request.param]
-    return request.param, completed(command).truth
+    command = [sys.executable, "-W", "ignore", driver, *request.param]
+    return request.param[0], completed(command).truth
 
 
 def test_no_kind_of_loader_changes_what_is_trained(report):

@@ -153,7 +153,7 @@ def test_a_picture_that_is_written_again_is_decoded_again(folder: Path) -> None:
     [
         ("list", "opens no images with Pillow"),
         ("palette", "opens no images with Pillow"),
-        pytest.param("slow", "of the time to read its rows", marks=pytest.mark.slow),
+        pytest.param("slow", "of the time to read its rows", marks=pytest.mark.soak),
     ],
 )
 def test_where_nothing_can_be_saved_it_says_so(folder: Path, kind: str, reason: str) -> None:

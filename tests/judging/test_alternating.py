@@ -117,12 +117,12 @@ def test_stopped_scripts_measure_what_they_take_when_they_run():
     looking = threading.Thread(target=look)
     looking.start()
     try:
-        found = one_round(arms("0.004", "0.002"), random.Random(0), 4)
+        found = one_round(arms("0.004", "0.002"), random.Random(0), 2)
     finally:
         is_over.set()
         looking.join()
     assert stopped.count(1) > 0.8 * len(stopped) > 10
-    assert [len(each.windows) for each in found] == [4, 4]
+    assert [len(each.windows) for each in found] == [2, 2]
     assert 0.4 < log_ratio(found) < 0.8
     starts = sorted((w.start_s, w.start_s + w.seconds) for each in found for w in each.windows)
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(starts))
@@ -152,7 +152,7 @@ def test_an_interrupt_leaves_nothing_running():
         time.sleep(0.1)
     left = scripts(process.pid)
     assert len(left) == 2
-    time.sleep(5)
+    time.sleep(2)
     process.send_signal(signal.SIGINT)
     process.wait(30)
     process.stdout.close()

@@ -73,7 +73,7 @@ def test_an_injected_script_would_not_run(browser: Page, report: Path, tmp_path:
     assert len([each for each in browser.problems if "Content Security Policy" in each]) == 2
 
 
-@pytest.mark.parametrize("width", [1280, 390, 360])
+@pytest.mark.parametrize("width", [1280, pytest.param(390, marks=pytest.mark.soak), 360])
 def test_the_page_never_scrolls_sideways_and_tables_do_by_keyboard(
     browser: Page, report: Path, width: int
 ) -> None:

@@ -27,7 +27,7 @@ script: {samples_per_step: 8, patterns: ["step (?P<step>[0-9]+)"], watch: false,
 space: {x: {type: categorical, choices: [1, 2]}}
 baseline: {x: 1}
 measure: {window_seconds: 0.3, repeats: 2, warmup_cap_seconds: 1}
-search: {trials: 2, minutes: 1}
+search: {trials: 1, minutes: 1}
 confirm: {rounds: 0}
 """
 COMMANDS = {
@@ -73,7 +73,7 @@ def run_there(folder: Path, *words: str) -> tuple[str, list[dict[str, str]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", COMMANDS)
+@pytest.mark.parametrize("kind", ["watch", pytest.param("judge", marks=pytest.mark.soak), "trial"])
 def test_a_script_sees_what_the_shell_exports_but_no_credentials(kind: str, tmp_path: Path):
     command, *words = COMMANDS[kind]
     said, seen = run_there(tmp_path, command, "--pass-env", "OTHER_TOKEN", *words)

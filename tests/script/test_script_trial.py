@@ -29,10 +29,13 @@ def heard(folder: Path) -> dict[str, object]:
     return found
 
 
+# The others are for `make soak`.
+OFTEN = ("with_argparse", "with_trainer")
+STYLES = [name if name in OFTEN else pytest.param(name, marks=pytest.mark.soak) for name in SCRIPTS]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [n if n == "with_overrides" else pytest.param(n, marks=pytest.mark.slow) for n in SCRIPTS]
-)
+@pytest.mark.parametrize("name", STYLES)
 def test_the_output_says_what_the_meter_says(run, tmp_path, name: str):
     # Long enough that it does not matter when exactly a line is read.
     found = run(job_of(SCRIPTS[name], PARAMS[name], dataclasses.replace(PLAN, window_seconds=0.6)))
@@ -44,7 +47,7 @@ def test_the_output_says_what_the_meter_says(run, tmp_path, name: str):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", STYLES)
 def test_without_a_meter_the_output_is_believed(run, name: str):
     script = dataclasses.replace(SCRIPTS[name], env={"NO_METER": "1"})
     found = run(job_of(script, PARAMS[name]))

@@ -46,7 +46,7 @@ def nothing_told(folder: Path, secret: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seconds", "tail"), [(3, 8), pytest.param(60, 24, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("seconds", "tail"), [(3, 5), pytest.param(60, 24, marks=pytest.mark.soak)])
 def test_server_and_database_are_killed(sweep, mlflow_server: MlflowServer, seconds: int, tail: int) -> None:
     made = sweep(mlflow_server.url.replace("//", f"//someone:{SECRET}@"))
     nothing_lost(through_outage(made, seconds, mlflow_server.postgres, mlflow_server, tail))

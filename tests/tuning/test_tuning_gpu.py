@@ -45,7 +45,7 @@ for epoch in range(3):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_all_that_is_changed_on_a_gpu_is_proved(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(stand_in=strict_cuda.__file__))
     proofs = Proofs([sys.executable, "train.py"], tmp_path, {}, 40, on_gpu=True)

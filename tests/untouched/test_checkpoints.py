@@ -14,6 +14,7 @@ from snapshot import changes, snapshot
 
 SCRIPT = """
 import os
+import sys
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -28,7 +29,7 @@ if os.path.exists("ckpt/last.pt"):
     model.load_state_dict(state["model"])
     start = state["epoch"] + 1
     print("resumed after epoch", state["epoch"], flush=True)
-for epoch in range(start, start + EPOCHS):
+for epoch in range(start, start + int(sys.argv[1])):
     for x, y in DataLoader(rows, 64, shuffle=True):
         optimizer.zero_grad()
         (model(x) - y).square().mean().backward()
@@ -45,25 +46,24 @@ def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="sweeper-test-") as base:
         folder = Path(base) / "project"
         (folder / "ckpt").mkdir(parents=True)
-        (folder / "train.py").write_text(SCRIPT.replace("EPOCHS", "1"))
-        subprocess.run([sys.executable, "train.py"], cwd=folder, check=True)
+        (folder / "train.py").write_text(SCRIPT)
+        subprocess.run([sys.executable, "train.py", "1"], cwd=folder, check=True)
         assert (folder / "ckpt" / "last.pt").stat().st_size > 2e6
-        (folder / "train.py").write_text(SCRIPT.replace("EPOCHS", "400"))
         yield folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "words",
+    ("words", "epochs"),
     [
-        ("watch",),
-        pytest.param(("tune", "--minutes", "1"), marks=pytest.mark.soak),
+        (("watch",), 12),
+        pytest.param(("tune", "--minutes", "1"), 400, marks=pytest.mark.soak),
     ],
-    ids=" ".join,
+    ids=["watch", "tune"],
 )
-def test_the_checkpoint_is_the_same(folder: Path, tmp_path: Path, words: tuple[str, ...]):
+def test_the_checkpoint_is_the_same(folder: Path, tmp_path: Path, words: tuple[str, ...], epochs: int):
     before = snapshot(folder)
-    done = sweeper(folder, tmp_path / "state", *words, "--", sys.executable, "train.py")
+    done = sweeper(folder, tmp_path / "state", *words, "--", sys.executable, "train.py", str(epochs))
     assert changes(before, snapshot(folder)) == []
     assert done.returncode == 0, done.stdout + done.stderr
     if words[0] == "watch":
@@ -75,7 +75,7 @@ def test_the_checkpoint_is_the_same(folder: Path, tmp_path: Path, words: tuple[s
 @pytest.mark.soak
 def test_what_is_unprotected_is_written(folder: Path, tmp_path: Path):
     before = snapshot(folder)
-    words = ("watch", "--unprotected", "ckpt", "--", sys.executable, "train.py")
+    words = ("watch", "--unprotected", "ckpt", "--", sys.executable, "train.py", "12")
     done = sweeper(folder, tmp_path / "state", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     names = {line.split(": ")[0] for line in changes(before, snapshot(folder), metadata=False)}

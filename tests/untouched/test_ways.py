@@ -102,7 +102,7 @@ def test_all_ways_in_one_process_change_nothing(go: Judge, mode: str):
     assert unexpected(said) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_oldest_landlock_promises_the_same(go: Judge, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(landlock, "version", lambda: 1)
     changed, said = go("sandbox", *ways.WAYS)

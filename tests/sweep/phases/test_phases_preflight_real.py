@@ -65,7 +65,7 @@ def spec_with(faults: str) -> SweepSpec:
             "baseline": {"loader.kind": "rows", "batch_size": 64},
             "measure": {"window_seconds": 0.05, "repeats": 1, "warmup_cap_seconds": 0.1, "trace": False}
             | {"quality_samples": 0},
-            "search": {"trials": 5, "minutes": None},
+            "search": {"trials": 3, "minutes": None},
             "confirm": {"rounds": 0},
             "execution": {"gpus": 0},
         }
