@@ -21,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 import types
@@ -170,6 +171,8 @@ def run(words: list[str], environment: dict[str, str], folder: str) -> None:
 
     os.environ.clear()
     os.environ.update(environment)
+    # Importing torch has settled it, with some releases.
+    tempfile.tempdir = None
     os.chdir(folder)
     while words[0] == "-W":
         warnings.simplefilter(words[1])  # type: ignore[arg-type]
@@ -216,6 +219,11 @@ def main() -> None:
     import torch._dynamo
     import torch.utils.data  # noqa: F401
 
+    # torch 2.9 makes a folder, which each fork would remove.
+    made = getattr(sys.modules.get("torch.distributed.nn.jit.instantiator"), "_TEMP_DIR", None)
+    if made is not None:
+        atexit.unregister(made.cleanup)
+        made.cleanup()
     # No fork copies the pages of what is there by now.
     gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as requests:

@@ -48,7 +48,7 @@ for epoch in range({epochs}):
 def test_a_faster_script_is_patched_without_sweeper(sweeper, tmp_path):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT.format(epochs=1000))
-    done = sweeper("tune", "--minutes", "1", "--", sys.executable, "train.py", timeout=400)
+    done = sweeper("tune", "--minutes", "2", "--", sys.executable, "train.py", timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     patched = sweeper("export", "tune-train", "--format", "patch", timeout=300)
     assert patched.returncode == 0, patched.stdout + patched.stderr

@@ -27,7 +27,7 @@ script: {samples_per_step: 8, patterns: ["step (?P<step>[0-9]+)"], watch: false,
 space: {x: {type: categorical, choices: [1, 2]}}
 baseline: {x: 1}
 measure: {window_seconds: 0.3, repeats: 2, warmup_cap_seconds: 1}
-search: {trials: 2, minutes: 1}
+search: {trials: 1, minutes: 1}
 confirm: {rounds: 0}
 """
 COMMANDS = {

@@ -20,8 +20,8 @@ command: [python, train.py, train, all]
 script: {env: {OMP_NUM_THREADS: "{threads}"}, samples_per_step: 64}
 space: {threads: {type: categorical, choices: [1, 2]}}
 baseline: {threads: 1}
-measure: {window_seconds: 0.5, repeats: 2, warmup_cap_seconds: 2}
-search: {trials: 2, minutes: 1}
+measure: {window_seconds: 0.5, repeats: 1, warmup_cap_seconds: 1}
+search: {trials: 1, minutes: 1}
 """
 REDIRECTED = [
     name
