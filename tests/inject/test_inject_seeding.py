@@ -108,5 +108,5 @@ def test_it_is_known_what_recurs_and_what_the_script_has_set(
 ) -> None:
     (tmp_path / "train.py").write_text(RECURRENT.format(layer=layer, search=recurs))
     found = run([sys.executable, "train.py"], folder=tmp_path)
-    (facts,) = [message["facts"] for message in found.messages if "facts" in message]
+    *_, facts = [message["facts"] for message in found.messages if "facts" in message]
     assert (facts["recurs"], facts["cudnn_search"], facts["tf32"]) == (recurs, recurs, False)
