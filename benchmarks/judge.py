@@ -33,7 +33,7 @@ from typing import Any
 from common import RESULTS, Figure, device_folder, publish
 from programs import PROGRAMS
 
-from sweeper.interventions.intervention import SINGLE
+from sweeper.interventions.change import SINGLE
 from sweeper.judging.arms import Arm, commands
 from sweeper.judging.losses import Baseline
 from sweeper.judging.speed import (

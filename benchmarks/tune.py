@@ -43,10 +43,10 @@ from common import Figure, publish
 from programs import PROGRAMS
 
 from sweeper.interventions import known
-from sweeper.interventions.intervention import CLOSE, EXACT
+from sweeper.interventions.change import CLOSE, EXACT
 from sweeper.judging.arms import commands
 from sweeper.judging.speed import compare
-from sweeper.tuning.changes import Change
+from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.proofs import Proofs
 from sweeper.tuning.space import name_of
 
@@ -382,7 +382,7 @@ def planted(_: Asked) -> Iterator[Figure]:
         proofs = Proofs([sys.executable, *script], PLANTED.parent, {}, 40, on_gpu=False, file=PLANTED)
         names = [f"{work.__name__}_{kind}" for work in lists[which] for kind in (EXACT, CLOSE)]
         changes = [
-            Change(name=name, value=among[name].choices[0], kind=among[name].kind, why=among[name].why)
+            ChangeValue(name=name, value=among[name].choices[0], kind=among[name].kind, why=among[name].why)
             for name in names
         ]
         found = [proofs.prove([each], print)[0] for each in changes]

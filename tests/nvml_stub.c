@@ -431,6 +431,27 @@ int nvmlDeviceGetPowerUsage(Unit *unit, unsigned *into)
     return tell_unsigned("nvmlDeviceGetPowerUsage", unit, "power_mw", into);
 }
 
+int nvmlDeviceGetEnforcedPowerLimit(Unit *unit, unsigned *into)
+{
+    return tell_unsigned("nvmlDeviceGetEnforcedPowerLimit", unit, "power_limit_mw", into);
+}
+
+int nvmlDeviceGetPowerManagementLimit(Unit *unit, unsigned *into)
+{
+    return tell_unsigned("nvmlDeviceGetPowerManagementLimit", unit, "power_limit_mw", into);
+}
+
+int nvmlDeviceGetPowerManagementDefaultLimit(Unit *unit, unsigned *into)
+{
+    return tell_unsigned("nvmlDeviceGetPowerManagementDefaultLimit", unit, "power_default_mw", into);
+}
+
+int nvmlDeviceGetPowerManagementLimitConstraints(Unit *unit, unsigned *least, unsigned *most)
+{
+    int code = tell_unsigned("nvmlDeviceGetPowerManagementLimitConstraints", unit, "power_least_mw", least);
+    return code ? code : tell_unsigned("nvmlDeviceGetPowerManagementLimitConstraints", unit, "power_most_mw", most);
+}
+
 int nvmlDeviceGetTotalEnergyConsumption(Unit *unit, uint64_t *into)
 {
     return tell_long("nvmlDeviceGetTotalEnergyConsumption", unit, "energy_mj", into);

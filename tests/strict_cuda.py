@@ -893,6 +893,8 @@ def _method(real: Callable[..., Any], name: str) -> Callable[..., Any]:
     def pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
         if isinstance(tensor, OnCuda):
             raise RuntimeError("cannot pin a tensor on the device: only dense CPU tensors can be pinned")
+        if getattr(tensor, "_pinned", False):
+            return tensor
         # Pages are locked by the driver, in a context of its own.
         torch.cuda._lazy_init()
         active().host_call()
@@ -913,6 +915,12 @@ def _factory(real: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(real)
     def make(*args: Any, **kwargs: Any) -> torch.Tensor:
         device = kwargs.get("device")
+        if device is None and kwargs.pop("pin_memory", False):
+            torch.cuda._lazy_init()
+            active().host_call()
+            locked = real(*args, **kwargs)
+            locked._pinned = True  # type: ignore[attr-defined]
+            return locked
         if device is None:
             return real(*args, **kwargs)
         if torch.device(device).type != "cuda":

@@ -264,12 +264,20 @@ def is_unexamined(record: TrialRecord, verdict: Verdict) -> bool:
     return verdict.kind is Bottleneck.INCONCLUSIVE and not taken_apart
 
 
-def cost_of(kind: Bottleneck, found: Measurement) -> float:
-    """Returns the share of a step that a cause takes; 0 if that is unknown."""
+def launch_share(found: Measurement) -> float | None:
+    """Returns the largest share of a step that launching operations may take; None if that is unknown.
+
+    A line that waits for the device in each step hides it: the verdict is about the line then, but without
+    the line, the device would still wait for the host.
+    """
     if not found.breakdown.step_s:
-        return 0.0
-    signals = signals_of(found)
-    return max((rule.cost(signals) or 0.0 for rule in WASTES if rule.kind is kind), default=0.0)
+        return None
+    signals = dataclasses.replace(signals_of(found), sync_places=())
+    costs = [rule.cost(signals) for rule in WASTES if rule.kind is Bottleneck.LAUNCH]
+    if known := [cost for cost in costs if cost is not None]:
+        return max(known)
+    # Without the device's own times: what half a batch takes as well.
+    return None if signals.fixed is None else signals.fixed * signals.compute
 
 
 def verdict_of(found: Measurement, config: TrialConfig) -> Verdict:

@@ -7,22 +7,40 @@ import json
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from sweeper.cli.options import DEFAULT_HOME, Home, Json
-from sweeper.cli.screen import console
+from sweeper.cli.screen import check_out, console, prose
 from sweeper.core.codec import encode
-from sweeper.doctor import Ceiling, Examination, State, examine
+from sweeper.doctor import Ceiling, Examination, State, examine, make_report
+from sweeper.errors import UserError
+from sweeper.system.files import write_json
 
 NOT_FIT = 1
+HOLDS = (
+    "It holds these checks and figures and what NVML reports, but nothing private: no paths, names of users "
+    "or hosts, serial numbers, UUIDs, values of variables or code. Read it, and send it back."
+)
 _STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red"}
 _LARGER = {"GFLOP/s": "TFLOP/s"}
 
 
-def doctor(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:
+def doctor(
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            "--report",
+            metavar="[FILE]",
+            help="Also write a JSON file to send back, with nothing private. Default: sweeper-doctor.json.",
+        ),
+    ] = None,
+    home: Home = DEFAULT_HOME,
+    as_json: Json = False,
+) -> None:
     """Check whether this machine is fit for sweeps, and measure what it can do.
 
     Takes 10 to 60 s, with or without a GPU.
@@ -35,19 +53,37 @@ def doctor(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:
 
     Example: sweeper doctor
     """
-    raise typer.Exit(doctor_command(home, as_json=as_json))
+    raise typer.Exit(doctor_command(home, as_json=as_json, report=report))
 
 
-def doctor_command(home: Path, *, as_json: bool) -> int:
-    """Examines this machine and prints the result; returns the exit code."""
-    out = console()
+def doctor_command(home: Path, *, as_json: bool, report: Path | None = None) -> int:
+    """Examines this machine and prints the result; returns the exit code.
+
+    Args:
+        report: File for the report to send back, if one is wanted.
+    """
+    out = console(stderr=as_json)
+    if report is not None:
+        check_out(report, "--report")
     with _waiting(out, as_json):
         found = examine(home)
     if as_json:
         print(json.dumps(to_json(found), indent=1))
     else:
         _print(out, found)
+    if report is not None:
+        _write(report, found)
+        prose(out, f"Report:  {report}. {HOLDS}")
     return 0 if found.ok else NOT_FIT
+
+
+def _write(path: Path, examination: Examination) -> None:
+    try:
+        write_json(path, make_report(examination))
+    except OSError as error:
+        raise UserError(
+            f"`--report` must be a file that can be written, but {str(path)!r} cannot: {error.strerror}."
+        ) from error
 
 
 def to_json(found: Examination) -> dict[str, object]:

@@ -20,7 +20,7 @@ from sweeper.errors import UserError
 from sweeper.export import read
 from sweeper.interventions import VARIABLE
 from sweeper.interventions.kept import VARIABLE as KEPT
-from sweeper.interventions.loader import GATHERED, Loader
+from sweeper.interventions.loader import COLLATED, Loader
 from sweeper.sweep.store.fingerprint import digest_of_scripts
 
 
@@ -66,7 +66,7 @@ def otherwise(value: Mapping[str, Any], command: Sequence[str]) -> Iterator[str]
 
 def kept(exported: Path, own: Mapping[str, Any]) -> dict[str, str]:
     """Returns the variable that names the folder of collated data sets, next to the export, if used."""
-    if f"{Loader.name}={GATHERED}" not in str(own.get(VARIABLE, "")):
+    if not any(f"{Loader.name}={value}" in str(own.get(VARIABLE, "")) for value in COLLATED):
         return {}
     folder = exported.resolve().with_suffix(".batches")
     try:

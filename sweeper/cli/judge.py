@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from sweeper.analysis.formatting import interval
+from sweeper.cli.gpus import gpus_for
 from sweeper.cli.options import Json, PassEnv, Unprotected, understood
 from sweeper.cli.screen import LiveScreen, console, prose
 from sweeper.core.progress import TrialFailedError
@@ -87,7 +88,11 @@ def judge(
     if line := script_held_back_line(os.environ):
         prose(out, line)
     found, failure = None, ""
-    with _arms(command or [], before, after, ref, patch) as arms, LiveScreen(out) as screen:
+    with (
+        _arms(command or [], before, after, ref, patch) as arms,
+        gpus_for(arms[0].command, out),
+        LiveScreen(out) as screen,
+    ):
         screen.line(f"{arms[0].name}: {shlex.join(arms[0].command)}")
         screen.line(f"{arms[1].name}: {shlex.join(arms[1].command)}")
         try:

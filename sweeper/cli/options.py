@@ -93,14 +93,18 @@ def pass_on(names: list[str] | None) -> list[str] | None:
     return names
 
 
+_PATHS = {"--unprotected": ".", "--report": "sweeper-doctor.json"}
+"""Options that may stand alone, and the path that they mean then."""
+
+
 def with_paths(words: list[str]) -> list[str]:
-    """Returns a command line in which `--unprotected` without a path is of the current folder."""
+    """Returns a command line in which options that need a path, but stand alone, have their usual one."""
     ours = words[: words.index("--")] if "--" in words else words
     complete = []
     for word, following in zip(ours, [*ours[1:], "-"], strict=True):
         complete.append(word)
-        if word == "--unprotected" and following.startswith("-"):
-            complete.append(".")
+        if word in _PATHS and following.startswith("-"):
+            complete.append(_PATHS[word])
     return [*complete, *words[len(ours) :]]
 
 

@@ -12,22 +12,24 @@ from typing import Any
 from rich.text import Text
 
 from sweeper.analysis.formatting import interval, interval_of_later
+from sweeper.cli.gpus import gpus_for
 from sweeper.cli.screen import STDOUT, LiveScreen, check_out, console, prose
 from sweeper.core.job import read_job
 from sweeper.core.progress import TrialFailedError
 from sweeper.core.record import BASELINE
-from sweeper.core.template import arguments
+from sweeper.core.template import arguments, render
 from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.export.document import PROOF_FILE
+from sweeper.interventions import FILE_VARIABLE, known
 from sweeper.interventions.loader import GATHERED, Loader
 from sweeper.judging.arms import root_of
 from sweeper.judging.speed import LEVEL, Compared
-from sweeper.patching.edits import Made
+from sweeper.patching.edits import PatchedChange
 from sweeper.patching.patch import Patch, make
 from sweeper.sweep.store.catalog import cannot_write, find_sweep
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import write_atomic
-from sweeper.tuning.steps import rungs_of
+from sweeper.tuning.steps import gains_of
 
 FILE, NOT_FASTER = "best.patch", "not-faster.patch"
 """Files in the folder of the sweep: the patch, or the diff that was not shown to be faster."""
@@ -49,15 +51,16 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
     assert job.script is not None
     # With the values that its own options had, if a tune searched those, too.
     command, folder = arguments(job.script.command, job.config.args or {}), Path(job.script.folder)
+    file = render(job.script.env.get(FILE_VARIABLE, ""), {})
     path = out or sweep.journal.folder / FILE
     if path != STDOUT:
         # Before the minutes of measuring.
         check_out(path)
     screen = console(stderr=path == STDOUT)
-    with LiveScreen(screen) as live:
+    with gpus_for(command, screen), LiveScreen(screen) as live:
         live.line(f"Writing {', '.join(f'{e.name} {e.value}' for e in made)} into a copy of {folder}.")
         try:
-            found = make(command, folder, made, MINUTES, live.line)
+            found = make(command, folder, made, MINUTES, live.line, known(file))
         except TrialFailedError as error:
             raise NothingFeasibleError(f"the script cannot be measured: {error}") from error
     if found.speed is None:
@@ -123,7 +126,7 @@ def applying(path: Path, root: Path) -> str:
     return shlex.join(["git", "-C", str(root), "apply", str(path.resolve())])
 
 
-def _made(sweep: LoadedSweep) -> list[Made]:
+def _made(sweep: LoadedSweep) -> list[PatchedChange]:
     path = sweep.journal.folder / PROOF_FILE
     if not path.exists():
         raise UserError(
@@ -136,7 +139,7 @@ def _made(sweep: LoadedSweep) -> list[Made]:
     device = sweep.about["device"]
     gains = _gains(sweep, [each["name"] for each in proof["made"]])
     return [
-        Made(comment=_comment(each, gains.get(each["name"], ""), device), **_of(each))
+        PatchedChange(comment=_comment(each, gains.get(each["name"], ""), device), **_of(each))
         for each in proof["made"]
     ]
 
@@ -154,7 +157,7 @@ def _gains(sweep: LoadedSweep, names: Sequence[str]) -> Mapping[str, str]:
     # No intervals: those of single changes hold for the hour of their rounds, not for later runs.
     return {
         each.name: f"{found[0]:.3g}x as fast {'on top of the other changes' if each.stacked else 'alone'}"
-        for each in rungs_of(sweep)
+        for each in gains_of(sweep)
         if (found := each.stacked or each.alone)
     }
 

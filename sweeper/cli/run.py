@@ -6,7 +6,7 @@ import contextlib
 import re
 import shlex
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -139,18 +139,20 @@ def run_spec(
     uri: str | None,
     model: str = "",
     quiet: bool = False,
+    said: Collection[str] = (),
 ) -> tuple[int, Path]:
     """Runs one sweep, only on devices of `model` if given; returns the exit code and the folder.
 
     Args:
         quiet: Whether only the decision is printed, as for a tune, whose changes are proved to train the
             same.
+        said: Lines that were printed before, and are not printed again.
     """
     tracker = MlflowTracker(home, uri)
     out = console()
     # MLflow takes longer to import than the server to start: import it in the background.
     threading.Thread(target=_preload, daemon=True).start()
-    with Screen(out) as screen:
+    with Screen(out, said) as screen:
 
         def launch(folder: Path) -> Launcher:
             return launcher_for(folder, spec, model=model, say=screen.line)

@@ -54,15 +54,18 @@ def console(*, stderr: bool = False) -> Console:
     return made if made.is_terminal else _Console(120, stderr=stderr)
 
 
-def check_out(path: Path) -> None:
+def check_out(path: Path, option: str = "--out") -> None:
     """Checks that a command may write its output to a file.
+
+    Args:
+        option: The option that names the file.
 
     Raises:
         UserError: It is not a regular file, or not in a folder that exists.
     """
     # Writing replaces what is there, even a device such as /dev/null.
     if (path.exists() and not path.is_file()) or not path.parent.is_dir():
-        raise UserError(f"`--out` must be a file in a folder that exists, but got {str(path)!r}.")
+        raise UserError(f"`{option}` must be a file in a folder that exists, but got {str(path)!r}.")
 
 
 def columns(out: Console) -> int | None:
@@ -126,7 +129,20 @@ class LiveScreen:
 
 
 class Screen(LiveScreen):
-    """Shows the progress of a sweep."""
+    """Shows the progress of a sweep.
+
+    Args:
+        said: Lines that were printed before, and are not printed again.
+    """
+
+    def __init__(self, out: Console, said: Collection[str] = ()) -> None:
+        super().__init__(out)
+        self._said = said
+
+    def line(self, text: str) -> None:
+        """Prints one line."""
+        if text not in self._said:
+            super().line(text)
 
     def trial(self, record: TrialRecord, name: str, x_baseline: float | None) -> None:
         """Prints a line for a finished trial."""

@@ -21,21 +21,23 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sweeper.analysis.bottleneck import MIN_COST, cost_of, verdict_of
+from sweeper.analysis.bottleneck import MIN_COST, launch_share, verdict_of
 from sweeper.cli.export import export_command
+from sweeper.cli.gpus import gpus_for
 from sweeper.cli.options import DEFAULT_HOME, Command, Home, PassEnv, Unprotected, Uri, home_option
 from sweeper.cli.run import run_spec
 from sweeper.cli.screen import LiveScreen, console, prose, rate
 from sweeper.cli.tune_view import ladder_lines, names, nothing_lines
 from sweeper.core.job import read_job
-from sweeper.core.measurement import Bottleneck, Measurement
+from sweeper.core.measurement import Measurement
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.template import arguments
 from sweeper.errors import UserError
 from sweeper.export.document import PROOF_FILE
-from sweeper.interventions.intervention import CLOSE, DRAWS, EXACT
+from sweeper.interventions import takes_long
+from sweeper.interventions.change import CLOSE, DRAWS, EXACT
 from sweeper.interventions.kept import FOLDER as KEPT_FOLDER
-from sweeper.interventions.loader import GATHERED, Loader
+from sweeper.interventions.loader import COLLATED, Loader
 from sweeper.scaffold.command_space import help_of, propose
 from sweeper.script.command_line import CommandLine, parted
 from sweeper.script.watch import NO_PARAMETERS
@@ -49,10 +51,10 @@ from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.environment import named, script_held_back_line
 from sweeper.system.files import write_json
 from sweeper.tuning import state
-from sweeper.tuning.changes import TOO_LITTLE_TIME, Change, possible
+from sweeper.tuning.changes import TOO_LITTLE_TIME, ChangeValue, possible
 from sweeper.tuning.proofs import Proofs
 from sweeper.tuning.space import name_of, space, worth_their_time
-from sweeper.tuning.steps import rungs_of
+from sweeper.tuning.steps import gains_of
 
 FAILED = 1
 _HOW = {
@@ -61,8 +63,8 @@ _HOW = {
     DRAWS: "equals the script's own but for the random numbers, as with another seed",
     "races": "has the script's own batches and draws, and losses that differ about as much as its repeats do",
 }
-COMPILE_MINUTES = 10.0
-"""Minutes from which torch.compile is tried even if launching operations costs little."""
+LONG_MINUTES = 10.0
+"""Minutes from which what takes long to make, such as compiling, is tried even if launching costs little."""
 MIN_MINUTES = 1.0
 """Minimum minutes for the search and the confirmation, however long the earlier steps took."""
 
@@ -173,18 +175,19 @@ def tune_command(asked: Asked, *, dry: bool) -> int:
     if line := script_held_back_line(os.environ):
         prose(out, line)
     known = None if asked.new else state.read(asked.home, asked.name, asked.key())
-    if known is None:
-        prose(out, duration_line(asked.minutes))
-        watched = _watched(asked, out)
-        if watched is None:
-            return FAILED
-        known = state.Found(key=asked.key(), watched=watched)
-        _keep(asked, known)
-    _say_watched(out, known.watched)
-    try:
-        return _made_faster(asked, known, began, out, dry=dry)
-    finally:
-        shutil.rmtree(shared_cache(asked.home) / KEPT_FOLDER, ignore_errors=True)
+    with gpus_for(asked.command, out) as said:
+        if known is None:
+            prose(out, duration_line(asked.minutes))
+            watched = _watched(asked, out)
+            if watched is None:
+                return FAILED
+            known = state.Found(key=asked.key(), watched=watched)
+            _keep(asked, known)
+        _say_watched(out, known.watched)
+        try:
+            return _made_faster(asked, known, began, out, said, dry=dry)
+        finally:
+            shutil.rmtree(shared_cache(asked.home) / KEPT_FOLDER, ignore_errors=True)
 
 
 def duration_line(minutes: float) -> str:
@@ -207,7 +210,9 @@ def _keep(asked: Asked, known: state.Found) -> None:
         raise cannot_write(error, asked.home) from error
 
 
-def _made_faster(asked: Asked, known: state.Found, began_s: float, out: Console, *, dry: bool) -> int:
+def _made_faster(
+    asked: Asked, known: state.Found, began_s: float, out: Console, said: Sequence[str], *, dry: bool
+) -> int:
     proofs = None
     if not known.changes:
         changes, proofs = _proved(asked, known.watched, out)
@@ -223,7 +228,7 @@ def _made_faster(asked: Asked, known: state.Found, began_s: float, out: Console,
     if dry:
         prose(out, f"A search would try {names(tried)}, alone and together.")
         return 0
-    return _searched(asked, known, proofs, _minutes_left(asked, began_s), out)
+    return _searched(asked, known, proofs, _minutes_left(asked, began_s), out, said)
 
 
 def _minutes_left(asked: Asked, began_s: float) -> float:
@@ -255,7 +260,7 @@ def _say_watched(out: Console, found: Measurement) -> None:
 # -- prove ----------------------------------------------------------------------------------------
 
 
-def _proved(asked: Asked, watched: Measurement, out: Console) -> tuple[tuple[Change, ...], Proofs]:
+def _proved(asked: Asked, watched: Measurement, out: Console) -> tuple[tuple[ChangeValue, ...], Proofs]:
     prose(out, "Proving the possible changes: comparing seeded runs with the script's own.")
     try:
         offered = possible(
@@ -266,10 +271,11 @@ def _proved(asked: Asked, watched: Measurement, out: Console) -> tuple[tuple[Cha
         )
     except (ValueError, OSError, SyntaxError, ImportError) as error:
         raise UserError(f"`--changes` must be a file of changes: {error}.") from error
-    if asked.minutes < COMPILE_MINUTES and cost_of(Bottleneck.LAUNCH, watched) < MIN_COST:
-        why = f"{TOO_LITTLE_TIME} to compile; --minutes {COMPILE_MINUTES:g} would do"
+    if asked.minutes < LONG_MINUTES and (launch_share(watched) or 0.0) < MIN_COST:
+        why = f"{TOO_LITTLE_TIME} to make it; --minutes {LONG_MINUTES:g} would do"
         offered = [
-            dataclasses.replace(e, refused=e.refused or why) if e.name == "compile" else e for e in offered
+            dataclasses.replace(change, refused=change.refused or why) if takes_long(change.name) else change
+            for change in offered
         ]
     for each in offered:
         if each.refused:
@@ -281,8 +287,8 @@ def _proved(asked: Asked, watched: Measurement, out: Console) -> tuple[tuple[Cha
 
 
 def _worth_their_time(
-    asked: Asked, watched: Measurement, changes: tuple[Change, ...], began_s: float, out: Console
-) -> tuple[Change, ...]:
+    asked: Asked, watched: Measurement, changes: tuple[ChangeValue, ...], began_s: float, out: Console
+) -> tuple[ChangeValue, ...]:
     if asked.allow_batch_size or asked.with_flags:
         return changes
     spent = (time.monotonic() - began_s) / 60
@@ -307,7 +313,7 @@ def _proofs(asked: Asked, watched: Measurement) -> Proofs:
     )
 
 
-def _say_changes(out: Console, changes: Sequence[Change]) -> None:
+def _say_changes(out: Console, changes: Sequence[ChangeValue]) -> None:
     for each in changes:
         said = f"left out, {each.refused}" if each.refused else each.proof
         if said:
@@ -317,7 +323,14 @@ def _say_changes(out: Console, changes: Sequence[Change]) -> None:
 # -- search ---------------------------------------------------------------------------------------
 
 
-def _searched(asked: Asked, known: state.Found, proofs: Proofs | None, minutes: float, out: Console) -> int:
+def _searched(
+    asked: Asked,
+    known: state.Found,
+    proofs: Proofs | None,
+    minutes: float,
+    out: Console,
+    said: Sequence[str],
+) -> int:
     tried = [each for each in known.changes if not each.refused]
     prose(out, f"Searching {names(tried)}: {minutes:.1f} minutes at most.")
     proposal = None
@@ -333,18 +346,19 @@ def _searched(asked: Asked, known: state.Found, proofs: Proofs | None, minutes: 
         samples_per_s=_fastest(known.watched, tried),
         proposal=proposal,
         file=file,
+        num_gpus=int(known.watched.observed.get("ranks", 1)) if known.watched.trains_on_gpu else 1,
     )
     if names_passed := named(os.environ):
         plan["execution"] = {"pass_env": list(names_passed)}
     spec = load(plan)
-    code, folder = run_spec(spec, asked.home, new=asked.new, extend=0, uri=asked.uri, quiet=True)
+    code, folder = run_spec(spec, asked.home, new=asked.new, extend=0, uri=asked.uri, quiet=True, said=said)
     if code not in (0, 7):
         return code
     name = folder.name
     sweep = load_sweep(find_sweep(asked.home, name))
     winner = sweep.confirmation.winner
     out.print()
-    for line in ladder_lines(rungs_of(sweep), known.changes):
+    for line in ladder_lines(gains_of(sweep), known.changes):
         prose(out, line)
     if winner is None:
         for line in nothing_lines(sweep, known.changes, asked.minutes):
@@ -372,9 +386,9 @@ def _command_of(folder: Path) -> list[str]:
     return arguments(job.script.command, job.config.args or {})
 
 
-def _fastest(watched: Measurement, tried: Sequence[Change]) -> float:
+def _fastest(watched: Measurement, tried: Sequence[ChangeValue]) -> float:
     """Returns the samples per second at which a loss can be measured, with a gathered loader if tried."""
-    is_gathered = any((each.name, each.value) == (Loader.name, GATHERED) for each in tried)
+    is_gathered = any(each.name == Loader.name and each.value in COLLATED for each in tried)
     on_one_batch = watched.diagnosis.device_samples_s if watched.diagnosis else None
     return max(watched.throughput, on_one_batch or 0.0) if is_gathered else watched.throughput
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from sweeper.analysis.formatting import interval
 from sweeper.sweep.store.load import LoadedSweep
-from sweeper.tuning.changes import TOO_LITTLE_TIME, Change
-from sweeper.tuning.steps import ONCE, Interval, Rung, largest_gain, search_of
+from sweeper.tuning.changes import TOO_LITTLE_TIME, ChangeValue
+from sweeper.tuning.steps import ONCE, ChangeGain, Interval, largest_gain, search_of
 
 NAME_WIDTH, RATIO_WIDTH = 24, 22
 
@@ -16,7 +16,7 @@ MAX_KNOWN = 1.5
 """Largest bound of a gain that says something: beyond it, the machine was too unsteady."""
 
 
-def ladder_lines(rungs: Sequence[Rung], changes: Sequence[Change]) -> list[str]:
+def ladder_lines(rungs: Sequence[ChangeGain], changes: Sequence[ChangeValue]) -> list[str]:
     """Returns a table with a line for each change: its gain alone, its gain in the stack, and its kind."""
     if not rungs:
         return []
@@ -32,7 +32,7 @@ def ladder_lines(rungs: Sequence[Rung], changes: Sequence[Change]) -> list[str]:
     return lines
 
 
-def nothing_lines(sweep: LoadedSweep, changes: Sequence[Change], minutes: float) -> Iterator[str]:
+def nothing_lines(sweep: LoadedSweep, changes: Sequence[ChangeValue], minutes: float) -> Iterator[str]:
     """Yields what the measurements of a tune without a winner still allow, and what they leave open."""
     halves = search_of(sweep)
     if halves is None or sweep.state != "finished":
@@ -64,7 +64,7 @@ def _measured(ratio: Interval | None) -> str:
     return f"{value:.3g}x, once" if (low, high) == ONCE else f"{value:.3g}x {interval(low, high)}"
 
 
-def names(changes: Sequence[Change]) -> str:
+def names(changes: Sequence[ChangeValue]) -> str:
     """Returns `loader gathered, threads one or half`."""
     values: dict[str, list[str]] = {}
     for each in changes:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from sweeper.analysis.formatting import seconds
 from sweeper.analysis.trial_card import card
+from sweeper.cli.gpus import gpus_for
 from sweeper.cli.options import Command, Json, PassEnv, Unprotected, leave_unprotected
 from sweeper.cli.screen import LiveScreen, console, prose, rate
 from sweeper.core.codec import encode
@@ -74,7 +75,7 @@ def watch(
         prose(out, line)
     with tempfile.NamedTemporaryFile("w", prefix="sweeper-watch-", suffix=".log", delete=False) as log:
         try:
-            with screen, contextlib.redirect_stdout(log):
+            with gpus_for(command, out), screen, contextlib.redirect_stdout(log):
                 measurement = watch_script(command, Path.cwd(), progress)
         except TrialFailedError as error:
             out.print(Text(f"{error.kind}: {error}"), soft_wrap=True)

@@ -253,8 +253,8 @@ class Measurement:
 
     @property
     def trains_on_gpu(self) -> bool:
-        """Whether it trained on a GPU, not on the CPU of a machine that has one."""
-        return self.device.kind == "cuda" and self.observed.get("device", "cuda") == "cuda"
+        """Whether it trained on a GPU: as torch was seen to, or else as NVML says."""
+        return bool(self.observed.get("device", self.device.kind) == "cuda")
 
     @property
     def contamination(self) -> tuple[str, ...]:

@@ -15,9 +15,6 @@ FOLDER = "trial.folder"
 UNPROTECTED = "SWEEPER_UNPROTECTED"
 """Environment variable with places of the user's that scripts may write to, a line each."""
 
-RETAIN = {"MALLOC_MMAP_MAX_": 0, "MALLOC_TRIM_THRESHOLD_": 2**31 - 1, "MALLOC_TOP_PAD_": 2**26}
-"""Environment variables that make the C library keep freed memory for the next step (mallopt(3))."""
-
 WATCH = "script.watch"
 """Key of a measurement's note on why a script's steps were not watched."""
 

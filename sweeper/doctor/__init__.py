@@ -2,5 +2,6 @@
 
 from sweeper.doctor.examine import examine
 from sweeper.doctor.finding import Ceiling, Check, Examination, State
+from sweeper.doctor.report import make_report
 
-__all__ = ["Ceiling", "Check", "Examination", "State", "examine"]
+__all__ = ["Ceiling", "Check", "Examination", "State", "examine", "make_report"]

@@ -13,7 +13,7 @@ from sweeper.doctor import host, software, storage
 from sweeper.doctor.finding import Ceiling, Check, Examination, Look, State
 from sweeper.doctor.measured import assess, ceilings_of, measure
 from sweeper.telemetry.nvml import probe
-from sweeper.telemetry.nvml.devices import GpuFacts
+from sweeper.telemetry.nvml.devices import HANGS, GpuFacts
 
 
 def examine(
@@ -21,7 +21,7 @@ def examine(
     *,
     driver_problem: Callable[[], str] = probe.driver_problem,
     describe_gpus: Callable[[], Sequence[GpuFacts]] = probe.describe_gpus,
-    measured: Callable[[Path | None, int], Report | Check] = measure,
+    measured: Callable[[Path | None, int | None], Report | Check] = measure,
 ) -> Examination:
     """Examines this machine for sweeps in `home`, which need not exist yet. Imports no torch.
 
@@ -29,7 +29,7 @@ def examine(
         driver_problem: Returns why NVML cannot be used; empty if it can.
         describe_gpus: Returns the GPUs as NVML describes them.
         measured: Runs the ceilings job, given the folder for compiled code, if any, and the number of
-            GPUs that the job will see.
+            GPUs that the job will see; None if it must ask nothing of them.
     """
     began = time.monotonic()
     # Other load is checked first, before ours adds to it.
@@ -37,13 +37,14 @@ def examine(
     problem = driver_problem()
     gpus = [] if problem else describe_gpus()
     is_present, visible = nvidia.present(), os.environ.get("CUDA_VISIBLE_DEVICES")
-    checks += nvidia.look(problem, gpus, is_present=is_present)
     stored = list(_made(storage.looks(home)))
-    checks += stored
     can_write = not any(check.state is State.FAIL and check.name in ("home", "disk") for check in stored)
     cache = home.resolve() / "cache" / "compile" / "doctor" if can_write else None
-    # CUDA may work where NVML does not.
-    found = measured(cache, nvidia.num_visible(len(gpus) or int(is_present), visible))
+    # CUDA may work where NVML does not, but not where the driver hangs.
+    num_gpus = None if problem == HANGS else nvidia.num_visible(len(gpus) or int(is_present), visible)
+    found = measured(cache, num_gpus)
+    num_seen = len(found.values["gpus"]) if isinstance(found, Report) else None
+    checks += [*nvidia.look(problem, gpus, is_present=is_present, num_seen=num_seen), *stored]
     ceilings: tuple[Ceiling, ...] = ()
     devices: dict[str, str] = {}
     if isinstance(found, Check):
@@ -55,7 +56,13 @@ def examine(
         devices = {"cpu": values["cpu"]["name"]}
         devices |= {f"cuda:{index}": each["name"] for index, each in enumerate(values["gpus"])}
     return Examination(
-        checks=tuple(checks), ceilings=ceilings, devices=devices, seconds=time.monotonic() - began
+        checks=tuple(checks),
+        ceilings=ceilings,
+        devices=devices,
+        seconds=time.monotonic() - began,
+        gpus=tuple(gpus),
+        problem=problem,
+        values={} if isinstance(found, Check) else found.values,
     )
 
 

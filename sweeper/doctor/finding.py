@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
+
+from sweeper.telemetry.nvml.devices import GpuFacts
 
 
 class State(StrEnum):
@@ -50,12 +53,18 @@ class Examination:
 
     Attributes:
         devices: Name of each measured device, by the first part of its ceilings' names.
+        gpus: The GPUs as NVML describes them.
+        problem: Why NVML cannot be used; empty if it can.
+        values: The report of the ceilings job; empty if it gave none.
     """
 
     checks: tuple[Check, ...]
     ceilings: tuple[Ceiling, ...]
     devices: Mapping[str, str]
     seconds: float
+    gpus: tuple[GpuFacts, ...] = ()
+    problem: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:

@@ -5,37 +5,26 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from sweeper.doctor.finding import Check, State
-from sweeper.telemetry.nvml.devices import GpuFacts
+from sweeper.telemetry.gpu_lines import (
+    VISIBLE,
+    cuda_remedy,
+    first_sentence,
+    hides_all,
+    install,
+    is_full,
+    memory,
+    present,
+)
+from sweeper.telemetry.nvml.devices import HANGS, GpuFacts
 
-PCI = Path("/sys/bus/pci/devices")
-DRIVER = Path("/proc/driver/nvidia")
-_NVIDIA, _DISPLAY = "0x10de", "0x03"
-
-_OLDEST, _OLDEST_CUDA_13, _NEWEST_CUDA_12 = (5, 0), (7, 5), (9, 0)
-_CUDA_12 = 12
+__all__ = ["covers", "look", "num_visible", "present", "torch_build", "used_by_torch"]
 
 # Chips that share memory with the processor. Their machine code runs on no other chip, and they run no
 # other chip's machine code.
 _INTEGRATED = {(5, 3), (6, 2), (7, 2), (8, 7), (10, 1)}
-
-
-def present() -> bool:
-    """Returns whether the machine has an NVIDIA GPU, usable or not."""
-    if DRIVER.exists():
-        return True
-    for device in PCI.glob("*"):
-        try:
-            if (device / "vendor").read_text(encoding="ascii").strip() == _NVIDIA and (
-                (device / "class").read_text(encoding="ascii").startswith(_DISPLAY)
-            ):
-                return True
-        except OSError:
-            continue
-    return False
 
 
 def num_visible(num_gpus: int, visible: str | None) -> int:
@@ -51,16 +40,27 @@ def num_visible(num_gpus: int, visible: str | None) -> int:
     return min(num_gpus, len(list(names)))
 
 
-def look(problem: str, gpus: Sequence[GpuFacts], *, is_present: bool) -> Iterator[Check]:
+def look(
+    problem: str, gpus: Sequence[GpuFacts], *, is_present: bool, num_seen: int | None = None
+) -> Iterator[Check]:
     """Yields a check for each GPU, or one that says there is none.
 
     Args:
         problem: Why NVML cannot be used; empty if it can.
         is_present: The answer of `present`.
+        num_seen: GPUs that torch sees; None if that could not be found out.
     """
-    if problem and is_present:
+    if problem == HANGS:
+        yield Check("gpu", State.FAIL, "the NVIDIA driver hangs: nothing was asked of the GPUs", problem)
+    elif problem and num_seen:
+        text = "CUDA works, but NVML does not: what a GPU does is not recorded, nor who else uses it"
+        yield Check("gpu", State.WARN, text, problem)
+    elif problem and is_present:
         text = "there is an NVIDIA GPU, but its driver cannot be used here: trials would run on the CPU"
         yield Check("gpu", State.WARN, text, problem)
+    elif not gpus and is_present:
+        text = "there is an NVIDIA GPU, but its driver lists none: trials would run on the CPU"
+        yield Check("gpu", State.WARN, text, "Check what `sudo dmesg | grep -i nvrm` says")
     elif not gpus:
         yield Check("gpu", State.OK, "no GPU: trials run on the CPU")
     for gpu in gpus:
@@ -76,6 +76,7 @@ def _gpu(gpu: GpuFacts) -> Check:
         "split by MIG: its utilisation cannot be read" if gpu.mig else "",
         f"compute mode {gpu.compute_mode}" if gpu.compute_mode not in ("", "default") else "",
         "persistence mode off" if gpu.persistence is False else "",
+        f"only {memory(gpu)} free" if is_full(gpu) else "",
     )
     text, name = ", ".join(filter(None, parts)), f"gpu {gpu.index}"
     if gpu.compute_mode == "prohibited":
@@ -93,6 +94,8 @@ def _gpu(gpu: GpuFacts) -> Check:
             if exclusive
             else "End them, or run on another GPU (`--device cuda:N`): they disturb timings"
         )
+    elif is_full(gpu):
+        remedies.append("End what holds its memory, or run on another GPU (`--device cuda:N`)")
     if gpu.persistence is False:
         remedies.append(
             f"Run `sudo nvidia-smi -i {gpu.index} -pm 1` (outside a container) or nvidia-persistenced: "
@@ -128,29 +131,6 @@ def covers(arch_list: Sequence[str], capability: tuple[int, int]) -> bool:
     return not arch_list
 
 
-def install(capability: tuple[int, int] | None, driver_cuda: str) -> str:
-    """Returns how to install a build of torch that has code for a device and runs on its driver.
-
-    Wheels for CUDA 12.6 have code for 5.0 to 9.0 and are built up to torch 2.14; those for CUDA 13 have
-    code for 7.5 and newer, and need driver 580 or newer (PyTorch's RELEASE.md: CUDA support matrix). Every
-    CUDA 12 runs on driver 525 or newer (CUDA Compatibility).
-
-    Args:
-        capability: None if unknown.
-        driver_cuda: Newest CUDA that the driver knows, such as `12.8`; empty if unknown.
-    """
-    major = int(driver_cuda.partition(".")[0] or 13)
-    if capability is not None and capability < _OLDEST:
-        return "torch 2.9 and newer have no code for it: use another GPU, or `--device cpu`"
-    command = "`pip uninstall -y torch`, then `pip install {what}` from PyTorch's wheel index `{cuda}`"
-    old = capability is not None and capability < _OLDEST_CUDA_13
-    if old or (major < 13 and (capability is None or capability <= _NEWEST_CUDA_12)):
-        first = "" if major >= _CUDA_12 else "Update the NVIDIA driver to 525 or newer; "
-        return first + command.format(what='"torch>=2.9,<2.15"', cuda="cu126")
-    first = "" if major >= 13 else "Update the NVIDIA driver to 580 or newer; "
-    return first + command.format(what="torch", cuda="cu130")
-
-
 def torch_build(
     torch: Mapping[str, str], gpus: Sequence[GpuFacts], num_seen: int, visible: str | None
 ) -> Check:
@@ -162,34 +142,36 @@ def torch_build(
         num_seen: GPUs that torch sees.
         visible: CUDA_VISIBLE_DEVICES; None if not set.
     """
-    version, cuda, problem = torch["version"], torch["cuda"], torch["problem"]
+    version, cuda, problem = torch["version"], torch["cuda"], first_sentence(torch["problem"])
     text = f"{version}, built {f'for CUDA {cuda}' if cuda else 'without CUDA'}"
     if not gpus:
         return Check("torch", State.OK, text)
-    if visible is not None and visible.strip() in ("", "-1"):
+    if hides_all(visible):
         remedy = f"Unset it to use {'the GPU' if len(gpus) == 1 else f'the {len(gpus)} GPUs'}"
         return Check("torch", State.WARN, f"{text}; CUDA_VISIBLE_DEVICES={visible!r} hides all GPUs", remedy)
     driver = gpus[0].cuda_driver_version
     if not cuda:
         text += f", but there is a GPU ({gpus[0].name}): trials would run on the CPU"
         return Check("torch", State.FAIL, text, install(None, driver))
+    if (problem or not num_seen) and visible is not None and _names_none(visible, gpus):
+        text += f", but it sees no GPU: {VISIBLE}={visible!r} names none of this machine"
+        return Check("torch", State.FAIL, text, f"Unset it, or name one of {', '.join(g.uuid for g in gpus)}")
     if problem or not num_seen:
-        remedy = "Check that `nvidia-smi` works and CUDA_VISIBLE_DEVICES names a GPU; else reload the driver"
-        if "too old" in problem:
-            remedy = install(None, driver)
-            if not remedy.startswith("Update"):
-                remedy = f"Update the NVIDIA driver, or {remedy}"
-        elif "busy" in problem:
-            remedy = (
-                "Another process holds the GPU (see `nvidia-smi`): end it, or share it (`nvidia-smi -c 0`)"
-            )
-        return Check(
-            "torch", State.FAIL, f"{text}, but it cannot use the GPU: {problem or 'it sees none'}", remedy
-        )
+        text += f", but it cannot use the GPU: {problem or 'it sees none'}"
+        return Check("torch", State.FAIL, text, cuda_remedy(problem, driver))
     seen = f"; it sees {num_seen} of {len(gpus)} GPUs" if num_seen != len(gpus) else ""
     if seen and visible is not None:
         seen += f" (CUDA_VISIBLE_DEVICES={visible})"
     return Check("torch", State.OK, text + seen)
+
+
+def _names_none(visible: str, gpus: Sequence[GpuFacts]) -> bool:
+    """Returns whether a value of CUDA_VISIBLE_DEVICES begins with what is no GPU here."""
+    first = visible.partition(",")[0].strip()
+    if first.isdecimal():
+        return int(first) >= len(gpus)
+    # Instances are not among the facts.
+    return not first.startswith("MIG-") and not any(gpu.uuid.startswith(first) for gpu in gpus)
 
 
 def used_by_torch(index: int, device: Mapping[str, Any], torch: Mapping[str, Any], driver_cuda: str) -> Check:

@@ -32,12 +32,12 @@ _REMEDIES = {
 }
 
 
-def measure(cache: Path | None, num_gpus: int = 0, runner: str = CEILINGS_RUNNER) -> Report | Check:
+def measure(cache: Path | None, num_gpus: int | None = 0, runner: str = CEILINGS_RUNNER) -> Report | Check:
     """Returns the report of the ceilings job, or a failed check; the folder of a failed job is kept.
 
     Args:
         cache: Folder for compiled code, which is kept; None if nothing can be written.
-        num_gpus: GPUs that the job will see and measure.
+        num_gpus: GPUs that the job will see and measure; None if it must ask nothing of them.
     """
     try:
         folder = Path(tempfile.mkdtemp(prefix="sweeper-doctor-"))
@@ -46,8 +46,9 @@ def measure(cache: Path | None, num_gpus: int = 0, runner: str = CEILINGS_RUNNER
         return Check("measuring", State.FAIL, text, "Free some space, or set TMPDIR to another folder")
     plan = MeasurePlan(repeats=0)
     kept = str(cache) if cache else ""
-    seconds = TIMEOUT_SECONDS + num_gpus * GPU_SECONDS
-    job = Job(uid="doctor", runner=runner, device="auto", plan=plan, cache=kept, timeout_seconds=seconds)
+    seconds = TIMEOUT_SECONDS + (num_gpus or 0) * GPU_SECONDS
+    device = "cpu" if num_gpus is None else "auto"
+    job = Job(uid="doctor", runner=runner, device=device, plan=plan, cache=kept, timeout_seconds=seconds)
     write_job(folder, job)
     try:
         said = _worked(folder, seconds)

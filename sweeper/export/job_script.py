@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sweeper.core.config import Scalar
-from sweeper.core.script import RETAIN
 from sweeper.export.description import origin, promise
 from sweeper.interventions import VARIABLE as CHANGES
+from sweeper.interventions.environment import RETAIN
 
 MEMORY_HEADROOM = 1.3
 MIN_MEMORY_GIB = 2

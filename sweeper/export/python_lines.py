@@ -13,6 +13,7 @@ from sweeper.errors import UserError
 from sweeper.export import python_loading, python_step
 from sweeper.export.description import origin, promise
 from sweeper.export.flags import effective
+from sweeper.interventions.recurrent import NOTE
 
 WIDTH = 100
 DDP = ("static_graph", "gradient_as_bucket_view", "broadcast_buffers")
@@ -65,6 +66,7 @@ def python_lines(value: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
             *python_step.optimizer(settings),
             "",
             "",
+            *(_recurrent() if NOTE in value["measured"]["effective"].get("precision.amp", "") else []),
             *writer.because("precision.amp", "accumulate_steps"),
             *python_step.step(settings),
             "",
@@ -73,6 +75,10 @@ def python_lines(value: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
             "",
         ]
     )
+
+
+def _recurrent() -> list[str]:
+    return [*python_step.IN_FLOAT32.splitlines(), "", ""]
 
 
 class _Writer:

@@ -117,6 +117,24 @@ def _holds_gradients(settings: Mapping[str, Scalar]) -> bool:
     return settings["accumulate_steps"] != 1 and settings["compile.mode"] in _COMPILERS_GRAPHS
 
 
+IN_FLOAT32 = '''\
+def in_float32(forward):
+    """Takes a recurrent layer out of autocast, where cuDNN would compute in float16 whatever the type."""
+
+    def outside_of_autocast(x, *states):
+        states = torch.utils._pytree.tree_map(lambda state: state.float(), states)
+        with torch.autocast(device.type, enabled=False):
+            return forward(x.float(), *states)
+
+    return outside_of_autocast
+
+
+for layer in model.modules():
+    if isinstance(layer, torch.nn.RNNBase):
+        layer.forward = in_float32(layer.forward)
+'''
+
+
 def _forward(settings: Mapping[str, Scalar]) -> Iterator[str]:
     if settings["memory_format"] == "channels_last":
         yield "batch = ["

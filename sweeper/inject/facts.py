@@ -28,6 +28,8 @@ class FactFinder:
         # The oldest versions of torch have it elsewhere.
         if (modes := getattr(torch, "amp", None)) is not None:
             self._wrapper = points.replace(modes.autocast_mode.autocast, "__enter__", self._entered)
+        self._recurs = False
+        self._recurrent = points.replace(torch.nn.RNNBase, "__init__", self._made_recurrent)
 
     def _entered(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def enter(context: Any) -> Any:
@@ -36,6 +38,13 @@ class FactFinder:
             return original(context)
 
         return enter
+
+    def _made_recurrent(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(layer: Any, *args: Any, **kwargs: Any) -> None:
+            self._recurs = True
+            original(layer, *args, **kwargs)
+
+        return init
 
     def take(self, optimizer: Any, loader: dict[str, Any], sampler: Any = None) -> dict[str, Any]:
         """Returns the facts, and stops watching.
@@ -46,6 +55,7 @@ class FactFinder:
         """
         if self._wrapper is not None:
             self._wrapper.restore()
+        self._recurrent.restore()
         found = {**loader, "places": self._places.take(sampler, optimizer)}
         found["threads"] = self._torch.get_num_threads()
         distributed = self._torch.distributed
@@ -63,11 +73,29 @@ class FactFinder:
                     self._autocast = self._autocast or parameter.dtype
         groups = getattr(optimizer, "param_groups", ())
         found["convolves"] = any(each.dim() == 4 for group in groups for each in group["params"])
+        found["recurs"] = self._recurs
+        found.update(_backends(self._torch))
         is_wrapped = any(name in sys.modules for name in _OTHER_PRECISIONS)
         if self._autocast is not None and not is_wrapped:
             name = str(self._autocast).rpartition(".")[2]
             found["precision"] = _PRECISIONS.get(name, name)
         return found
+
+
+def _backends(torch: Any) -> dict[str, bool]:
+    """Returns what the script has set of cuDNN and of tensor cores, as far as this torch can say."""
+    cudnn, settings = torch.backends.cudnn, {}
+    for name, owner, flag in (
+        ("tf32", torch.backends.cuda.matmul, "allow_tf32"),
+        ("cudnn_tf32", cudnn, "allow_tf32"),
+        ("cudnn_search", cudnn, "benchmark"),
+    ):
+        try:
+            settings[name] = bool(getattr(owner, flag))
+        except (AttributeError, RuntimeError):
+            # Newer versions refuse the older name once a script has used the newer one.
+            continue
+    return settings
 
 
 def of_loader(iterator: Any) -> dict[str, Any]:

@@ -248,8 +248,9 @@ class Prover(Observer):
         return found.hexdigest()
 
     def _norm(self, gradients: list[Any]) -> float:
-        total = sum(float(_dense(each).double().pow(2).sum()) for each in gradients)
-        return float(total**0.5)
+        # A copy in double precision might not fit beside the model.
+        norm, double = self._torch.linalg.vector_norm, self._torch.float64
+        return float(sum(float(norm(_dense(part), dtype=double)) ** 2 for part in gradients) ** 0.5)
 
     def _sums(self, tensor: Any) -> list[float]:
         """Returns the norm of a tensor, and its product with a fixed pattern."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections.abc import Callable
@@ -34,8 +35,18 @@ def seed(torch: Any, number: int, shift: int, *, deterministic: bool = False) ->
     for owner, name in _seeders(torch):
         getattr(owner, name)(number)
     if deterministic:
+        # cuBLAS reads it when it starts on a GPU.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.backends.cudnn.benchmark = False
+        _hold_search_off(torch)
+
+
+def _hold_search_off(torch: Any) -> None:
+    """Turns off cuDNN's search, which takes other algorithms from run to run, whatever the script sets."""
+    torch.backends.cudnn.benchmark = False
+    torch._C._set_cudnn_benchmark = lambda _: None
+    # A module of its own class, whose attributes are properties.
+    type(torch.backends.cudnn).benchmark = property(lambda _: False, lambda *_: None)
 
 
 def _seeders(torch: Any) -> list[tuple[Any, str]]:

@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .batch import BatchSize
+from .change import CLOSE, EXACT, OWN, Change
 from .ddp import Ddp
+from .environment import Allocator, Malloc, Pages, Spinning, Threads
 from .fused import Fused
 from .gpu import Cudnn, Pinned, Tf32
-from .intervention import CLOSE, EXACT, SINGLE, Intervention
 from .loader import Loader
 from .model import Compiled, Layout, Precision
 from .pictures import Pictures
@@ -28,18 +29,6 @@ VARIABLE = "SWEEPER_CHANGES"
 
 FILE_VARIABLE = "SWEEPER_CHANGES_FILE"
 """Environment variable that names a user's file with more changes, in a list `CHANGES`."""
-
-OWN = "own"
-"""Value of a change that leaves everything as the script has it."""
-
-OF_ENVIRONMENT: Mapping[str, str] = {
-    "device.malloc": EXACT,
-    "spinning": EXACT,
-    "pages": EXACT,
-    "allocator": EXACT,
-    "threads": CLOSE,
-}
-"""Kinds of the changes that are made by environment variables alone."""
 
 BATCH_SIZE = BatchSize()
 # Pictures and readers come before loaders, since a gathered loader does not ask for them.
@@ -56,49 +45,74 @@ _ALL = (
     Tf32(),
     Cudnn(),
     BATCH_SIZE,
+    Malloc(),
+    Threads(),
+    Spinning(),
+    Allocator(),
+    Pages(),
 )
-INTERVENTIONS: Mapping[str, Intervention] = {each.name: each for each in _ALL}
+CHANGES: Mapping[str, Change] = {change.name: change for change in _ALL}
 """All changes that come with sweeper, by the name of their parameter, in the order in which they are made."""
 
 
 def is_exact(name: str) -> bool:
     """Returns whether a change is declared to leave every bit of the training as it is."""
-    change = INTERVENTIONS.get(name)
-    return (change.kind if change is not None else OF_ENVIRONMENT.get(name)) == EXACT
+    return name in CHANGES and CHANGES[name].kind == EXACT
 
 
-def known(path: str = "") -> dict[str, Intervention]:
+def takes_long(name: str) -> bool:
+    """Returns whether a change takes so long to make, as compiling does, that it is tried last."""
+    return name in CHANGES and CHANGES[name].limit_seconds > 0
+
+
+def known(path: str = "") -> dict[str, Change]:
     """Returns all changes by name, those of a user's file included.
 
     Raises:
         ValueError: The file has no list `CHANGES` of changes that can be proved.
     """
     if not path:
-        return dict(INTERVENTIONS)
+        return dict(CHANGES)
     spec = importlib.util.spec_from_file_location("sweeper_changes", path)
     if spec is None or spec.loader is None:
         raise ValueError(f"{path} must be a Python file")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found = getattr(module, "CHANGES", None)
     wanted = ("name", "choices", "kind", "why", "apply")
-    if not isinstance(found, (list, tuple)) or not all(hasattr(e, n) for e in found for n in wanted):
+    listed = getattr(module, "CHANGES", None)
+    if not isinstance(listed, (list, tuple)) or not all(
+        hasattr(change, name) for change in listed for name in wanted
+    ):
         raise ValueError(f"{path} must have a list CHANGES of objects with {', '.join(wanted)}")
-    for each in found:
-        if each.kind not in (EXACT, CLOSE):
-            raise ValueError(f"the kind of {each.name} must be {EXACT} or {CLOSE}, but is {each.kind!r}")
-        if getattr(each, "rounding", SINGLE) <= 0:
-            raise ValueError(f"the rounding of {each.name} must be above 0, but is {each.rounding!r}")
-    return {**INTERVENTIONS, **{each.name: each for each in found}}
+    changes = [_with_defaults(change) for change in listed]
+    for change in changes:
+        if change.kind not in (EXACT, CLOSE):
+            raise ValueError(f"the kind of {change.name} must be {EXACT} or {CLOSE}, but is {change.kind!r}")
+        if change.rounding <= 0:
+            raise ValueError(f"the rounding of {change.name} must be above 0, but is {change.rounding!r}")
+    return {**CHANGES, **{change.name: change for change in changes}}
 
 
-def chosen(text: str, among: Mapping[str, Intervention] = INTERVENTIONS) -> dict[str, str]:
+def _with_defaults(change: Any) -> Change:
+    """Returns a user's change with the attributes and methods of `Change` that it lacks.
+
+    Its file derives from no class of sweeper's, which the script's interpreter may not have.
+    """
+    own = type(change)
+    if not isinstance(change, Change):
+        change.__class__ = type(own.__name__, (own, Change), {"__module__": own.__module__})
+    derived: Change = change
+    return derived
+
+
+def chosen(text: str, among: Mapping[str, Change] = CHANGES) -> dict[str, str]:
     """Returns the changes that the variable's text names.
 
     Raises:
         ValueError: One of them is unknown.
     """
     found = {}
+    among = {name: change for name, change in among.items() if not change.is_of_environment}
     for word in text.split():
         name, _, value = word.partition("=")
         if name == BATCH_SIZE.name and BATCH_SIZE.accepts(value):
@@ -106,7 +120,9 @@ def chosen(text: str, among: Mapping[str, Intervention] = INTERVENTIONS) -> dict
                 found[name] = value
             continue
         if name not in among or value not in (OWN, *among[name].choices):
-            listed = ", ".join(f"{each.name}={value}" for each in among.values() for value in each.choices)
+            listed = ", ".join(
+                f"{name}={value}" for name, change in among.items() for value in change.choices
+            )
             raise ValueError(f"{VARIABLE} must name known changes ({listed}), but has {word!r}")
         if value != OWN:
             found[name] = value

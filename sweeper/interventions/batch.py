@@ -7,14 +7,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from .intervention import CHANGES_TRAINING, Intervention, Report
+from .change import CHANGES_TRAINING, Change, Editor, Report
 
 FACTORS = (2, 4, 8, 16, 32, 64)
 LINEAR = ("SGD",)
 """Optimizers whose rate grows linearly with the batch (Goyal et al., 2017); others use the square root."""
 
 
-class BatchSize(Intervention):
+class BatchSize(Change):
     """Changes the batch size of loaders that shuffle and have the script's batch size.
 
     A value such as `2048/64` is the new size and the script's own.
@@ -24,6 +24,7 @@ class BatchSize(Intervention):
     choices = ()
     kind = CHANGES_TRAINING
     why = "each step trains on more samples; the learning rate grows with the batch"
+    helps = ("launch-bound", "sync-bound", "host-bound")
 
     def accepts(self, value: str) -> bool:
         """Returns whether a text is a valid value."""
@@ -35,17 +36,23 @@ class BatchSize(Intervention):
         new, _, own = value.partition("/")
         return new == own
 
-    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+    def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        if not observed.get("batch_size"):
+        if not facts.get("batch_size"):
             return "its batch size is unknown"
-        return "" if observed.get("num_workers") is not None else "its batches do not come from a DataLoader"
+        return "" if facts.get("num_workers") is not None else "its batches do not come from a DataLoader"
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Changes the loaders and optimizers that are made from now on."""
         new, own = map(int, value.split("/"))
         self._change_loaders(torch, own, new / own, report)
         self._change_rates(torch, new / own)
+
+    def edit(self, editor: Editor) -> None:
+        """Enlarges the batch of the loader and the rate of the optimizer."""
+        factor = int(editor.value) / int(editor.original)
+        editor.scale_argument("optimizer", "lr", lambda kind: _growth(kind, factor))
+        editor.scale_argument("loader", "batch_size", lambda _: factor)
 
     def _change_loaders(self, torch: Any, own: int, factor: float, report: Report) -> None:
         data = torch.utils.data
@@ -73,8 +80,12 @@ class BatchSize(Intervention):
 
     def _change_rates(self, torch: Any, factor: float) -> None:
         for kind in {each for each in vars(torch.optim).values() if _is_optimizer(torch, each)}:
-            times = factor if kind.__name__ in LINEAR else math.sqrt(factor)
-            kind.__init__ = _rated(kind.__init__, times)
+            kind.__init__ = _rated(kind.__init__, _growth(kind.__name__, factor))
+
+
+def _growth(kind: str, factor: float) -> float:
+    """Returns by how much the rate of an optimizer grows with the batch."""
+    return factor if kind in LINEAR else math.sqrt(factor)
 
 
 def _is_optimizer(torch: Any, each: Any) -> bool:

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .intervention import RefusedError, Report, why_not
+from .change import RefusedError, Report, why_not
 
 MAX_CALLS = 8
 """Maximum calls of a model in a step. A loop over time makes more, and each changed call costs a little."""

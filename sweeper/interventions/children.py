@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .intervention import RefusedError
+from .change import RefusedError
 
 
 def be_worker(torch: Any, loader: Any, number: int, count: int | None = None) -> None:
@@ -43,6 +44,8 @@ def _start(torch: Any, loader: Any, work: Callable[[], Any]) -> tuple[int, int]:
     try:
         os.close(reading)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # A cycle may hold a block of CUDA's that only the parent can free.
+        gc.disable()
         # The parent's threads do not exist in the child.
         torch.set_num_threads(1)
         be_worker(torch, loader, 0)

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from .change import RefusedError
 from .children import be_worker, fault_in_child, result_of_child, together
 from .generators import states
-from .intervention import RefusedError
 from .kept import VARIABLE as KEPT
 from .kept import Kept, key_of
 from .trees import are_equal, filled, parted
@@ -53,25 +53,43 @@ class Collated:
     """All rows of a data set, collated.
 
     Attributes:
+        tree: Structure of a batch (`sweeper.interventions.trees`).
+        leaves: Its tensors, each with all rows.
         num_bytes: Bytes of its tensors.
     """
 
     def __init__(self, torch: Any, tree: Any, leaves: Sequence[Any], num_rows: int, row_s: float) -> None:
-        self._torch, self._tree, self._leaves = torch, tree, leaves
+        self._torch, self.tree, self.leaves = torch, tree, leaves
         self._num_rows, self._row_s = num_rows, row_s
         self.num_bytes = sum(each.numel() * each.element_size() for each in leaves)
 
-    def gather(self, indices: Any) -> Any:
-        """Returns the batch of the rows `indices`; None if they are not row numbers."""
+    def gather(self, indices: Any, *, pinned: bool = False) -> Any:
+        """Returns the batch of the rows `indices`; None if they are not row numbers.
+
+        Args:
+            pinned: Whether it is gathered right into page-locked memory, without another copy.
+        """
+        index = self.index_of(indices)
+        if index is None:
+            return None
+        return filled(self.tree, iter([self._rows(leaf, index, pinned) for leaf in self.leaves]))
+
+    def index_of(self, indices: Any) -> Any:
+        """Returns row numbers as a tensor; None if they are not a list of row numbers."""
         if type(indices) is not list or not indices:
             return None
         try:
             index = self._torch.tensor(indices)
         except (TypeError, ValueError, RuntimeError):
             return None
-        if index.dim() != 1 or index.dtype != self._torch.int64 or not self._has(indices):
-            return None
-        return filled(self._tree, iter([each.index_select(0, index) for each in self._leaves]))
+        is_index = index.dim() == 1 and index.dtype == self._torch.int64
+        return index if is_index and self._has(indices) else None
+
+    def _rows(self, leaf: Any, index: Any, pinned: bool) -> Any:
+        if not pinned:
+            return leaf.index_select(0, index)
+        rows = self._torch.empty((len(index), *leaf.shape[1:]), dtype=leaf.dtype, pin_memory=True)
+        return self._torch.index_select(leaf, 0, index, out=rows)
 
     def _has(self, indices: Sequence[int]) -> bool:
         return min(indices) >= 0 and max(indices) < self._num_rows
@@ -249,9 +267,9 @@ def _filling(torch: Any, loader: Any, whole: Collated, rows: range) -> Callable[
         for begin in range(rows.start, rows.stop, BLOCK_ROWS):
             block = list(range(begin, min(begin + BLOCK_ROWS, rows.stop)))
             found: list[Any] = []
-            if parted(torch, fetch(block), found, len(block)) != whole._tree:
+            if parted(torch, fetch(block), found, len(block)) != whole.tree:
                 return "its batches differ in structure"
-            for leaf, each in zip(whole._leaves, found):
+            for leaf, each in zip(whole.leaves, found):
                 if each.dtype != leaf.dtype or each.shape[1:] != leaf.shape[1:]:
                     return "its rows differ in shape or type"
                 leaf[begin : begin + len(block)] = each

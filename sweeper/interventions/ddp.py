@@ -6,22 +6,24 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from .intervention import EXACT, Intervention, Report
+from .change import EXACT, NO_EDIT, Change, Report
 
 OPTION = "gradient_as_bucket_view"
 
 
-class Ddp(Intervention):
+class Ddp(Change):
     """Makes gradients parts of the buckets that DistributedDataParallel exchanges, instead of copies."""
 
     name = "ddp"
     choices = ("views",)
     kind = EXACT
     why = "gradients are views of the buckets that ranks exchange, not copies"
+    helps = ("memory-bandwidth-bound", "memory-capacity-limited")
+    no_edit = NO_EDIT
 
-    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+    def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        return "" if observed.get("ranks", 1) > 1 else "it trains in one process"
+        return "" if facts.get("ranks", 1) > 1 else "it trains in one process"
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Changes the models that are wrapped from now on."""

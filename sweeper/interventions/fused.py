@@ -6,19 +6,20 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from .intervention import CLOSE, Intervention, Report
+from .change import CLOSE, Ceiling, Change, Editor, Report, Step
 
 KINDS = ("Adam", "AdamW", "SGD", "Adagrad")
 """Classes of torch.optim that have a fused form."""
 
 
-class Fused(Intervention):
+class Fused(Change):
     """Uses torch's fused form of an optimizer if the script chooses none. Checkpoints stay as they were."""
 
     name = "optimizer"
     choices = ("fused",)
     kind = CLOSE
     why = "one call updates all parameters"
+    helps = ("launch-bound", "sync-bound", "memory-bandwidth-bound")
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Changes the optimizers that are made from now on."""
@@ -26,6 +27,14 @@ class Fused(Intervention):
             optimizer = getattr(torch.optim, name, None)
             if optimizer is not None:
                 optimizer.__init__ = _fusing(optimizer.__init__, optimizer, report)
+
+    def ceiling(self, value: str, step: Step) -> Ceiling | None:
+        """Returns the largest speedup."""
+        return step.without_updates()
+
+    def edit(self, editor: Editor) -> None:
+        """Asks for the fused form."""
+        editor.set_argument("optimizer", "fused", "True")
 
 
 def _fusing(original: Callable[..., None], kind: Any, report: Report) -> Callable[..., None]:

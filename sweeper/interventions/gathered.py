@@ -13,17 +13,22 @@ import weakref
 from typing import Any
 
 from . import collating
-from .intervention import Report, why_not
+from .change import Report, why_not
+from .on_device import DeviceRows
 from .own_rows import OwnRows
 from .witness import Witness, is_persistent
 
 
-def gather(torch: Any, report: Report) -> None:
-    """Makes the passes that begin from now on gather their batches, if the batches stay the same."""
+def gather(torch: Any, report: Report, *, on_device: bool = False) -> None:
+    """Makes the passes that begin from now on gather their batches, if the batches stay the same.
+
+    Args:
+        on_device: Whether the rows are kept on the GPU once the training uses it.
+    """
     module = torch.utils.data.dataloader
     iterator = iterator_class(torch)
     original = module.DataLoader._get_iterator
-    blocks = _Blocks(torch, report)
+    blocks = _Blocks(torch, report, on_device=on_device)
 
     @functools.wraps(original)
     def get_iterator(loader: Any) -> Any:
@@ -36,8 +41,9 @@ def gather(torch: Any, report: Report) -> None:
 class _Blocks:
     """The collated data sets, by loader."""
 
-    def __init__(self, torch: Any, report: Report) -> None:
-        self._torch, self._report = torch, report
+    def __init__(self, torch: Any, report: Report, *, on_device: bool) -> None:
+        self._torch, self._report, self._is_on_device = torch, report, on_device
+        self._device_rows: weakref.WeakKeyDictionary[Any, DeviceRows] = weakref.WeakKeyDictionary()
         self._found: weakref.WeakKeyDictionary[Any, collating.Collated | None] = weakref.WeakKeyDictionary()
         self._witnesses: weakref.WeakKeyDictionary[Any, Witness] = weakref.WeakKeyDictionary()
 
@@ -49,7 +55,10 @@ class _Blocks:
                 if is_persistent(loader):
                     self._witnesses[loader] = Witness(self._torch, loader)
                 self._found[loader] = found
-                self._report(True)
+                if self._is_on_device:
+                    self._device_rows[loader] = DeviceRows(self._torch, found, self._report)
+                else:
+                    self._report(True)
             except Exception as error:
                 self._found[loader] = None
                 self._report(False, why_not(error))
@@ -66,6 +75,10 @@ class _Blocks:
         if found is not None and (why := found.stale(loader, self._witnesses.get(loader))):
             self._found[loader] = None
             self._report(False, why, was_applied=True)
+
+    def device_rows(self, loader: Any) -> DeviceRows | None:
+        """Returns the rows of a loader that are, or will be, on the GPU."""
+        return self._device_rows.get(loader)
 
     def fetch(self, loader: Any) -> Any:
         """Returns the function with which a loader's rows are read if they are not gathered."""
@@ -98,6 +111,7 @@ def iterator_class(torch: Any) -> Any:
             super().__init__(loader)
             self._collated, self._blocks, self._own_rows = collated, blocks, own_rows
             self._loader = weakref.ref(loader)
+            self._device_rows = blocks.device_rows(loader) if blocks is not None else None
             if own_rows is not None:
                 self._fetch = own_rows.fetch
             elif blocks is not None:
@@ -138,8 +152,12 @@ def iterator_class(torch: Any) -> Any:
 
         def _batch(self, indices: Any) -> Any:
             batch = None
+            if self._device_rows is not None and self._is_kept:
+                batch = self._device_rows.gather(indices)
+                if batch is not None:
+                    return batch
             if self._collated is not None and self._is_kept:
-                batch = self._collated.gather(indices)
+                batch = self._collated.gather(indices, pinned=bool(self._pin_memory))
             if batch is None:
                 batch = self._fetch(indices)
             return pin(batch, self._pin_memory_device) if self._pin_memory else batch

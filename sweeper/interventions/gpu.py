@@ -6,17 +6,17 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from .intervention import CLOSE, EXACT, HALF, Intervention, Report
+from .change import CLOSE, EXACT, HALF, Ceiling, Change, Editor, Report, Step, tolerance_of_kernels
 
 
-class _OnGpu(Intervention):
+class _OnGpu(Change):
     """A setting of torch for training on a GPU."""
 
     kind = CLOSE
 
-    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+    def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        return "" if observed.get("device", "cpu") == "cuda" else "it does not train on a GPU"
+        return "" if facts.get("device", "cpu") == "cuda" else "it does not train on a GPU"
 
 
 class Tf32(_OnGpu):
@@ -26,18 +26,31 @@ class Tf32(_OnGpu):
     choices = ("on",)
     why = "tensor cores multiply float32 matrices"
     rounding = HALF
+    helps = ("compute-bound",)
 
-    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+    def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        if observed.get("precision", "fp32") != "fp32":
+        if facts.get("precision", "fp32") != "fp32":
             return "the script computes in a precision other than float32"
-        return super().refusal(value, observed)
+        if facts.get("tf32") and facts.get("cudnn_tf32", True):
+            return "the script has set it"
+        return super().refusal(value, facts)
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Allows TF32 for matrix products and convolutions."""
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True
         report(True)
+
+    def ceiling(self, value: str, step: Step) -> Ceiling | None:
+        """Returns the largest speedup."""
+        return step.without_arithmetic()
+
+    def edit(self, editor: Editor) -> None:
+        """Allows TF32 in the script."""
+        editor.set_globally(
+            "torch.backends.cuda.matmul.allow_tf32 = True\ntorch.backends.cudnn.allow_tf32 = True", "torch"
+        )
 
 
 class Cudnn(_OnGpu):
@@ -46,17 +59,32 @@ class Cudnn(_OnGpu):
     name = "cudnn"
     choices = ("search",)
     why = "convolutions use the algorithm that was measured to be the fastest"
+    helps = ("compute-bound", "memory-bandwidth-bound")
 
-    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+    def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        return super().refusal(value, observed) or (
-            "" if observed.get("convolves", True) else "it has no convolutions of images"
+        if facts.get("cudnn_search"):
+            return "the script has set it"
+        return super().refusal(value, facts) or (
+            "" if facts.get("convolves", True) else "it has no convolutions of images"
         )
+
+    def tolerance(self, facts: Mapping[str, Any]) -> float:
+        """Returns the relative difference that it may make in the first steps of a training."""
+        return tolerance_of_kernels(facts)
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Turns on cuDNN's search."""
         torch.backends.cudnn.benchmark = True
         report(True)
+
+    def ceiling(self, value: str, step: Step) -> Ceiling | None:
+        """Returns the largest speedup."""
+        return step.without_arithmetic()
+
+    def edit(self, editor: Editor) -> None:
+        """Turns on cuDNN's search in the script."""
+        editor.set_globally("torch.backends.cudnn.benchmark = True", "torch")
 
 
 class Pinned(_OnGpu):
@@ -66,14 +94,15 @@ class Pinned(_OnGpu):
     choices = ("on",)
     kind = EXACT
     why = "batches are in page-locked memory, which a GPU copies faster"
+    helps = ("transfer-bound",)
 
-    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+    def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        if observed.get("num_workers") is None:
+        if facts.get("num_workers") is None:
             return "its batches do not come from a DataLoader"
-        if observed.get("pin_memory"):
+        if facts.get("pin_memory"):
             return "its loader already pins memory"
-        return super().refusal(value, observed)
+        return super().refusal(value, facts)
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Pins the batches of the passes that begin from now on; the loaders stay as they were."""
@@ -90,3 +119,7 @@ class Pinned(_OnGpu):
                 loader.pin_memory = before
 
         module.DataLoader._get_iterator = get_iterator
+
+    def edit(self, editor: Editor) -> None:
+        """Sets `pin_memory`."""
+        editor.set_argument("loader", "pin_memory", "True")

@@ -9,27 +9,32 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import collating
+from .change import EXACT, Ceiling, Change, Editor, RefusedError, Report, Step, why_not
 from .gathered import gather, iterator_class
-from .intervention import EXACT, Intervention, RefusedError, Report, why_not
 from .own_rows import OwnRows
 
-GATHERED, NO_WORKERS, CORES = "gathered", "no_workers", "cores"
+ON_DEVICE, GATHERED, NO_WORKERS, CORES = "on_device", "gathered", "no_workers", "cores"
+COLLATED = (ON_DEVICE, GATHERED)
+"""Values with which the data set is collated once."""
 
 
-class Loader(Intervention):
+class Loader(Change):
     """Makes loaders gather batches from the collated data set, or use another number of workers."""
 
     name = "loader"
-    choices = (GATHERED, NO_WORKERS, CORES)
+    choices = (ON_DEVICE, GATHERED, NO_WORKERS, CORES)
     are_ranked = True
     kind = EXACT
     why = "batches are gathered from a data set that was collated once, or the number of workers changes"
+    helps = ("input-bound",)
 
-    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+    def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        workers = observed.get("num_workers")
+        workers = facts.get("num_workers")
         if workers is None:
             return "its batches do not come from a DataLoader"
+        if value == ON_DEVICE and facts.get("device", "cpu") != "cuda":
+            return "it does not train on a GPU"
         if value == NO_WORKERS and not workers:
             return "it has no workers"
         cores = len(os.sched_getaffinity(0))
@@ -39,10 +44,25 @@ class Loader(Intervention):
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Changes the passes that begin from now on, if their samples stay the same."""
-        if value == GATHERED:
-            gather(torch, report)
+        if value in COLLATED:
+            gather(torch, report, on_device=value == ON_DEVICE)
         else:
             _with_other_workers(torch, value, report)
+
+    def ceiling(self, value: str, step: Step) -> Ceiling | None:
+        """Returns the largest speedup."""
+        return step.without_loader()
+
+    def edit(self, editor: Editor) -> None:
+        """Puts the data set into memory, or sets the number of workers."""
+        if editor.value == ON_DEVICE:
+            editor.refuse("the source does not say on which GPU the rows belong; use `sweeper exec`")
+        elif editor.value == GATHERED:
+            editor.gather_batches()
+        elif editor.value == NO_WORKERS:
+            editor.use_no_workers()
+        else:
+            editor.set_argument("loader", "num_workers", str(len(os.sched_getaffinity(0))))
 
 
 def check_sampler(loader: Any) -> None:

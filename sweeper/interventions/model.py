@@ -10,15 +10,28 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .calls import change_calls
-from .intervention import CLOSE, HALF, SINGLE, Intervention, RefusedError, Report
+from .change import (
+    CLOSE,
+    HALF,
+    Ceiling,
+    Change,
+    Editor,
+    RefusedError,
+    Report,
+    Step,
+    tolerance_of_kernels,
+)
+from .recurrent import keep_in_float32
 
 if TYPE_CHECKING:
     from .calls import Call
 
+CAPTURED_CALLS = 3
+"""Calls until which a model is captured: torch runs it, warms it up, and records it."""
 _NOT_PLAIN = "the script already computes in a precision other than float32"
 
 
-class Precision(Intervention):
+class Precision(Change):
     """Computes the model's matrix products in bfloat16; parameters, losses and updates stay in float32."""
 
     name = "precision"
@@ -26,18 +39,20 @@ class Precision(Intervention):
     kind = CLOSE
     why = "layers multiply in bfloat16, which halves the bytes that they read"
     rounding = HALF
+    helps = ("compute-bound", "memory-bandwidth-bound", "memory-capacity-limited")
 
-    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+    def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        if observed.get("precision", "fp32") != "fp32":
+        if facts.get("precision", "fp32") != "fp32":
             return _NOT_PLAIN
-        if observed.get("device", "cpu") == "cpu" and not _cpu_has_bf16():
+        if facts.get("device", "cpu") == "cpu" and not _cpu_has_bf16():
             return "this processor has no instructions for it"
         return ""
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Changes the models that are trained from the second step on."""
         exact = _Exact(torch)
+        keep_in_float32(torch, lambda: exact.is_on)
 
         def make(model: Any, call: Call) -> Call:
             kinds = {each.device.type for each in model.parameters()}
@@ -57,19 +72,34 @@ class Precision(Intervention):
 
         change_calls(torch, make, report)
 
+    def ceiling(self, value: str, step: Step) -> Ceiling | None:
+        """Returns the largest speedup."""
+        return step.without_arithmetic()
+
+    def edit(self, editor: Editor) -> None:
+        """Adds a function that makes layers compute in bfloat16, and calls it with the model."""
+        editor.call_on_model("in_bfloat16({model})")
+        editor.define("in_bfloat16")
+
 
 class _Exact:
-    """A context in which the functions that turn numbers into probabilities compute in float32.
+    """A context in which the functions that turn numbers into probabilities compute in float32, and dropout.
 
-    With 8 bits, the sigmoid of 6.3 or more is 1, so log(1 - sigmoid) and its gradient are lost.
+    With 8 bits, the sigmoid of 6.3 or more is 1, so log(1 - sigmoid) and its gradient are lost. On a GPU, the
+    same generator drops other elements of a bfloat16 tensor than of a float32 one, since a thread takes eight
+    of them instead of four (aten/src/ATen/native/cuda/Dropout.cu).
     """
 
     NAMES = ("sigmoid", "softmax", "log_softmax", "exp")
+    DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 
     def __init__(self, torch: Any) -> None:
         self._torch, self._depth = torch, 0
-        for owner in (torch, torch.Tensor):
-            for name in self.NAMES:
+        functional = torch.nn.functional
+        owners = [(owner, name) for owner in (torch, torch.Tensor) for name in self.NAMES]
+        owners += [(owner, name) for owner in (functional, torch) for name in self.DROPOUTS]
+        for owner, name in owners:
+            if hasattr(owner, name):
                 setattr(owner, name, self._exact(getattr(owner, name)))
 
     def _exact(self, original: Any) -> Any:
@@ -77,11 +107,19 @@ class _Exact:
 
         @functools.wraps(original)
         def exact(*args: Any, **kwargs: Any) -> Any:
-            if self._depth and args and torch.is_tensor(args[0]) and args[0].dtype == torch.bfloat16:
+            # `dropout(input, p, training, inplace)`
+            in_place = kwargs.get("inplace") or args[3:4] == (True,)
+            is_rounded = args and torch.is_tensor(args[0]) and args[0].dtype == torch.bfloat16
+            if self._depth and is_rounded and not in_place:
                 args = (args[0].float(), *args[1:])
             return original(*args, **kwargs)
 
         return exact
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a model is being called."""
+        return self._depth > 0
 
     def __enter__(self) -> None:
         """Notes that a model is called."""
@@ -102,13 +140,13 @@ def _cpu_has_bf16() -> bool:
 
 
 def _in_floats(torch: Any, part: Any) -> Any:
-    """Returns an output with its bfloat16 tensors as float32, in the same kinds of containers.
+    """Returns an output with its tensors of 16 bits as float32, in the same kinds of containers.
 
     Raises:
         RefusedError: It has a part whose kind is unknown.
     """
     if torch.is_tensor(part):
-        return part.float() if part.dtype == torch.bfloat16 else part
+        return part.float() if part.dtype in (torch.bfloat16, torch.float16) else part
     kind = type(part)
     if part is None or kind in (bool, int, float, str):
         return part
@@ -129,17 +167,22 @@ def _in_floats(torch: Any, part: Any) -> Any:
     raise RefusedError(f"an output of type {kind.__name__} cannot be converted to float32")
 
 
-class Layout(Intervention):
+class Layout(Change):
     """Stores images and the filters of convolutions with their channels last in memory."""
 
     name = "layout"
     choices = ("channels_last",)
     kind = CLOSE
     why = "convolutions read all channels of a pixel at once"
+    helps = ("compute-bound", "memory-bandwidth-bound")
 
-    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+    def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        return "" if observed.get("convolves", True) else "it has no convolutions of images"
+        return "" if facts.get("convolves", True) else "it has no convolutions of images"
+
+    def tolerance(self, facts: Mapping[str, Any]) -> float:
+        """Returns the relative difference that it may make in the first steps of a training."""
+        return tolerance_of_kernels(facts)
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Changes the models with convolutions of images from the second step on."""
@@ -168,6 +211,14 @@ class Layout(Intervention):
 
         _drop_as_laid_out_before(torch)
         change_calls(torch, make, report)
+
+    def ceiling(self, value: str, step: Step) -> Ceiling | None:
+        """Returns the largest speedup."""
+        return step.without_arithmetic()
+
+    def edit(self, editor: Editor) -> None:
+        """Lays out the model."""
+        editor.call_on_model("{model}.to(memory_format=torch.channels_last)")
 
 
 def _lay_out_state(torch: Any, late: set[int]) -> None:
@@ -207,18 +258,38 @@ def _contiguous(original: Any) -> Any:
     return dropout
 
 
-class Compiled(Intervention):
-    """Compiles the model with torch.compile for inputs of the first shapes; others run uncompiled."""
+MODEL, GRAPHS = "model", "graphs"
+
+
+class Compiled(Change):
+    """Compiles the model with torch.compile for inputs of the first shapes; others run uncompiled.
+
+    With `graphs`, a GPU replays the compiled operations from CUDA graphs, which launch them all at once.
+    """
 
     name = "compile"
-    choices = ("model",)
+    choices = (GRAPHS, MODEL)
+    are_ranked = True
     kind = CLOSE
-    why = "operations are fused into fewer kernels"
-    rounding = SINGLE
+    why = "operations are fused into fewer kernels, or launched at once"
+    helps = ("launch-bound", "memory-bandwidth-bound", "compute-bound")
+    limit_seconds = 240.0
 
-    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+    def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        return "the script compiles its model itself" if observed.get("compiled") else ""
+        if facts.get("compiled"):
+            return "the script compiles its model itself"
+        if value == GRAPHS and facts.get("device", "cpu") != "cuda":
+            return "it does not train on a GPU"
+        return ""
+
+    def tolerance(self, facts: Mapping[str, Any]) -> float:
+        """Returns the relative difference that it may make in the first steps of a training."""
+        return tolerance_of_kernels(facts)
+
+    def ceiling(self, value: str, step: Step) -> Ceiling | None:
+        """Returns the largest speedup."""
+        return step.without_launches() if value == GRAPHS else step.without_arithmetic()
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Compiles the models that are trained at the second step."""
@@ -229,7 +300,7 @@ class Compiled(Intervention):
             config.fallback_random = True
             if why := _cannot_compile():
                 raise RefusedError(why)
-            compiled = torch.compile(call)
+            compiled = _in_graphs(torch, call, config) if value == GRAPHS else torch.compile(call)
             usual: list[Any] = []
 
             def call_compiled(*args: Any, **kwargs: Any) -> Any:
@@ -242,11 +313,49 @@ class Compiled(Intervention):
                     return compiled(*args, **kwargs)
                 except Exception as error:
                     # A C++ compiler may be missing, for example. The script's own errors are raised again.
-                    raise RefusedError(f"it cannot be compiled: {error}"[:300]) from error
+                    what = "captured" if value == GRAPHS else "compiled"
+                    raise RefusedError(f"it cannot be {what}: {error}"[:300]) from error
 
             return call_compiled
 
         change_calls(torch, make, report)
+
+    def edit(self, editor: Editor) -> None:
+        """Compiles the model."""
+        mode = 'mode="reduce-overhead"' if editor.value == GRAPHS else ""
+        editor.call_on_model(f"{{model}}.compile({mode})")
+
+
+def _in_graphs(torch: Any, call: Call, config: Any) -> Call:
+    """Returns a compiled call whose operations a GPU replays; the first calls fail if it cannot."""
+    compiled = torch.compile(call, mode="reduce-overhead")
+    num_calls = 0
+    # Otherwise, torch only logs what it does not capture, also of the backward pass of the first call.
+    config.triton.cudagraph_or_error = True
+
+    def call_in_graphs(*args: Any, **kwargs: Any) -> Any:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == CAPTURED_CALLS + 1:
+            config.triton.cudagraph_or_error = False
+            if not _has_graphs(torch):
+                raise RefusedError("torch has captured none of its operations")
+        torch.compiler.cudagraph_mark_step_begin()
+        # The next replay overwrites what a graph returns, and the script may keep it.
+        return _cloned(torch, compiled(*args, **kwargs))
+
+    return call_in_graphs
+
+
+def _has_graphs(torch: Any) -> bool:
+    trees = sys.modules.get("torch._inductor.cudagraph_trees")
+    if trees is None or not torch.cuda.is_initialized():
+        return False
+    return trees.get_manager(torch.cuda.current_device(), create_if_none_exists=False) is not None
+
+
+def _cloned(torch: Any, part: Any) -> Any:
+    return torch.utils._pytree.tree_map(lambda leaf: leaf.clone() if torch.is_tensor(leaf) else leaf, part)
 
 
 def _cannot_compile() -> str:

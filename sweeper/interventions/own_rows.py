@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from . import collating
+from .change import RefusedError, Report
 from .children import fault_in_child
-from .intervention import RefusedError, Report
 from .trees import are_equal
 from .witness import Witness, is_persistent
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
+from .change import EXACT, NO_EDIT, Ceiling, Change, RefusedError, Report, Step, why_not
 from .children import result_of_child, together
 from .collating import (
     MAX_CHILDREN,
@@ -25,7 +26,6 @@ from .collating import (
     digest_of,
     num_rows_of,
 )
-from .intervention import EXACT, Intervention, RefusedError, Report, why_not
 from .kept import Kept
 
 FORMATS, MODES = ("JPEG", "PNG"), ("L", "RGB", "RGBA", "CMYK")
@@ -45,17 +45,19 @@ if TYPE_CHECKING:
     Place = tuple[Any, int, int, str, tuple[int, int]]
 
 
-class Pictures(Intervention):
+class Pictures(Change):
     """Decodes the images that a data set opens only once."""
 
     name = "pictures"
     choices = ("decoded",)
     kind = EXACT
     why = "images are decoded once, and read as pixels from then on; random crops and flips stay random"
+    helps = ("input-bound",)
+    no_edit = NO_EDIT
 
-    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+    def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        return "its batches do not come from a DataLoader" if observed.get("num_workers") is None else ""
+        return "its batches do not come from a DataLoader" if facts.get("num_workers") is None else ""
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Makes the passes that begin from now on find their images decoded."""
@@ -77,6 +79,10 @@ class Pictures(Intervention):
             return original(loader)
 
         module.DataLoader._get_iterator = get_iterator
+
+    def ceiling(self, value: str, step: Step) -> Ceiling | None:
+        """Returns the largest speedup."""
+        return step.without_loader()
 
 
 class _Decoding:

@@ -11,10 +11,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from .change import DRAWS, Ceiling, Change, Editor, RefusedError, Report, Step
 from .children import be_worker, fault_in_child
 from .collating import fetcher, num_rows_of
 from .generators import states_held, states_of_all
-from .intervention import DRAWS, Intervention, RefusedError, Report
 from .loader import CORES, check_sampler, reported, with_more_workers
 from .trees import are_equal
 
@@ -22,7 +22,7 @@ CHECK_ROWS, CHECK_SECONDS = 512, 2.0
 """Maximum rows, and seconds, to read twice with the same random numbers."""
 
 
-class Readers(Intervention):
+class Readers(Change):
     """Uses one worker per core to read rows that draw at random.
 
     Each worker draws from its own generators, which torch seeds in each pass. If rows depend only on their
@@ -34,10 +34,11 @@ class Readers(Intervention):
     kind = DRAWS
     why = "one worker per core reads and augments the rows"
     rounding = math.inf
+    helps = ("input-bound",)
 
-    def refusal(self, value: str, observed: Mapping[str, Any]) -> str:
+    def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        workers, cores = observed.get("num_workers"), len(os.sched_getaffinity(0))
+        workers, cores = facts.get("num_workers"), len(os.sched_getaffinity(0))
         if workers is None:
             return "its batches do not come from a DataLoader"
         return f"it already has {workers} workers" if workers >= cores else ""
@@ -56,6 +57,14 @@ class Readers(Intervention):
             return with_more_workers(original, loader, cores)
 
         module.DataLoader._get_iterator = get_iterator
+
+    def ceiling(self, value: str, step: Step) -> Ceiling | None:
+        """Returns the largest speedup."""
+        return step.without_loader()
+
+    def edit(self, editor: Editor) -> None:
+        """Sets the number of workers."""
+        editor.set_argument("loader", "num_workers", str(len(os.sched_getaffinity(0))))
 
 
 def _check(torch: Any, loader: Any) -> None:

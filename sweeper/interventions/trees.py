@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from .intervention import RefusedError
+from .change import RefusedError
 
 
 def parted(torch: Any, batch: Any, leaves: list[Any], num_rows: int) -> Any:

@@ -10,9 +10,9 @@ import weakref
 from multiprocessing.connection import Connection
 from typing import Any
 
+from .change import RefusedError
 from .children import be_worker
 from .collating import fetcher
-from .intervention import RefusedError
 
 
 class Witness:

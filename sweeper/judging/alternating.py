@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import psutil
 
 from sweeper.core.measurement import Measurement
-from sweeper.system.process import tree, usage
+from sweeper.system.process import open_files, tree, usage
 from sweeper.telemetry.nvml.devices import gpu_uuids, memory_used_gib
 
 Measure = Callable[["Turns"], Measurement]
@@ -27,6 +27,8 @@ MORE_ROOM = 1.25
 """Free memory that the other version needs, as a multiple of the memory of the running one."""
 CONTEXT_GIB = 0.1
 """A process that uses a GPU takes more memory than this."""
+CUDA = "/dev/nvidia-uvm"
+"""A process that uses CUDA has this open, and one that only asks NVML has not."""
 
 
 class Turns:
@@ -91,6 +93,10 @@ class Turns:
     def memory_bytes(self) -> int:
         """Returns the resident memory of its processes, in bytes."""
         return sum(found.resident_bytes for each in tree(self._pid) if (found := usage(each)) is not None)
+
+    def has_open(self, path: str) -> bool:
+        """Returns whether one of its processes has a file open."""
+        return any(path in open_files(pid) for pid in tree(self._pid))
 
 
 def alternated(
@@ -166,7 +172,9 @@ def _has_room(turns: Turns, on_gpus: Mapping[str, float]) -> bool:
     """
     if psutil.virtual_memory().available < MORE_ROOM * turns.memory_bytes():
         return False
-    return all(used - on_gpus.get(uuid, 0.0) < CONTEXT_GIB for uuid, used in _used_gib().items())
+    if not (now := _used_gib()):
+        return not turns.has_open(CUDA)
+    return all(used - on_gpus.get(uuid, 0.0) < CONTEXT_GIB for uuid, used in now.items())
 
 
 def _used_gib() -> dict[str, float]:

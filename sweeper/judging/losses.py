@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from sweeper.core.measurement import Measurement
-from sweeper.interventions.intervention import CLOSE, DRAWS, EXACT, HALF, SINGLE
+from sweeper.interventions.change import CLOSE, DRAWS, EXACT, HALF, SINGLE
 from sweeper.judging.arms import Arm
 from sweeper.tuning.proofs import Proofs
 

@@ -56,3 +56,6 @@ def in_bfloat16(model):
         if isinstance(each, (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)):
             each.forward = in_half.__get__(each)
 '''
+
+DEFINITIONS: Mapping[str, str] = {"in_bfloat16": IN_BFLOAT16}
+"""Functions that a change may add, by name."""

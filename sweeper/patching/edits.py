@@ -1,8 +1,7 @@
-"""Edits the source for each change that a tune can hand over."""
+"""Writes changes into the source: each says itself how (`sweeper.interventions.change.Change.edit`)."""
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import textwrap
@@ -10,15 +9,15 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NoReturn
 
 import libcst as cst
 import libcst.matchers as m
 
-from sweeper.core.script import RETAIN
-from sweeper.interventions.batch import LINEAR
+from sweeper.interventions import CHANGES
+from sweeper.interventions.change import NO_EDIT, Change
 from sweeper.interventions.fused import KINDS
-from sweeper.interventions.loader import CORES, GATHERED, NO_WORKERS
-from sweeper.patching.code import IN_BFLOAT16, IN_MEMORY, INDEXING
+from sweeper.patching.code import DEFINITIONS, IN_MEMORY, INDEXING
 from sweeper.patching.source import (
     CannotEditError,
     Make,
@@ -46,19 +45,24 @@ CALLS: Mapping[str, frozenset[str]] = {
 """Names of the classes that make a loader or an optimizer."""
 BY_ANY_NAME = frozenset({"optimizer"})
 """Objects that a call of another name may also make: many scripts choose an optimizer by a string."""
-NUM_WORKERS, COLLATE, PIN = 5, 6, 7
-"""Positions of arguments of a DataLoader."""
+POSITIONS: Mapping[tuple[str, str], int] = {
+    ("loader", "dataset"): 0,
+    ("loader", "batch_size"): 1,
+    ("loader", "num_workers"): 5,
+    ("loader", "collate_fn"): 6,
+    ("loader", "pin_memory"): 7,
+    ("optimizer", "lr"): 1,
+}
+"""Positions of arguments that need no name."""
 UNPACKED_WITHOUT_WORKERS = {"num_workers": "0", "persistent_workers": "False", "prefetch_factor": "None"}
 OF_WORKERS = frozenset({"prefetch_factor", "persistent_workers", "multiprocessing_context"})
-MALLOPT = {"MALLOC_MMAP_MAX_": -4, "MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2}
-"""Numbers of mallopt(3)'s parameters."""
 
 MAX_COMMENT = 84
 """Maximum characters in a line of a comment, without `# `."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class PatchedChange:
     """A change to write into the source.
 
     Attributes:
@@ -88,6 +92,8 @@ class Sources:
         threads: Number of threads that its operations use.
         workers: Number of workers of its loader; None if unknown.
         batch: The type of its batches if they contain only tensors: `list`, `tuple` or `dict`.
+        changes: All changes that there are, by name, the user's own included.
+        facts: What the training uses (`sweeper.inject.facts`).
     """
 
     folder: Path
@@ -96,6 +102,8 @@ class Sources:
     threads: int = 1
     workers: int | None = None
     batch: str = ""
+    changes: Mapping[str, Change] = field(default_factory=lambda: CHANGES)
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def exact_text(self, path: str) -> str:
         """Returns the text of a file, with its original line ends.
@@ -167,110 +175,152 @@ class Edits:
     imported: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
 
-Edit = Callable[[Edits, Sources, Made], None]
-
-
-def written(sources: Sources, made: Sequence[Made]) -> dict[str, str]:
+def written(sources: Sources, changes: Sequence[PatchedChange]) -> dict[str, str]:
     """Returns the new texts of the files that some changes edit.
 
     Raises:
         CannotEditError: One of them cannot be written into the source.
     """
     edits = Edits()
-    for each in made:
-        edit = EDITS.get(each.name)
-        if edit is None:
-            raise CannotEditError("it takes more than a few lines of code; use `sweeper exec`")
-        edit(edits, sources, each)
-    found: dict[str, str] = {}
+    for change in changes:
+        known = sources.changes.get(change.name)
+        if known is None or known.no_edit:
+            raise CannotEditError(NO_EDIT if known is None else known.no_edit)
+        known.edit(SourceEditor(edits, sources, change))
+    texts: dict[str, str] = {}
 
     def text(path: str) -> str:
-        return found[path] if path in found else sources.text(path)
+        return texts[path] if path in texts else sources.text(path)
 
     # From the bottom up, since an insertion moves the lines below it.
-    for place in sorted({*edits.calls, *edits.before}, key=lambda each: (each[0], -each[1])):
+    for place in sorted({*edits.calls, *edits.before}, key=lambda place: (place[0], -place[1])):
         path, line = place
         for of, make in edits.calls[place]:
-            found[path] = edit_call(text(path), line, CALLS[of], make, or_any=of in BY_ANY_NAME)
+            texts[path] = edit_call(text(path), line, CALLS[of], make, or_any=of in BY_ANY_NAME)
         if added := edits.before[place]:
-            found[path] = insert_before_statement(text(path), line, "\n".join(added))
+            texts[path] = insert_before_statement(text(path), line, "\n".join(added))
     for path, parts in edits.definitions.items():
         for name, part in parts.items():
-            found[path] = insert_definition(text(path), name, part, parts)
+            texts[path] = insert_definition(text(path), name, part, parts)
     for path, settings in edits.settings.items():
-        found[path] = insert_after_imports(text(path), "\n" + "\n".join(settings))
+        texts[path] = insert_after_imports(text(path), "\n" + "\n".join(settings))
     for path, names in edits.imported.items():
         for name in sorted(names):
             if not imports(text(path), name):
-                found[path] = insert_at_top(text(path), f"import {name}\n")
+                texts[path] = insert_at_top(text(path), f"import {name}\n")
     for path, lines in edits.first.items():
-        found[path] = insert_at_top(text(path), "".join(lines))
-    return found
+        texts[path] = insert_at_top(text(path), "".join(lines))
+    return texts
 
 
-def _code(node: cst.CSTNode) -> str:
-    return cst.Module([]).code_for_node(node)
+class SourceEditor:
+    """Collects the edits of one change (`sweeper.interventions.change.Editor`)."""
 
+    def __init__(self, edits: Edits, sources: Sources, change: PatchedChange) -> None:
+        self._edits, self._sources, self._change = edits, sources, change
+        self.value, self.original, self.threads = change.value, change.own, sources.threads
 
-def _loader(edits: Edits, sources: Sources, made: Made) -> None:
-    def without_workers(call: cst.Call) -> cst.Call:
-        if sources.workers == 0:
+    def refuse(self, why: str) -> NoReturn:
+        """Leaves the change out of the source, for a reason."""
+        raise CannotEditError(why)
+
+    def set_argument(self, call: str, name: str, text: str) -> None:
+        """Sets an argument where the `loader` or every `optimizer` like the script's is made."""
+        position = POSITIONS.get((call, name))
+        path, line = self._sources.call(call)
+        lines = [line]
+        if call == "optimizer":
+            # A script may have several optimizers of a kind, and at run time all of them are changed.
+            lines = starts_of_calls_like(self._sources.text(path), line, CALLS[call])
+        for line in lines:
+            self._edit(call, (path, line), lambda made: with_argument(made, name, text, position))
+
+    def scale_argument(self, call: str, name: str, factor: Callable[[str], float]) -> None:
+        """Multiplies an argument by a factor that may depend on the name of the called class."""
+
+        def scale(made: cst.Call) -> cst.Call:
+            position = POSITIONS[call, name]
+            given = argument(made, name, position)
+            if given is None:
+                raise CannotEditError(f"the call of its {call} has no `{name}`")
+            times = factor(_code(made.func).rpartition(".")[2])
+            is_plain = name == "batch_size" and _code(given) == self.original
+            text = self.value if is_plain else _times(f"{times:.6g}", given)
+            return with_argument(made, name, text, position)
+
+        self._edit(call, self._sources.call(call), scale, has_comment=call == "loader")
+
+    def use_no_workers(self) -> None:
+        """Makes the training process read the rows of the loader."""
+        self._edit("loader", self._sources.call("loader"), self._without_workers)
+
+    def gather_batches(self) -> None:
+        """Makes the loader gather its batches from a data set in memory."""
+        place = self._sources.call("loader")
+        self._edit("loader", place, self._gathering)
+        self._define(place[0], "InMemoryDataset", IN_MEMORY + INDEXING[self._sources.batch])
+
+    def call_on_model(self, text: str) -> None:
+        """Inserts a statement before the optimizer is made; `{model}` stands for its model."""
+        place = self._sources.call("optimizer")
+        # A comment on the call itself stays right above it.
+        self._edits.before[place][:0] = [self._change.lines, text.format(model=_model(self._sources))]
+        if "torch." in text:
+            self._edits.imported[place[0]].add("torch")
+
+    def define(self, name: str) -> None:
+        """Adds a function of `sweeper.patching.code` to the file that makes the optimizer."""
+        path, _ = self._sources.call("optimizer")
+        self._define(path, name, DEFINITIONS[name])
+
+    def set_globally(self, text: str, *modules: str) -> None:
+        """Inserts lines after the imports of the script, and imports `modules`."""
+        self._edits.settings[self._sources.main].append(f"{self._change.lines}\n{text}\n")
+        self._edits.imported[self._sources.main].update(modules)
+
+    def set_variable(self, name: str, text: str) -> None:
+        """Sets an environment variable before the script imports anything."""
+        self._edits.first[self._sources.main].append(
+            f'import os\n\n{self._change.lines}\nos.environ.setdefault("{name}", "{text}")\n\n'
+        )
+
+    def _edit(self, call: str, place: Place, make: Make, *, has_comment: bool = True) -> None:
+        self._edits.calls[place].append((call, make))
+        if has_comment:
+            self._edits.before[place].append(self._change.lines)
+
+    def _define(self, path: str, name: str, text: str) -> None:
+        if re.search(rf"\b(class|def) {name}\b", self._sources.text(path)):
+            raise CannotEditError(f"{path} already has a {name}")
+        self._edits.definitions[path][name] = text
+        self._edits.imported[path].add("torch")
+
+    def _without_workers(self, call: cst.Call) -> cst.Call:
+        if self._sources.workers == 0:
             return call
         if is_unpacking(call):
             return with_unpacked(call, UNPACKED_WITHOUT_WORKERS)
-        if argument(call, "num_workers", NUM_WORKERS) is not None:
-            call = with_argument(call, "num_workers", "0", NUM_WORKERS)
+        position = POSITIONS["loader", "num_workers"]
+        if argument(call, "num_workers", position) is not None:
+            call = with_argument(call, "num_workers", "0", position)
         return without_arguments(call, OF_WORKERS)
 
-    def gathering(call: cst.Call) -> cst.Call:
+    def _gathering(self, call: cst.Call) -> cst.Call:
+        position = POSITIONS["loader", "collate_fn"]
         rows = argument(call, "dataset", 0)
         # If `**` unpacks another `collate_fn`, the call fails, and the proof shows it.
-        collate = argument(call, "collate_fn", COLLATE, may_be_unpacked=True)
+        collate = argument(call, "collate_fn", position, may_be_unpacked=True)
         if rows is None:
             raise CannotEditError("the call of its loader has no `dataset`")
         given = _code(rows) if collate is None else f"{_code(rows)}, {_code(collate)}"
         call = with_argument(call, "dataset", f"InMemoryDataset({given})", 0)
         # The indexed rows are a batch already.
-        as_is = sources.batch or "InMemoryDataset.as_is"
-        return with_argument(without_workers(call), "collate_fn", as_is, COLLATE)
-
-    place = sources.call("loader")
-    make = {GATHERED: gathering, NO_WORKERS: without_workers, CORES: _with_cores}[made.value]
-    edits.calls[place].append(("loader", make))
-    edits.before[place].append(made.lines)
-    if made.value == GATHERED:
-        _define(edits, sources, place[0], "InMemoryDataset", IN_MEMORY + INDEXING[sources.batch])
+        as_is = self._sources.batch or "InMemoryDataset.as_is"
+        return with_argument(self._without_workers(call), "collate_fn", as_is, position)
 
 
-def _with_cores(call: cst.Call) -> cst.Call:
-    return with_argument(call, "num_workers", str(len(os.sched_getaffinity(0))), NUM_WORKERS)
-
-
-def _readers(edits: Edits, sources: Sources, made: Made) -> None:
-    place = sources.call("loader")
-    edits.calls[place].append(("loader", _with_cores))
-    edits.before[place].append(made.lines)
-
-
-def _pinned(edits: Edits, sources: Sources, made: Made) -> None:
-    place = sources.call("loader")
-    edits.calls[place].append(("loader", lambda call: with_argument(call, "pin_memory", "True", PIN)))
-    edits.before[place].append(made.lines)
-
-
-def _define(edits: Edits, sources: Sources, path: str, name: str, text: str) -> None:
-    if re.search(rf"\b(class|def) {name}\b", sources.text(path)):
-        raise CannotEditError(f"{path} already has a {name}")
-    edits.definitions[path][name] = text
-    edits.imported[path].add("torch")
-
-
-def _optimizer(edits: Edits, sources: Sources, made: Made) -> None:
-    path, line = sources.call("optimizer")
-    # A script may have several optimizers of a kind, and at run time all of them are fused.
-    for each in starts_of_calls_like(sources.text(path), line, CALLS["optimizer"]):
-        edits.calls[path, each].append(("optimizer", lambda call: with_argument(call, "fused", "True")))
-        edits.before[path, each].append(made.lines)
+def _code(node: cst.CSTNode) -> str:
+    return cst.Module([]).code_for_node(node)
 
 
 def _model(sources: Sources) -> str:
@@ -280,114 +330,21 @@ def _model(sources: Sources) -> str:
         CannotEditError: The parameters are not those of one model.
     """
     path, line = sources.call("optimizer")
-    found: set[str] = set()
+    models: set[str] = set()
 
     def look(call: cst.Call) -> cst.Call:
-        for each in m.findall(call, m.Call(func=m.Attribute(attr=m.Name("parameters")))):
-            function = cst.ensure_type(cst.ensure_type(each, cst.Call).func, cst.Attribute)
-            found.add(_code(function.value))
+        for match in m.findall(call, m.Call(func=m.Attribute(attr=m.Name("parameters")))):
+            function = cst.ensure_type(cst.ensure_type(match, cst.Call).func, cst.Attribute)
+            models.add(_code(function.value))
         return call
 
     edit_call(sources.text(path), line, CALLS["optimizer"], look, or_any=True)
-    if len(found) != 1:
+    if len(models) != 1:
         raise CannotEditError("its optimizer does not get the parameters of one model")
-    return found.pop()
-
-
-def _before_optimizer(statement: str) -> Edit:
-    def edit(edits: Edits, sources: Sources, made: Made) -> None:
-        place = sources.call("optimizer")
-        # A comment on the call itself stays right above it.
-        edits.before[place][:0] = [made.lines, statement.format(model=_model(sources))]
-        if "torch." in statement:
-            edits.imported[place[0]].add("torch")
-
-    return edit
-
-
-def _precision(edits: Edits, sources: Sources, made: Made) -> None:
-    _before_optimizer("in_bfloat16({model})")(edits, sources, made)
-    path, _ = sources.call("optimizer")
-    _define(edits, sources, path, "in_bfloat16", IN_BFLOAT16)
+    return models.pop()
 
 
 def _times(factor: str, value: cst.BaseExpression) -> str:
     """Returns the code of a product."""
     is_plain = isinstance(value, cst.Name | cst.Attribute | cst.Call | cst.Subscript | cst.BaseNumber)
     return f"{factor} * {_code(value)}" if is_plain else f"{factor} * ({_code(value)})"
-
-
-def _batch_size(edits: Edits, sources: Sources, made: Made) -> None:
-    factor = int(made.value) / int(made.own)
-
-    def larger(call: cst.Call) -> cst.Call:
-        size = argument(call, "batch_size", 1)
-        if size is None:
-            raise CannotEditError("the call of its loader has no `batch_size`")
-        text = made.value if _code(size) == made.own else _times(f"{factor:g}", size)
-        return with_argument(call, "batch_size", text, 1)
-
-    def faster(call: cst.Call) -> cst.Call:
-        rate = argument(call, "lr", 1)
-        if rate is None:
-            raise CannotEditError("the call of its optimizer has no `lr`")
-        times = factor if _code(call.func).rpartition(".")[2] in LINEAR else math.sqrt(factor)
-        return with_argument(call, "lr", _times(f"{times:.6g}", rate), 1)
-
-    edits.calls[sources.call("optimizer")].append(("optimizer", faster))
-    place = sources.call("loader")
-    edits.calls[place].append(("loader", larger))
-    edits.before[place].append(made.lines)
-
-
-def _setting(lines: Callable[[Sources, Made], str]) -> Edit:
-    def edit(edits: Edits, sources: Sources, made: Made) -> None:
-        edits.settings[sources.main].append(f"{made.lines}\n{lines(sources, made)}\n")
-        edits.imported[sources.main].add("torch")
-
-    return edit
-
-
-def _threads(sources: Sources, made: Made) -> str:
-    return f"torch.set_num_threads({1 if made.value == 'one' else sources.threads // 2})"
-
-
-def _malloc(edits: Edits, sources: Sources, made: Made) -> None:
-    calls = "".join(
-        f"    libc.mallopt({MALLOPT[name]}, {value})  # M_{name[7:-1]}\n" for name, value in RETAIN.items()
-    )
-    # Only glibc has mallopt.
-    head = 'libc = ctypes.CDLL(None) if sys.platform == "linux" else None\nif hasattr(libc, "mallopt"):\n'
-    edits.settings[sources.main].append(f"{made.lines}\n{head}{calls}")
-    edits.imported[sources.main].update(("ctypes", "sys"))
-
-
-def _variable(name: str, value: str) -> Edit:
-    def edit(edits: Edits, sources: Sources, made: Made) -> None:
-        # torch reads the variable when it is imported.
-        edits.first[sources.main].append(
-            f'import os\n\n{made.lines}\nos.environ.setdefault("{name}", "{value}")\n\n'
-        )
-
-    return edit
-
-
-EDITS: Mapping[str, Edit] = {
-    "loader": _loader,
-    "readers": _readers,
-    "pinned": _pinned,
-    "optimizer": _optimizer,
-    "compile": _before_optimizer("{model}.compile()"),
-    "layout": _before_optimizer("{model}.to(memory_format=torch.channels_last)"),
-    "precision": _precision,
-    "batch_size": _batch_size,
-    "threads": _setting(_threads),
-    "tf32": _setting(
-        lambda *_: "torch.backends.cuda.matmul.allow_tf32 = True\ntorch.backends.cudnn.allow_tf32 = True"
-    ),
-    "cudnn": _setting(lambda *_: "torch.backends.cudnn.benchmark = True"),
-    "device.malloc": _malloc,
-    "spinning": _variable("GOMP_SPINCOUNT", "1000"),
-    "allocator": _variable("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
-}
-"""Edits by the change's name, as a tune's winner has it."""

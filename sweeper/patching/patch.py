@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import random
 import shlex
@@ -11,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeper.interventions import INTERVENTIONS
-from sweeper.interventions.intervention import CHANGES_TRAINING, DRAWS, SINGLE
+from sweeper.interventions import CHANGES
+from sweeper.interventions.change import CHANGES_TRAINING, DRAWS, Change
 from sweeper.interventions.loader import Loader
 from sweeper.judging import speed
 from sweeper.judging.arms import Arm, patched, root_of
 from sweeper.judging.losses import Baseline, Trained
 from sweeper.judging.speed import Compared, Speed
-from sweeper.patching.edits import Made, Sources, one_name, written
+from sweeper.patching.edits import PatchedChange, Sources, one_name, written
 from sweeper.patching.source import CannotEditError, lines_of, statements_by_line
 from sweeper.script.command_line import parted
 from sweeper.sweep.store.fingerprint import files_named
@@ -42,7 +43,7 @@ class Patch:
     """
 
     text: str
-    made: tuple[Made, ...]
+    made: tuple[PatchedChange, ...]
     left_out: dict[str, str]
     training: Trained | None = None
     speed: Compared | None = None
@@ -53,7 +54,14 @@ class Patch:
         return self.speed is not None and self.speed.answer is Speed.FASTER
 
 
-def make(command: Sequence[str], folder: Path, made: Sequence[Made], minutes: float, say: Say) -> Patch:
+def make(
+    command: Sequence[str],
+    folder: Path,
+    made: Sequence[PatchedChange],
+    minutes: float,
+    say: Say,
+    changes: Mapping[str, Change] = CHANGES,
+) -> Patch:
     """Returns the patch with those changes that can be written into the source and then train the same.
 
     Changes whose kind is `CHANGES_TRAINING` are not compared with the baseline's training.
@@ -62,6 +70,7 @@ def make(command: Sequence[str], folder: Path, made: Sequence[Made], minutes: fl
         folder: Folder that the command runs in.
         minutes: Limit for the comparison of speeds alone; the proofs before it have none.
         say: Called with a line for each finding.
+        changes: All changes that there are, by name.
 
     Raises:
         TrialFailedError: The script as it is cannot be measured.
@@ -69,21 +78,21 @@ def make(command: Sequence[str], folder: Path, made: Sequence[Made], minutes: fl
     """
     before = Arm(name="as it is", command=tuple(command), folder=folder)
     found = speed.measured(before)
-    sources = _sources(command, folder, found.observed)
+    sources = dataclasses.replace(_sources(command, folder, found.observed), changes=changes)
     left_out: dict[str, str] = {}
 
-    def leave_out(each: Made, why: str) -> None:
+    def leave_out(each: PatchedChange, why: str) -> None:
         left_out[each.name] = why
         say(f"  {each.name} {each.value}: left out, {why}")
 
-    kept: list[Made] = []
+    kept: list[PatchedChange] = []
     for each in made:
         try:
             diff(sources, [*kept, each])
             kept.append(each)
         except CannotEditError as error:
             leave_out(each, str(error))
-    free = [each for each in kept if _kind(each) == CHANGES_TRAINING]
+    free = [each for each in kept if _kind(sources, each) == CHANGES_TRAINING]
     proved, training = _that_train_the_same(
         Baseline(before, found), before, sources, [each for each in kept if each not in free], leave_out
     )
@@ -112,11 +121,12 @@ def _sources(command: Sequence[str], folder: Path, observed: Mapping[str, Any]) 
         threads=int(observed.get("threads") or 1),
         workers=observed.get("num_workers"),
         batch=observed.get("batch") or "",
+        facts=observed,
     )
 
 
-def _kind(made: Made) -> str:
-    known = INTERVENTIONS.get(made.name)
+def _kind(sources: Sources, made: PatchedChange) -> str:
+    known = sources.changes.get(made.name)
     return "" if known is None else known.kind
 
 
@@ -124,33 +134,36 @@ def _that_train_the_same(
     baseline: Baseline,
     before: Arm,
     sources: Sources,
-    made: Sequence[Made],
-    leave_out: Callable[[Made, str], None],
-) -> tuple[Sequence[Made], Trained | None]:
+    made: Sequence[PatchedChange],
+    leave_out: Callable[[PatchedChange, str], None],
+) -> tuple[Sequence[PatchedChange], Trained | None]:
     """Returns the changes with which the patched script trains the same, and how it trains."""
 
-    def trained(some: Sequence[Made]) -> Trained:
-        rounding = max(INTERVENTIONS[e.name].rounding if e.name in INTERVENTIONS else SINGLE for e in some)
+    def trained(some: Sequence[PatchedChange]) -> Trained:
+        rounding = max(sources.changes[change.name].tolerance(sources.facts) for change in some)
         with patched(diff(sources, some).encode(), "patched", before.command, before.folder) as (_, after):
             return baseline.compare(
                 after,
                 rounding,
-                is_redrawn=any(_kind(each) == DRAWS for each in some),
-                same_arithmetic=all(e.name not in INTERVENTIONS or e.name == Loader.name for e in some),
+                is_redrawn=any(_kind(sources, each) == DRAWS for each in some),
+                same_arithmetic=all(
+                    sources.changes[change.name].is_of_environment or change.name == Loader.name
+                    for change in some
+                ),
             )
 
     if not made:
         return (), None
-    plain = [each for each in made if _kind(each) != DRAWS]
+    plain = [each for each in made if _kind(sources, each) != DRAWS]
     if plain and len(plain) < len(made):
         # Other draws would hide other differences.
         kept, found = _that_train_the_same(baseline, before, sources, plain, leave_out)
-        rest = [each for each in made if each in kept or _kind(each) == DRAWS]
+        rest = [each for each in made if each in kept or _kind(sources, each) == DRAWS]
         together = trained(rest)
         if together.is_same:
             return rest, together
         for each in rest:
-            if _kind(each) == DRAWS:
+            if _kind(sources, each) == DRAWS:
                 leave_out(each, f"written into the source, it does not train the same ({together.why})")
         return kept, found
     together = trained(made)
@@ -169,7 +182,7 @@ def _that_train_the_same(
     return (), None
 
 
-def diff(sources: Sources, made: Sequence[Made]) -> str:
+def diff(sources: Sources, made: Sequence[PatchedChange]) -> str:
     """Returns the unified diff for some changes, relative to the repository; empty for none.
 
     Raises:

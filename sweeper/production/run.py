@@ -28,13 +28,14 @@ from sweeper.production.watch import Watch, Watcher
 from sweeper.spec.data_path import on_this_machine
 from sweeper.sweep.bootstrap import end_earlier_run
 from sweeper.sweep.job_runner import JobRunner, Slot
-from sweeper.sweep.setup import NO_WINDOWS, devices_of, report_of
+from sweeper.sweep.setup import NO_WINDOWS, build_of, devices_of, probe_report, report_of
 from sweeper.sweep.stopping import Stopping
 from sweeper.sweep.store.catalog import find_sweep
 from sweeper.sweep.store.fingerprint import digest_of_code, prepared_folder
 from sweeper.sweep.store.machine_record import MachineRecord, speed_key
 from sweeper.system.environment import OF_A_RUN, held_back_line
 from sweeper.system.files import write_atomic
+from sweeper.telemetry.gpu_lines import Build, gpu_lines, why_unused
 from sweeper.tracking.mlflow import MlflowTracker
 
 NEVER_SECONDS = 1e9
@@ -203,10 +204,17 @@ def _prepared(
     while runner.running:
         for number, _, outcome in runner.wait():
             doing, each = list(asked.items())[number]
-            found[number] = report_of(outcome, doing, log=setup / each.uid / LOG)
+            is_probe = each.runner == PROBE_RUNNER
+            log = setup / each.uid / LOG
+            found[number] = probe_report(outcome) if is_probe else report_of(outcome, doing, log=log)
     for note in found[1]["notes"]:
         watcher.line(note)
-    devices = _picked(devices_of(found[0]), device, wanted)
+    build = build_of(found[0])
+    devices = _picked(devices_of(found[0]), device, wanted, build)
+    if device != "cpu":
+        uuids = [each.uuid for each in devices]
+        for line in gpu_lines(build, on_gpu=devices[0].kind == "cuda", only=uuids):
+            watcher.line(line)
     watcher.line(
         f"Training on {len(devices)} x {devices[0].name}."
         if len(devices) > 1
@@ -219,11 +227,12 @@ def _prepared(
     )
 
 
-def _picked(devices: list[DeviceInfo], device: str, wanted: Wanted) -> list[DeviceInfo]:
+def _picked(devices: list[DeviceInfo], device: str, wanted: Wanted, build: Build | None) -> list[DeviceInfo]:
     """Returns the devices to train on: `device.count` of them, starting at `device`."""
     if devices[0].kind != "cuda":
         if device.startswith("cuda"):
-            raise UserError(f"`--device` must be `cpu` on a machine without a GPU, but got {device!r}.")
+            why = why_unused(build) or "this machine has none"
+            raise UserError(f"`--device` needs a GPU, but got {device!r}: {why}; or use `--device cpu`.")
         return devices[:1]
     first, count = int(device.partition(":")[2] or 0), wanted.config.device.count
     if first + count > len(devices):

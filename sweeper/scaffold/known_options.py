@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
-from sweeper.core.script import OBSERVED, RETAIN
+from sweeper.core.script import OBSERVED
 from sweeper.core.template import cases, shown
+from sweeper.interventions import CHANGES
+from sweeper.interventions.change import Change
 from sweeper.script.command_line import Option, is_negated, plain
 from sweeper.system.cpu import usable_cpus
-from sweeper.system.environment import ALLOCATOR
 
-HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 BATCH = "batch_size"
 WORKERS = "loader.num_workers"
 PREFETCH = "loader.prefetch_factor"
@@ -154,46 +150,24 @@ def of_environment(facts: Mapping[str, Any]) -> dict[str, tuple[Dimension, dict[
     Args:
         facts: What torch reports about the script's training.
     """
-    found = {
-        "device.malloc": (
-            Dimension(name="device.malloc", value="default", choices=("default", "retain")),
-            {name: f"{{device.malloc: retain -> {value}}}" for name, value in RETAIN.items()},
-        )
-    }
-    threads = facts.get("threads") or 1
-    if threads > 1 and facts.get("device", "cpu") == "cpu":
-        few = {"one": 1, "half": threads // 2} if threads > 3 else {"one": 1}
-        cases = "; ".join(f"{name} -> {count}" for name, count in few.items())
-        found["threads"] = (
-            Dimension(name="threads", value="default", choices=("default", *few)),
-            {"OMP_NUM_THREADS": f"{{threads: {cases}}}"},
-        )
-        found["spinning"] = (
-            Dimension(name="spinning", value="default", choices=("default", "short")),
-            {"GOMP_SPINCOUNT": "{spinning: short -> 1000}"},
-        )
-    if facts.get("device", "cpu") == "cuda" and not any(name in os.environ for name in ALLOCATOR):
-        found["allocator"] = (
-            Dimension(name="allocator", value="default", choices=("default", "expandable")),
-            {ALLOCATOR[0]: "{allocator: expandable -> expandable_segments:True}"},
-        )
-    if facts.get("device", "cpu") == "cpu" and has_huge_pages():
-        found["pages"] = (
-            Dimension(name="pages", value="default", choices=("default", "huge")),
-            {"GLIBC_TUNABLES": "{pages: huge -> glibc.malloc.hugetlb=1}"},
-        )
-    return found
+    dimensions = {}
+    for change in CHANGES.values():
+        if variables := variables_of(change, facts):
+            choices = (value for value in change.choices if not change.refusal(value, facts))
+            own = change.original
+            dimension = Dimension(name=change.name, value=own, choices=(own, *choices))
+            dimensions[change.name] = (dimension, variables)
+    return dimensions
 
 
-def has_huge_pages() -> bool:
-    """Returns whether the C library can ask for huge pages that it would not get otherwise."""
-    try:
-        is_asked_for = "[madvise]" in HUGE_PAGES.read_text(encoding="ascii")
-    except OSError:
-        return False
-    name, version = platform.libc_ver()
-    known = tuple(int(each) for each in re.findall(r"\d+", version)[:2])
-    return is_asked_for and name == "glibc" and known >= (2, 35) and "GLIBC_TUNABLES" not in os.environ
+def variables_of(change: Change, facts: Mapping[str, Any]) -> dict[str, str]:
+    """Returns templates of the environment variables that make a change, for all values that are possible."""
+    words: dict[str, dict[str, str]] = {}
+    for value in change.choices:
+        if not change.refusal(value, facts):
+            for name, text in change.environment(value, facts).items():
+                words.setdefault(name, {})[value] = text
+    return {name: cases(change.name, by_value) for name, by_value in words.items()}
 
 
 def joined(first: Dimension, second: Dimension) -> Dimension | None:

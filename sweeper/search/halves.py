@@ -22,7 +22,7 @@ import numpy as np
 from sweeper.core.config import OPEN_SECTIONS, Scalar
 from sweeper.core.record import SearchResult
 from sweeper.core.samplers import AUTO
-from sweeper.interventions import is_exact
+from sweeper.interventions import is_exact, takes_long
 from sweeper.search.climb import Asked
 from sweeper.spec import CategoricalParameter, SweepSpec
 
@@ -33,7 +33,6 @@ ENOUGH = 0.75
 """Smallest share of a stage's trials that is enough to tell the changes apart."""
 
 FIRST_TRIALS, STAGES = -1, 3
-COMPILER = "compile"
 FIRST_ROWS: Mapping[int, str] = {
     4: "--+",
     8: "---+-++",
@@ -162,7 +161,7 @@ def _rows(names: Sequence[str], stage: int) -> Iterator[Made]:
     """Yields the changes that each trial of a stage makes: first all of them, or none if it is mirrored."""
     if stage == FIRST_TRIALS:
         exact = [name for name in names if is_exact(name)]
-        steps = (exact, [name for name in names if name != COMPILER], names)
+        steps = (exact, [name for name in names if not takes_long(name)], names)
         yield from dict.fromkeys(Made(step) for step in steps if step)
         return
     if len(names) < 2:
@@ -383,7 +382,7 @@ def _why(made: Made, found: Known, names: Sequence[str]) -> str:
         return "all changes together"
     if made == {name for name in names if is_exact(name)}:
         return "the exact changes together"
-    if made == {name for name in names if name != COMPILER}:
+    if made == {name for name in names if not takes_long(name)}:
         return "all changes but the compiler"
     if found.fixed:
         return f"{', '.join(found.fixed)}, and half of the changes still open"

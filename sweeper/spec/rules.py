@@ -182,7 +182,8 @@ def _script(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     for index, entry in enumerate(_list(tree.get("also_try"))):
         places += [(("also_try", index, name), name) for name in _mapping(entry)]
     for path, name in places:
-        if name not in used:
+        # What is fixed of it is the number of GPUs that a trial gets.
+        if name not in used and path != ("fix", "device.count"):
             yield Mistake(path, unused(name, used), at_key=True)
 
 

@@ -17,7 +17,7 @@ from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.script import FOLDER, Script
 from sweeper.core.template import names_in
 from sweeper.errors import UserError
-from sweeper.interventions.loader import GATHERED, Loader
+from sweeper.interventions.loader import COLLATED, Loader
 from sweeper.spec import rules
 from sweeper.spec.cluster import BatchJob, Tls
 from sweeper.spec.mistakes import Mistake, SpecError, first_per_place, from_pydantic, show
@@ -216,9 +216,10 @@ class SweepSpec(Section):
     def trained_sooner(self, config: TrialConfig) -> TrialConfig:
         """Returns a configuration that learns the same, but faster: for a tune, with a gathered loader."""
         parameter = self.space.get(Loader.name)
-        if not self.confirm.ladder or parameter is None or not parameter.contains(GATHERED):
+        if not self.confirm.ladder or parameter is None:
             return config
-        return config.replace({Loader.name: GATHERED})
+        faster = next((value for value in COLLATED if parameter.contains(value)), None)
+        return config if faster is None else config.replace({Loader.name: faster})
 
     def references(self) -> tuple[TrialConfig, ...]:
         """Returns the baseline and then `also_try`, never clipped to the space.

@@ -187,10 +187,10 @@ def surveyed(
     outcomes: dict[int, Outcome | Report] = {}
     while runner.running:
         outcomes.update({key: outcome for key, _, outcome in runner.wait()})
-    machine = setup.machine_of(setup.report_of(outcomes[0], "probing the device"), spec)
+    elsewhere = spec.execution.is_remote
+    machine = setup.machine_of(setup.probe_report(outcomes[0], elsewhere=elsewhere), spec)
     data = setup.NO_DATA
     if spec.pipeline:
-        elsewhere = spec.execution.is_remote
         log = prepared.with_name(prepared.name + ".log")
         if isinstance(outcomes[1], Failure):
             # The folder of a sweep that has not begun is removed, so the log is copied out of it.
@@ -206,7 +206,7 @@ def probed(launcher: Launcher, folder: Path, spec: SweepSpec) -> setup.Machine:
     device = "cpu" if spec.execution.gpus == 0 else "auto"
     runner = JobRunner(launcher, [Slot(device)], lambda: None)
     outcome = runner.run(folder, setup.probe_job(spec))
-    return setup.machine_of(setup.report_of(outcome, "probing the device"), spec)
+    return setup.machine_of(setup.probe_report(outcome, elsewhere=spec.execution.is_remote), spec)
 
 
 def end_earlier_run(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ from sweeper.sweep.gpu_memory import uuids_of
 from sweeper.sweep.job_runner import Slot
 from sweeper.system.cpu import cpu_name
 from sweeper.system.cpu_shares import shares
+from sweeper.telemetry.gpu_lines import Build, cuda_remedy, first_sentence, gpu_lines, why_unused
+from sweeper.telemetry.nvml.devices import describe_gpus
 from sweeper.telemetry.nvml.probe import awake, cores_near, full_uuid, gpu_names, gpu_uuids
 
 NO_WINDOWS = MeasurePlan(repeats=0)
@@ -45,6 +48,7 @@ class Machine:
         canary_ms: Time of the canary on the machine at its quietest, in milliseconds; 0 if unknown.
         cluster: Name of its cluster; empty for this machine.
         left_out: Names of its GPUs that are not used, since they are of another model.
+        notes: Lines about the faults of its GPUs.
     """
 
     devices: tuple[DeviceInfo, ...]
@@ -54,6 +58,7 @@ class Machine:
     canary_ms: float = 0.0
     cluster: str = ""
     left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def line(self) -> str:
@@ -132,6 +137,21 @@ def report_of(
     )
 
 
+def probe_report(outcome: Outcome | Report, *, elsewhere: bool = False) -> Mapping[str, Any]:
+    """Returns the values that a probe reported.
+
+    Raises:
+        EnvironmentStopError: It failed, such as on a GPU that torch sees and cannot use.
+    """
+    if isinstance(outcome, Failure) and not elsewhere and re.search("CUDA|NVIDIA", outcome.message):
+        driver_cuda = next((gpu.cuda_driver_version for gpu in describe_gpus()), "")
+        raise EnvironmentStopError(
+            f"torch must be able to use the GPU that it sees, but {first_sentence(outcome.message)}. "
+            f"{cuda_remedy(outcome.message, driver_cuda)}; `--device cpu` runs on the CPU."
+        )
+    return report_of(outcome, "probing the device", elsewhere=elsewhere)
+
+
 def devices_of(values: Mapping[str, Any]) -> list[DeviceInfo]:
     """Returns the devices that a probe of this machine found, named for CUDA_VISIBLE_DEVICES.
 
@@ -141,6 +161,12 @@ def devices_of(values: Mapping[str, Any]) -> list[DeviceInfo]:
     devices = [decode(DeviceInfo, each) for each in values["devices"]]
     with awake([each.uuid for each in devices if each.uuid]):
         return [dataclasses.replace(each, uuid=each.uuid and full_uuid(each.uuid)) for each in devices]
+
+
+def build_of(values: Mapping[str, Any]) -> Build | None:
+    """Returns the build of torch that a probe ran with; None if it did not report it."""
+    versions = values.get("versions", {})
+    return Build(versions["torch"], versions.get("cuda", "")) if "torch" in versions else None
 
 
 def _has_traceback(log: Path) -> bool:
@@ -166,9 +192,10 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
             )
         devices, left_out = _of_one_model(_picked(devices, spec.execution.gpus), spec.execution.gpus)
     elif spec.execution.gpus not in ("all", 0):
+        why = why_unused(build_of(values))
         raise UserError(
-            f"`execution.gpus` needs a GPU, but got {spec.execution.gpus!r} where none can be used. "
-            "`--device cpu` runs on the CPU."
+            f"`execution.gpus` needs a GPU, but got {spec.execution.gpus!r} where none can be used"
+            f"{f': {why};' if why else '.'} `--device cpu` runs on the CPU."
         )
     elif asked > cores:
         raise UserError(
@@ -181,8 +208,11 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
         for first in range(0, len(devices) - together + 1, together)
     ] * asked
     # A single slot may use all cores.
+    uuids, on_gpu = [each.uuid for each in devices], devices[0].kind == "cuda"
     with awake(uuids_of(names)):
         cpus = shares([_near(name) for name in names]) if len(names) > 1 else [()]
+        # `gpus: 0` says that the CPU is meant.
+        lines = gpu_lines(build_of(values), on_gpu=on_gpu, only=uuids) if spec.execution.gpus != 0 else []
     return Machine(
         devices=tuple(devices),
         usable_cpus=len(cpus[0]) or cores,
@@ -190,6 +220,7 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
         slots=tuple(map(Slot, names, cpus)),
         canary_ms=values.get("canary_ms", 0.0),
         left_out=tuple(each.name for each in left_out),
+        notes=tuple(lines),
     )
 
 
@@ -285,7 +316,7 @@ def restricted(
     Args:
         data: The prepare job's report on the data: its `bytes`, and whether it is a `source`.
     """
-    lines = []
+    lines = list(machine.notes)
     if machine.left_out:
         lines.append(
             f"execution.gpus: {', '.join(machine.left_out)} left out, since the trials of a sweep need GPUs"

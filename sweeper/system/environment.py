@@ -15,9 +15,6 @@ MAX_SHOWN = 8
 PASS_ENV = "SWEEPER_ENV_NAMES"
 """Environment variable with names or globs of more variables to pass on (`--pass-env`), a line each."""
 
-ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""Variables of torch's allocator: torch reads the first that is set. Every release reads the older one."""
-
 _PASSED = (
     # User, shell and locale.
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "PWD", "HOSTNAME", "TERM", "COLUMNS", "LINES", "NO_COLOR"),

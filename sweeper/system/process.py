@@ -30,6 +30,16 @@ def tree(pid: int) -> Iterator[int]:
         yield from tree(child)
 
 
+def open_files(pid: int) -> set[str]:
+    """Returns the paths of the files that `pid` has open; none if it has exited."""
+    paths: set[str] = set()
+    with contextlib.suppress(OSError):
+        for descriptor in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                paths.add(os.readlink(descriptor.path))
+    return paths
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Processor time and resident memory of a process.

@@ -42,6 +42,7 @@ Ceilings = Iterator[tuple[str, float, str]]
 def run(job: Job, progress: Progress) -> Report:
     """Returns torch's build, the devices and what they lack, whether torch compiles, and ceilings.
 
+    If `job.device` is `cpu`, nothing is asked of CUDA, which may hang.
     A problem with one GPU or with the compiler is reported under `problem`, and the others are
     still measured. Compiled code is kept in `job.cache`, and the disk is measured there; without
     `job.cache`, the code is not kept and the disk is not measured.
@@ -51,13 +52,14 @@ def run(job: Job, progress: Progress) -> Report:
     ]
     progress.stage("torch")
     values: dict[str, Any] = {"ceilings": ceilings}
+    asks_cuda = job.device != "cpu"
     values["torch"] = {
         "version": str(torch.__version__),
         "cuda": torch.version.cuda or "",
-        "arch_list": torch.cuda.get_arch_list(),
-        "problem": _cuda_problem(),
+        "arch_list": torch.cuda.get_arch_list() if asks_cuda else [],
+        "problem": _cuda_problem() if asks_cuda else "",
     }
-    infos = [devices.describe(torch.device("cuda", i)) for i in range(_visible())]
+    infos = [devices.describe(torch.device("cuda", i)) for i in range(_visible() if asks_cuda else 0)]
     progress.stage("cpu")
     torch.set_num_threads(usable_cpus())
     cpu = devices.describe(torch.device("cpu"))

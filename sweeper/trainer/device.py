@@ -17,9 +17,9 @@ import torch
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo
+from sweeper.interventions.environment import ALLOCATOR
 from sweeper.system import numa
 from sweeper.system.cpu import cpu_name, usable_cpus
-from sweeper.system.environment import ALLOCATOR
 
 GIB = 1024**3
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
@@ -132,6 +132,10 @@ def _set_cudnn_benchmark(on: bool) -> None:
     torch.backends.cudnn.benchmark = on
 
 
+# The older name, which torch 2.9 has, warns in newer versions.
+_set_allocator_settings: Callable[[str], None] = getattr(
+    torch._C, "_accelerator_setAllocatorSettings", torch.cuda.memory._set_allocator_settings
+)
 _SEGMENTS = re.compile(r"expandable_segments\s*:\s*(True|False)")
 
 
@@ -144,8 +148,7 @@ def _expand_segments(asked: bool) -> None:
             _refused["device.expandable_segments"] = f"{decided[-1].lower()}: {variable} sets it"
     elif asked:
         # torch reads the variable when it is imported. Each later call sets all options anew.
-        settings = ",".join(filter(None, [given, "expandable_segments:True"]))
-        torch.cuda.memory._set_allocator_settings(settings)
+        _set_allocator_settings(",".join(filter(None, [given, "expandable_segments:True"])))
 
 
 # Names and numbers of mallopt(3).

@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from sweeper.core.config import DdpConfig, OptimizerConfig, TrialConfig
 from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import Progress, Silent, TrialFailedError
+from sweeper.interventions.recurrent import NOTE, has_recurrent, keep_in_float32
 from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import BACKWARD, DATA, FORWARD, GRAPH, H2D, OPTIMIZER, Clock, NoClock
 from sweeper.trainer.data.protocol import Handed, Loader
@@ -117,6 +118,9 @@ class Stepper:
         self._in_place = False
         self.compiled = self._compile(self.model)
         dtype = _AMP.get(config.precision.amp)
+        if dtype is torch.bfloat16 and device.type == "cuda" and has_recurrent(torch, self.model):
+            keep_in_float32(torch, lambda: torch.get_autocast_dtype("cuda") is torch.bfloat16)
+            self.refused.setdefault("precision.amp", f"bf16: {NOTE}")
         self.autocast: contextlib.AbstractContextManager[Any] = (
             torch.autocast(device.type, dtype=dtype) if dtype else _NOTHING
         )

@@ -6,33 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sweeper.analysis.bottleneck import launch_share
 from sweeper.core.measurement import Measurement
 from sweeper.core.template import render
-from sweeper.interventions import BATCH_SIZE, FILE_VARIABLE, OF_ENVIRONMENT, OWN, VARIABLE, known
+from sweeper.interventions import BATCH_SIZE, FILE_VARIABLE, VARIABLE, known
 from sweeper.interventions.batch import FACTORS
-from sweeper.interventions.intervention import CHANGES_TRAINING, DRAWS, SINGLE
-from sweeper.scaffold.known_options import of_environment
+from sweeper.interventions.change import CHANGES_TRAINING, DRAWS, OWN, SINGLE, Ceiling, Change, Step
+from sweeper.scaffold.known_options import variables_of
 
 TOO_LITTLE_TIME = "there is too little time"
 """Beginning of the reason why a change is not tried that more time would remove."""
 
-MIN_GAIN = 1.02
-"""A change is tried only if its largest possible speedup is at least this."""
-
-ARITHMETIC = ("precision", "compile", "layout", "tf32", "cudnn", "threads")
-"""Changes of how the model computes."""
-_WHY = {
-    "device.malloc": "freed host memory is kept for the next step instead of being returned to the system",
-    "spinning": "idle threads stop spinning and free their core for others",
-    "pages": "host memory is in huge pages, which are faster to look up and vary less between processes",
-    "allocator": "blocks of GPU memory can grow, so that varying sizes leave fewer gaps",
-    "threads": "with fewer threads, small operations spend less time on synchronization",
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One value of a parameter of a script's training, other than the value that leaves it as it is.
+class ChangeValue:
+    """One value of a change, and what a tune knows about it.
 
     Attributes:
         name: Name of the parameter.
@@ -85,7 +73,7 @@ def possible(
     *,
     allow_batch_size: bool = False,
     allow_other_draws: bool = False,
-) -> list[Change]:
+) -> list[ChangeValue]:
     """Returns all changes; those that cannot pay off, or are not allowed, are refused with the reason.
 
     Args:
@@ -94,46 +82,40 @@ def possible(
         allow_batch_size: Whether larger batches are tried, too.
         allow_other_draws: Whether changes that make rows draw other random numbers are tried, too.
     """
-    limits, changes = ceilings(found), []
-    for each in known(str(file) if file else "").values():
-        most, what = limits.get(each.name, (None, ""))
-        for rank, value in enumerate(each.choices):
-            refused = each.refusal(value, found.observed) if hasattr(each, "refusal") else ""
-            if not refused and most is not None and most < MIN_GAIN:
-                refused = f"even {what}, it would be only {most:.3g}x as fast"
-            if not refused and each.kind == DRAWS and not allow_other_draws:
+    values = []
+    for change in known(str(file) if file else "").values():
+        for rank, value in enumerate(change.choices):
+            refused = change.refusal(value, found.observed) or _too_little(change, value, found)
+            if not refused and change.kind == DRAWS and not allow_other_draws:
                 refused = "its rows would draw other random numbers; to allow that, add --allow-other-draws"
-            changes.append(
-                Change(
-                    name=each.name,
+            values.append(
+                ChangeValue(
+                    name=change.name,
                     value=value,
-                    kind=each.kind,
-                    why=each.why,
-                    rounding=getattr(each, "rounding", SINGLE),
-                    is_fallback=rank > 0 and getattr(each, "are_ranked", False),
+                    own=change.original,
+                    kind=change.kind,
+                    why=change.why,
+                    rounding=change.tolerance(found.observed),
+                    is_fallback=rank > 0 and change.are_ranked,
+                    env=variables_of(change, found.observed),
                     refused=refused,
                 )
             )
-    for name, (dimension, variables) in of_environment(found.observed).items():
-        for choice in dimension.choices:
-            if choice != dimension.value:
-                changes.append(
-                    Change(
-                        name=name,
-                        value=str(choice),
-                        own=str(dimension.value),
-                        kind=OF_ENVIRONMENT[name],
-                        why=_WHY[name],
-                        env=variables,
-                    )
-                )
-    return [*changes, *(_batches(found) if allow_batch_size else ())]
+    return [*values, *(_batches(found) if allow_batch_size else ())]
 
 
-def _batches(found: Measurement) -> Iterator[Change]:
+def _too_little(change: Change, value: str, found: Measurement) -> str:
+    ceiling = ceiling_of(change, value, found)
+    if ceiling is None or ceiling.ratio >= ceiling.least:
+        return ""
+    faster = f"only {ceiling.ratio:.3g}x as fast" if ceiling.ratio >= 1.005 else "no faster"
+    return f"even {ceiling.without}, it would be {faster}"
+
+
+def _batches(found: Measurement) -> Iterator[ChangeValue]:
     own = int(found.observed.get("batch_size") or 0)
     for factor in FACTORS:
-        yield Change(
+        yield ChangeValue(
             name=BATCH_SIZE.name,
             value=str(own * factor),
             own=str(own),
@@ -143,31 +125,29 @@ def _batches(found: Measurement) -> Iterator[Change]:
         )
 
 
-def ceilings(found: Measurement) -> Mapping[str, tuple[float, str]]:
-    """Returns the largest possible speedup of each change, and the part of a step that it could save.
+def ceiling_of(change: Change, value: str, found: Measurement) -> Ceiling | None:
+    """Returns the largest possible speedup of a change's value; None if it is unknown.
 
-    The speedup is that of a step without this part. Changes that could save anything are left out.
+    Args:
+        found: Measurement of the unchanged script.
     """
-    return dict(_ceilings(found))
-
-
-def _ceilings(found: Measurement) -> Iterator[tuple[str, tuple[float, str]]]:
-    diagnosis, parts = found.diagnosis, found.breakdown
+    parts, diagnosis = found.breakdown, found.diagnosis
     if not parts.step_s:
-        return
-    if diagnosis is not None and diagnosis.device_samples_s and found.throughput:
-        # The larger of two estimates: a busy machine distorts one, and workers take cores in the other.
-        without_data = parts.step_s / max(1e-9, parts.step_s - parts.data_s)
-        on_one_batch = diagnosis.device_samples_s / found.throughput
-        for name in ("loader", "pictures", "readers"):
-            yield name, (max(without_data, on_one_batch), "without its loader")
-    yield "optimizer", (parts.step_s / max(1e-9, parts.step_s - parts.optimizer_s), "without updates")
-    without_arithmetic = parts.step_s / max(1e-9, parts.step_s - parts.compute_s)
-    for name in ARITHMETIC:
-        yield name, (without_arithmetic, "without its arithmetic")
+        return None
+    on_one_batch = (diagnosis and diagnosis.device_samples_s) or 0.0
+    launching = launch_share(found)
+    step = Step(
+        seconds=parts.step_s,
+        data=parts.data_s,
+        compute=parts.compute_s,
+        optimizer=parts.optimizer_s,
+        launching=None if launching is None else launching * parts.step_s,
+        one_batch_ratio=on_one_batch / found.throughput if found.throughput else 0.0,
+    )
+    return change.ceiling(value, step)
 
 
-def environment(changes: Sequence[Change], file: Path | None) -> dict[str, str]:
+def environment(changes: Sequence[ChangeValue], file: Path | None) -> dict[str, str]:
     """Returns the environment variables that make some changes, at most one for each parameter."""
     found: dict[str, str] = {}
     words = []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from sweeper.inject.prover import EARLY_STEPS
-from sweeper.interventions.intervention import SINGLE
+from sweeper.interventions.change import SINGLE
 from sweeper.script.proof import Recorded
 
 Event = Mapping[str, Any]

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from sweeper.interventions import INTERVENTIONS
-from sweeper.interventions.intervention import CLOSE, DRAWS, EXACT, SINGLE
+from sweeper.interventions import CHANGES, known
+from sweeper.interventions.change import CLOSE, DRAWS, EXACT, SINGLE
 from sweeper.interventions.loader import Loader
 from sweeper.script.proof import LIMIT_SECONDS, Recorded, Terms, record
-from sweeper.tuning.changes import Change, environment
+from sweeper.tuning.changes import ChangeValue, environment
 from sweeper.tuning.judge import BEYOND, RACE, close, crossed, equal
 
 MIN_BATCHES, MAX_BATCHES, PASS_SECONDS = 8, 60, 1.0
@@ -24,6 +24,21 @@ OTHER_SEEDS, MORE_SEEDS = (1000, 2000), (3000, 4000, 5000)
 half precision, where later gradients are those of other parameters."""
 
 Say = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Run:
+    """A run to record.
+
+    Attributes:
+        env: Environment variables that make its changes.
+        shift: Added to the seeds of the script.
+        more_seconds: Extends its time limit.
+    """
+
+    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    shift: int = 0
+    more_seconds: float = 0.0
 
 
 class Proofs:
@@ -59,6 +74,7 @@ class Proofs:
         """
         self._command, self._folder, self._env, self._file = command, folder, dict(env), file
         self._cache = cache
+        self._known = known(str(file) if file else "")
         # Two runs share the cores.
         self._limit = LIMIT_SECONDS + 2 * start_seconds
         batches = int(max(MIN_BATCHES, min(MAX_BATCHES, PASS_SECONDS * steps_per_s)))
@@ -78,7 +94,7 @@ class Proofs:
         """
         for deterministic in (False, True):
             self._terms = dataclasses.replace(self._terms, deterministic=deterministic)
-            first, second = self._runs([({}, 0), ({}, 0)])
+            first, second = self._runs([_Run(), _Run()])
             if first.failure or second.failure:
                 self.unproved = first.failure or second.failure
                 return first
@@ -89,7 +105,7 @@ class Proofs:
         self._baseline, self._repeats = first, False
         if why := self._close(second, SINGLE):
             self._seeds.append(second)
-            if len(first.events) > 1 and not self._close(self._runs([({}, 0)])[0], RACE):
+            if len(first.events) > 1 and not self._close(self._runs([_Run()])[0], RACE):
                 self.races = "two runs of the unchanged script differ, because its processes race"
             else:
                 self.unproved = f"two runs of the unchanged script with the same seeds differ: {why}"
@@ -97,16 +113,14 @@ class Proofs:
 
     def _runs(
         self,
-        asked: Sequence[tuple[Mapping[str, str], int]],
+        runs: Sequence[_Run],
         command: Sequence[str] = (),
         folder: Path | None = None,
     ) -> list[Recorded]:
-        def one(each: tuple[Mapping[str, str], int]) -> Recorded:
-            env, shift = each
-            terms = dataclasses.replace(self._terms, shift=shift)
-            own = {**self._env, **env}
-            where = folder or self._folder
-            return record(command or self._command, where, own, terms, self._cache, self._limit)
+        def recorded(run: _Run) -> Recorded:
+            terms = dataclasses.replace(self._terms, shift=run.shift)
+            env, limit = {**self._env, **run.env}, self._limit + run.more_seconds
+            return record(command or self._command, folder or self._folder, env, terms, self._cache, limit)
 
         # The script's output is not needed here.
         with (
@@ -114,13 +128,13 @@ class Proofs:
             redirect_stdout(nowhere),
             ThreadPoolExecutor(self._at_once) as pool,
         ):
-            return list(pool.map(one, asked))
+            return list(pool.map(recorded, runs))
 
-    def prove(self, changes: Sequence[Change], say: Say) -> list[Change]:
+    def prove(self, changes: Sequence[ChangeValue], say: Say) -> list[ChangeValue]:
         """Returns the changes, each with its proof or with the reason why it is refused.
 
-        Changes of the same kind and rounding are proved together, and one by one if that fails. A change of
-        the training itself cannot be proved, and is returned as it is.
+        Changes of the same kind and rounding are proved together; if that fails, the faulty one is looked for
+        by halving. A change of the training itself cannot be proved, and is returned as it is.
         """
         if self.races:
             # Wrong arithmetic would hide in the differences between repeats; batches are compared exactly.
@@ -128,17 +142,17 @@ class Proofs:
             changes = [e if e.refused or e.name in apart else _refused(e, self.races) for e in changes]
         found = {(each.name, each.value): each for each in changes}
 
-        def conclude(change: Change) -> None:
+        def conclude(change: ChangeValue) -> None:
             found[change.name, change.value] = change
             say(f"  {change}: {change.proof or f'left out, {change.refused}'}")
 
-        def pending() -> list[Change]:
+        def pending() -> list[ChangeValue]:
             return [e for e in found.values() if not (e.refused or e.proof or e.changes_training)]
 
         while left := pending():
             if self.unproved:
                 return [dataclasses.replace(e, refused=e.refused or self.unproved) for e in found.values()]
-            ready: list[Change] = []
+            ready: list[ChangeValue] = []
             for each in left:
                 before = [e for e in changes[: changes.index(each)] if e.name == each.name]
                 proved = [e for e in before if found[e.name, e.value].proof]
@@ -152,11 +166,11 @@ class Proofs:
                     conclude(each)
         return list(found.values())
 
-    def _proved(self, asked: Sequence[Change], run: Recorded) -> list[Change]:
+    def _proved(self, asked: Sequence[ChangeValue], run: Recorded) -> list[ChangeValue]:
         missing = {name: why for name, why in run.changes.items() if why}
         if not run.failure:
             # The built-in ones report when they act, such as when a loader begins a pass.
-            silent = INTERVENTIONS.keys() - run.changes.keys()
+            silent = {n for n, e in CHANGES.items() if not e.is_of_environment} - run.changes.keys()
             missing.update(dict.fromkeys(silent, "the training does not use what it changes"))
         here = [each for each in asked if each.name not in missing]
         apart = [_refused(each, missing[each.name]) for each in asked if each not in here]
@@ -164,15 +178,31 @@ class Proofs:
             return apart
         if not (fault := self._fault(run, here[0])):
             return [*apart, *(dataclasses.replace(each, proof=self._proof(each.kind)) for each in here)]
-        if len(asked) == 1:
-            return [*apart, _refused(here[0], fault)]
-        for each, alone in zip(here, self._with([[each] for each in here]), strict=True):
-            fault = alone.changes.get(each.name) or self._fault(alone, each)
-            proved = dataclasses.replace(each, proof=self._proof(each.kind))
-            apart.append(_refused(each, fault) if fault else proved)
-        return apart
+        return [*apart, *self._proved_but_one(here, fault)]
 
-    def stack(self, changes: Sequence[Change]) -> tuple[str, str]:
+    def _proved_but_one(self, changes: Sequence[ChangeValue], fault: str) -> list[ChangeValue]:
+        """Returns changes that fail together: refused is the first one with which those before it fail.
+
+        Args:
+            fault: Why they fail together.
+        """
+        passing, failing = 0, len(changes)
+        while failing - passing > 1:
+            middle = (passing + failing) // 2
+            (run,) = self._with([changes[:middle]])
+            if said := self._fault(run, changes[0]):
+                failing, fault = middle, said
+            else:
+                passing = middle
+        before, after = changes[:passing], changes[failing:]
+        refused = _refused(changes[passing], fault)
+        if not after:
+            proof = self._proof(refused.kind)
+            return [*(dataclasses.replace(change, proof=proof) for change in before), refused]
+        (run,) = self._with([[*before, *after]])
+        return [refused, *self._proved([*before, *after], run)]
+
+    def stack(self, changes: Sequence[ChangeValue]) -> tuple[str, str]:
         """Returns the observed kind of several changes together, and the fault of their run, if any."""
         plain = [each for each in changes if each.kind != DRAWS]
         if 0 < len(plain) < len(changes) and (found := self.stack(plain))[1]:
@@ -205,7 +235,7 @@ class Proofs:
         Returns:
             Its kind, which is empty if it trains differently, and what differs first.
         """
-        (run,) = self._runs([(env, 0)], command, folder)
+        (run,) = self._runs([_Run(env)], command, folder)
         if run.failure:
             return "", run.failure
         self.covers = crossed(run, self._baseline)
@@ -215,16 +245,23 @@ class Proofs:
         fault = self._close(run, rounding, is_redrawn=is_redrawn, is_version=True)
         return ("", fault) if fault else (DRAWS if is_redrawn else CLOSE, "")
 
-    def _with(self, groups: Sequence[Sequence[Change]]) -> list[Recorded]:
+    def _with(self, groups: Sequence[Sequence[ChangeValue]]) -> list[Recorded]:
         """Runs the script with each group of changes, and with other seeds if the comparisons need them."""
         is_rough = any(each.kind != EXACT for group in groups for each in group)
         new = [shift for shift in OTHER_SEEDS if is_rough and shift not in self._tried]
-        with_changes = [(environment(group, self._file), 0) for group in groups]
-        runs = self._runs([*with_changes, *(({}, shift) for shift in new)])
+        with_changes = [
+            _Run(environment(group, self._file), more_seconds=sum(self._more_seconds(e) for e in group))
+            for group in groups
+        ]
+        runs = self._runs([*with_changes, *(_Run(shift=shift) for shift in new)])
         self._add_seeds(new, runs[len(groups) :])
         return runs[: len(groups)]
 
-    def _fault(self, run: Recorded, change: Change) -> str:
+    def _more_seconds(self, change: ChangeValue) -> float:
+        known = self._known.get(change.name)
+        return known.limit_seconds if known is not None else 0.0
+
+    def _fault(self, run: Recorded, change: ChangeValue) -> str:
         if run.failure:
             return run.failure
         if change.kind == EXACT and self._repeats:
@@ -242,7 +279,7 @@ class Proofs:
 
     def _have_seeds(self, shifts: Sequence[int]) -> None:
         new = [shift for shift in shifts if shift not in self._tried]
-        self._add_seeds(new, self._runs([({}, shift) for shift in new]))
+        self._add_seeds(new, self._runs([_Run(shift=shift) for shift in new]))
 
     def _add_seeds(self, shifts: Sequence[int], runs: Sequence[Recorded]) -> None:
         self._tried.update(shifts)
@@ -259,12 +296,12 @@ class Proofs:
         return f"{how} over {self.covers}"
 
 
-def _alike(changes: Sequence[Change]) -> Iterator[list[Change]]:
+def _alike(changes: Sequence[ChangeValue]) -> Iterator[list[ChangeValue]]:
     """Yields the changes in groups of the same kind and rounding, exact ones first."""
     keys = sorted({(each.kind != EXACT, each.rounding, each.kind) for each in changes})
     for key in keys:
         yield [each for each in changes if (each.kind != EXACT, each.rounding, each.kind) == key]
 
 
-def _refused(change: Change, why: str) -> Change:
+def _refused(change: ChangeValue, why: str) -> ChangeValue:
     return dataclasses.replace(change, refused=why)

@@ -8,20 +8,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sweeper.core.measurement import Measurement
+from sweeper.analysis.bottleneck import verdict_of
+from sweeper.core.measurement import Bottleneck, Measurement
 from sweeper.core.template import literal
-from sweeper.interventions import (
-    BATCH_SIZE,
-    FILE_VARIABLE,
-    INTERVENTIONS,
-    OF_ENVIRONMENT,
-    VARIABLE,
-    is_exact,
-)
+from sweeper.interventions import BATCH_SIZE, CHANGES, FILE_VARIABLE, VARIABLE, is_exact
 from sweeper.scaffold.command_space import Proposal
 from sweeper.scaffold.known_options import Dimension
+from sweeper.script.watch import NO_PARAMETERS
 from sweeper.search.halves import most_changes, num_trials
-from sweeper.tuning.changes import TOO_LITTLE_TIME, Change, ceilings
+from sweeper.tuning.changes import TOO_LITTLE_TIME, ChangeValue, ceiling_of
 
 MEASURE = {"window_seconds": 1, "repeats": 3, "warmup_cap_seconds": 8}
 CONFIRM = {"top": 1, "rounds": 4, "ladder": True}
@@ -42,7 +37,7 @@ QUALITY_SECONDS = 8.0
 
 def space(
     command: Sequence[str],
-    changes: Sequence[Change],
+    changes: Sequence[ChangeValue],
     name: str,
     minutes: float,
     *,
@@ -50,6 +45,7 @@ def space(
     samples_per_s: float = 0.0,
     proposal: Proposal | None = None,
     file: str = "",
+    num_gpus: int = 1,
 ) -> dict[str, Any]:
     """Returns the specification of the sweep underneath a tune, as plain values.
 
@@ -58,6 +54,7 @@ def space(
         samples_per_s: Training speed of the runs that measure the loss.
         proposal: Options of the script to search, too.
         file: File with the user's own changes.
+        num_gpus: GPUs that a trial needs: as many as ranks were seen to train.
     """
     variables = {key: literal(text) for key, text in env.items()}
     dimensions: dict[str, Any] = {}
@@ -84,7 +81,9 @@ def space(
         arguments = [w for e in proposal.arguments if e.in_use and not e.instead for w in e.words]
         fix = dict(proposal.fix)
         for each in proposal.searched:
-            if each.name not in dimensions and not _is_of_environment(each):
+            if each.name not in dimensions and not (
+                each.name in CHANGES and CHANGES[each.name].is_of_environment
+            ):
                 dimensions[each.name] = _dimension(each)
                 baseline[each.name] = each.value
     found: dict[str, Any] = {
@@ -98,6 +97,8 @@ def space(
         "search": {"trials": TRIALS + 2 * len(dimensions), "minutes": round(minutes, 2)},
         "confirm": dict(CONFIRM),
     }
+    if num_gpus > 1:
+        fix["device.count"] = num_gpus
     if any(each.changes_training for each in changes):
         found["constraints"] = dict(LOSS_LIMIT)
         found["measure"]["quality_samples"] = max(1, int(QUALITY_SECONDS * samples_per_s))
@@ -106,11 +107,12 @@ def space(
 
 
 def worth_their_time(
-    changes: Sequence[Change], found: Measurement, minutes: float, spent: float = 0.0
-) -> tuple[Change, ...]:
+    changes: Sequence[ChangeValue], found: Measurement, minutes: float, spent: float = 0.0
+) -> tuple[ChangeValue, ...]:
     """Returns the changes; if the time is too short, those of the lowest ceilings are refused.
 
-    The exact changes share the first trial, so none of them is.
+    Of those with the same ceiling, the ones for the script's verdict come first. The exact changes share the
+    first trial, so none of them is refused.
 
     Args:
         found: Measurement of the unchanged script.
@@ -122,9 +124,9 @@ def worth_their_time(
     trials = SEARCH_SHARE * 60 * minutes / one - 1
     candidates = [change for change in changes if not change.refused]
     exact = {change.name for change in candidates if is_exact(change.name)}
-    limits = ceilings(found)
-    others = {change.name: _ceiling(change, limits) for change in candidates if change.name not in exact}
-    ranked = sorted(others, key=lambda name: -others[name])
+    others = {change.name: _highest(change, found) for change in candidates if change.name not in exact}
+    verdict = verdict_of(found, NO_PARAMETERS).kind
+    ranked = sorted(others, key=lambda name: (-others[name], not _helps(name, verdict)))
     most = max(most_changes(trials) - len(exact), 1 if trials >= 2 or not exact else 0)
     kept = exact.union(ranked[: int(most)] if most < len(ranked) else ranked)
     needed = math.ceil(spent + (num_trials(len(exact) + len(ranked)) + 1) * one / (60 * SEARCH_SHARE))
@@ -135,21 +137,22 @@ def worth_their_time(
     )
 
 
-def _ceiling(change: Change, limits: Mapping[str, tuple[float, str]]) -> float:
-    if change.name not in INTERVENTIONS and not change.is_of_environment:
-        # What users wrote themselves is what they want to know.
+def _highest(change: ChangeValue, found: Measurement) -> float:
+    """Returns the largest speedup of a change; infinite for a user's own, whose effect is asked for."""
+    if change.name not in CHANGES:
         return math.inf
-    return limits.get(change.name, (UNKNOWN_CEILING, ""))[0]
+    ceiling = ceiling_of(CHANGES[change.name], change.value, found)
+    return UNKNOWN_CEILING if ceiling is None else ceiling.ratio
+
+
+def _helps(name: str, verdict: Bottleneck) -> bool:
+    return name not in CHANGES or verdict in CHANGES[name].helps
 
 
 def name_of(script: str) -> str:
     """Returns the name of a script's tune."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", script.rpartition("/")[2].removesuffix(".py")).strip("._-")
     return f"tune-{stem[:90] or 'script'}"
-
-
-def _is_of_environment(found: Dimension) -> bool:
-    return found.name in OF_ENVIRONMENT
 
 
 def _dimension(found: Dimension) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from sweeper.core.codec import DecodeError, decode, encode
 from sweeper.core.measurement import Measurement
 from sweeper.system.files import write_json
-from sweeper.tuning.changes import Change
+from sweeper.tuning.changes import ChangeValue
 
 FOLDER = "tunes"
 
@@ -28,7 +28,7 @@ class Found:
 
     key: str
     watched: Measurement
-    changes: Sequence[Change] = ()
+    changes: Sequence[ChangeValue] = ()
 
 
 def read(home: Path, name: str, key: str) -> Found | None:
@@ -40,7 +40,7 @@ def read(home: Path, name: str, key: str) -> Found | None:
         return Found(
             key=key,
             watched=decode(Measurement, tree["watched"]),
-            changes=tuple(decode(Change, each) for each in tree["changes"]),
+            changes=tuple(decode(ChangeValue, each) for each in tree["changes"]),
         )
     except (OSError, ValueError, KeyError, DecodeError):
         return None

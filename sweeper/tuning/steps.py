@@ -19,7 +19,7 @@ ONCE = (0.0, math.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rung:
+class ChangeGain:
     """One change of the ladder.
 
     Attributes:
@@ -35,7 +35,7 @@ class Rung:
     is_kept: bool
 
 
-def rungs_of(sweep: LoadedSweep) -> list[Rung]:
+def gains_of(sweep: LoadedSweep) -> list[ChangeGain]:
     """Returns the gain of each change of a tune."""
     configs = {each.number: each.config for each in sweep.summary.records}
     searched = {e.number: e.measurement.throughput for e in sweep.summary.records if e.measurement}
@@ -78,7 +78,7 @@ def ladder(
     winner: int | None,
     searched: Mapping[int, float] | None = None,
     effects: Mapping[str, Effect] | None = None,
-) -> list[Rung]:
+) -> list[ChangeGain]:
     """Returns a rung for each change: those of the configuration with the most changes, then the others.
 
     Args:
@@ -106,7 +106,7 @@ def _rungs(
     best: int,
     kept: Mapping[str, object],
     effects: Mapping[str, Effect],
-) -> Iterator[Rung]:
+) -> Iterator[ChangeGain]:
     for name, value in named.items():
         without = {key: each for key, each in tried[best].items() if key != name}
         of = next((n for n, each in tried.items() if each == {name: value}), None)
@@ -115,7 +115,7 @@ def _rungs(
         if (stacked is None or stacked[1:] == ONCE) and name in effects:
             found = effects[name]
             stacked = math.exp(found.mean), math.exp(found.low), math.exp(found.high)
-        yield Rung(
+        yield ChangeGain(
             name=name,
             value=str(value),
             alone=_ratio(measured, of, BASELINE) if of is not None else None,

@@ -9,7 +9,7 @@ import re
 import pytest
 from measurements import STEP_SECONDS, THROUGHPUT, measurement, record_of
 
-from sweeper.analysis.bottleneck import MIN_COST, OVERHEAD, Verdict, verdict_of, verdict_on
+from sweeper.analysis.bottleneck import MIN_COST, OVERHEAD, Verdict, launch_share, verdict_of, verdict_on
 from sweeper.analysis.signals import HELPERS_SHARE, Signals, signals_of
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Bottleneck, Diagnosis, Failure, FailureKind, Measurement
@@ -98,6 +98,21 @@ def test_lines_that_wait_for_a_gpu():
     assert found.next.startswith("at net.py:12, loss.py:3: ")
     # Where the device works all the same, it costs nothing.
     assert judged(gpu=True, idle=0.05, issue=0.5, sync_places=places).kind is Bottleneck.COMPUTE
+
+
+def test_a_line_that_waits_does_not_hide_that_the_host_sets_the_pace():
+    for places in ((), ("net.py:12",)):
+        found = measurement(gpu=True, idle=0.5, issue=0.9, sync_places=places)
+        assert launch_share(found) == pytest.approx(0.5)
+        # Without the host, or with a busy device, launching is not the limit.
+        assert launch_share(measurement(gpu=True, idle=0.5, issue=0.3, sync_places=places)) == 0.0
+        busy = launch_share(measurement(gpu=True, idle=0.05, issue=0.9, sync_places=places))
+        assert busy is not None
+        assert busy < MIN_COST
+    assert launch_share(measurement(fixed=0.7)) == pytest.approx(0.7)
+    # Without the device's own times, what half a batch takes as well is the most that it may be.
+    assert launch_share(measurement(gpu=True, fixed=0.7)) == pytest.approx(0.7)
+    assert launch_share(measurement(gpu=True)) is None
 
 
 def test_an_idle_gpu_that_waits_for_data_does_not_wait_for_anything_else():

@@ -20,7 +20,7 @@ from sweeper.core.script import Script
 from sweeper.errors import NothingFeasibleError
 from sweeper.judging.speed import Compared, Speed
 from sweeper.patching.patch import Patch
-from sweeper.tuning.steps import Rung
+from sweeper.tuning.steps import ChangeGain
 
 HUNK = "@@ -1 +1 @@\n-a = 1\n+a = 2\n"
 HEAD = "--- a/train.py\n+++ b/train.py\n"
@@ -95,11 +95,11 @@ def test_the_gain_of_one_change_has_the_interval_of_later_runs(high: Any, gain: 
 def test_gains_of_several_changes_have_no_interval(monkeypatch: pytest.MonkeyPatch):
     found = (1.2, 1.1, 1.3)
     rungs = [
-        Rung(name="optimizer", value="fused", alone=(1.5, 1.4, 1.6), stacked=found, is_kept=True),
-        Rung(name="threads", value="one", alone=found, stacked=None, is_kept=True),
-        Rung(name="tf32", value="on", alone=None, stacked=None, is_kept=True),
+        ChangeGain(name="optimizer", value="fused", alone=(1.5, 1.4, 1.6), stacked=found, is_kept=True),
+        ChangeGain(name="threads", value="one", alone=found, stacked=None, is_kept=True),
+        ChangeGain(name="tf32", value="on", alone=None, stacked=None, is_kept=True),
     ]
-    monkeypatch.setattr(patch_script, "rungs_of", lambda sweep: rungs)
+    monkeypatch.setattr(patch_script, "gains_of", lambda sweep: rungs)
     assert _gains(sweep_of(None), ["optimizer", "threads", "tf32"]) == {
         "optimizer": "1.2x as fast on top of the other changes",
         "threads": "1.2x as fast alone",

@@ -12,14 +12,14 @@ from measurements import THROUGHPUT, measurement, record_of
 from sweeper.cli.tune import duration_line
 from sweeper.cli.tune_view import nothing_lines
 from sweeper.core.config import Scalar
-from sweeper.interventions.intervention import CLOSE, EXACT
+from sweeper.interventions.change import CLOSE, EXACT
 from sweeper.spec import load
-from sweeper.tuning.changes import TOO_LITTLE_TIME, Change
+from sweeper.tuning.changes import TOO_LITTLE_TIME, ChangeValue
 from sweeper.tuning.space import space
 
 CHANGES = [
-    Change(name="loader", value="gathered", kind=EXACT),
-    Change(name="optimizer", value="fused", kind=CLOSE),
+    ChangeValue(name="loader", value="gathered", kind=EXACT),
+    ChangeValue(name="optimizer", value="fused", kind=CLOSE),
 ]
 SPEC = load(space([sys.executable, "train.py"], CHANGES, "tune-train", 5.0, env={}))
 
@@ -71,7 +71,7 @@ def test_speeds_that_vary_too_much_say_nothing():
 
 
 def test_a_change_that_was_left_out_comes_with_the_minutes_that_would_do():
-    left = Change(
+    left = ChangeValue(
         name="compile",
         value="model",
         kind=CLOSE,

@@ -67,3 +67,14 @@ def test_feasible_needs_a_measurement_and_every_constraint():
     assert not record(violations={"val_loss": 0.1}).feasible
     assert not record(outcome=None).feasible
     assert rounded(123456.0, 3) == 123000.0
+
+
+def test_a_script_trains_where_torch_was_seen_to_whatever_nvml_lists() -> None:
+    on_cpu = noop.synthetic(100.0)
+    on_gpu = dataclasses.replace(on_cpu, device=DeviceInfo(kind="cuda", name="NVIDIA A10", memory_gib=22.5))
+    assert (on_gpu.trains_on_gpu, on_cpu.trains_on_gpu) == (True, False)
+    # A container may lack NVML; a machine with a GPU may train on its CPU.
+    for measured in (on_cpu, on_gpu):
+        for device in ("cuda", "cpu"):
+            found = dataclasses.replace(measured, observed={"device": device})
+            assert found.trains_on_gpu == (device == "cuda")

@@ -19,6 +19,7 @@ from sweeper.cli import main
 from sweeper.core.measurement import Report
 from sweeper.doctor import Ceiling, Check, Examination, State, examine
 from sweeper.doctor import gpus as nvidia
+from sweeper.telemetry.nvml.devices import HANGS
 from sweeper.telemetry.nvml.probe import GpuFacts
 
 REPOSITORY = Path(__file__).parents[2]
@@ -99,6 +100,27 @@ def test_a_driver_that_cannot_be_used_is_not_asked_for_gpus(tmp_path, monkeypatc
     )
     assert states(found)["gpu"] is WARN
     assert states(found)["torch"] is OK
+
+
+def test_of_a_driver_that_hangs_nothing_more_is_asked(tmp_path):
+    asked = []
+    found = examine(
+        tmp_path,
+        driver_problem=lambda: HANGS,
+        describe_gpus=lambda: pytest.fail("asked"),
+        measured=lambda cache, num_gpus: asked.append(num_gpus) or Report(values={**VALUES, "gpus": []}),
+    )
+    assert asked == [None]
+    assert found.of(FAIL) == [check for check in found.checks if check.name == "gpu"]
+
+
+def test_cuda_without_nvml_is_one_warning_and_its_gpu_is_measured(tmp_path):
+    found = examined(tmp_path, gpus=(), problem="libnvidia-ml.so.1 was not found: no utility")
+    checks = {check.name: check for check in found.checks}
+    assert (checks["gpu"].state, checks["cuda:0"].state) == (WARN, OK)
+    assert checks["gpu"].text.startswith("CUDA works, but NVML does not")
+    assert "on the CPU" not in " ".join(check.text for check in found.checks)
+    assert found.ok
 
 
 def test_one_reading_that_cannot_be_taken_costs_no_other(tmp_path, monkeypatch):

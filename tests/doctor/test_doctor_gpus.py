@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from sweeper.doctor import State, gpus
+from sweeper.telemetry.nvml.devices import HANGS
 from sweeper.telemetry.nvml.probe import GpuFacts
 
 OK, WARN, FAIL = State.OK, State.WARN, State.FAIL
@@ -45,6 +46,44 @@ def test_a_gpu_without_its_driver_is_not_passed_over():
     (check,) = gpus.look("libnvidia-ml.so.1 was not found: `--gpus all`", [], is_present=True)
     assert check.state is WARN
     assert check.remedy == "libnvidia-ml.so.1 was not found: `--gpus all`"
+
+
+def test_cuda_that_works_without_nvml_is_not_said_to_train_on_the_cpu():
+    (check,) = gpus.look("libnvidia-ml.so.1 was not found", [], is_present=True, num_seen=1)
+    assert (check.state, check.remedy) == (WARN, "libnvidia-ml.so.1 was not found")
+    assert (
+        check.text == "CUDA works, but NVML does not: what a GPU does is not recorded, nor who else uses it"
+    )
+    # Even if the container hides the GPU's place on the bus.
+    (hidden,) = gpus.look("no library", [], is_present=False, num_seen=1)
+    assert hidden.state is WARN
+
+
+def test_a_driver_that_lists_no_gpu_of_those_that_are_there():
+    (check,) = gpus.look("", [], is_present=True, num_seen=0)
+    assert check.state is WARN
+    assert "its driver lists none: trials would run on the CPU" in check.text
+
+
+def test_a_driver_that_hangs_fails_whatever_else_is_known():
+    for is_present in (True, False):
+        (check,) = gpus.look(HANGS, [], is_present=is_present)
+        assert (check.state, check.text) == (FAIL, "the NVIDIA driver hangs: nothing was asked of the GPUs")
+        assert "reboot" in check.remedy
+
+
+@pytest.mark.parametrize(("free", "warns"), [(0.2, True), (0.99, True), (1.0, False), (None, False)])
+def test_a_gpu_whose_memory_is_taken(free, warns):
+    (check,) = gpus.look("", [changed(free_gib=free)], is_present=True)
+    assert check.state is (WARN if warns else OK)
+    assert ("only 0.2 of 22.5 GiB free" in check.text) == (free == 0.2)
+    assert ("End what holds its memory" in check.remedy) == warns
+    # Those that hold it are named, and the remedy is one.
+    (taken,) = gpus.look("", [changed(free_gib=free, foreign=(4711,))], is_present=True)
+    assert taken.remedy.count("End") == 1
+    # An instance has memory of its own.
+    (split,) = gpus.look("", [changed(free_gib=free, mig=True)], is_present=True)
+    assert split.state is OK
 
 
 def test_each_gpu_is_a_line():
@@ -103,24 +142,6 @@ def test_persistence_mode_that_is_off_is_a_warning_with_its_remedy():
     assert "-pm 1" in both.remedy
 
 
-def test_an_nvidia_gpu_is_known_by_its_place_on_the_bus(monkeypatch, tmp_path):
-    monkeypatch.setattr(gpus, "DRIVER", tmp_path / "driver")
-    monkeypatch.setattr(gpus, "PCI", tmp_path / "pci")
-    assert not gpus.present()
-    for name, vendor, kind in (("a", "0x10de", "0x040300"), ("b", "0x1002", "0x030000"), ("c", "", "")):
-        (tmp_path / "pci" / name).mkdir(parents=True)
-        (tmp_path / "pci" / name / "vendor").write_text(f"{vendor}\n")
-        (tmp_path / "pci" / name / "class").write_text(f"{kind}\n")
-    # The sound of a graphics card, and another maker's card.
-    (tmp_path / "pci" / "d").mkdir()
-    assert not gpus.present()
-    (tmp_path / "pci" / "a" / "class").write_text("0x030200\n")
-    assert gpus.present()
-    (tmp_path / "pci" / "a" / "class").write_text("0x040300\n")
-    (tmp_path / "driver").mkdir()
-    assert gpus.present()
-
-
 # -- torch's list of architectures ----------------------------------------------------------------------
 
 
@@ -166,29 +187,6 @@ def test_machine_code_runs_where_torch_itself_says_so():
             assert found is (device in table[code]), (code, device)
             compared += 1
     assert compared > 200
-
-
-@pytest.mark.parametrize(
-    ("capability", "driver", "says"),
-    [
-        ((7, 0), "13.0", 'pip install "torch>=2.9,<2.15"` from PyTorch\'s wheel index `cu126`'),
-        ((6, 1), "12.4", "cu126"),
-        ((7, 5), "13.0", "pip install torch` from PyTorch's wheel index `cu130`"),
-        ((8, 6), "12.8", "cu126"),
-        ((9, 0), "12.8", "cu126"),
-        ((12, 0), "12.8", "Update the NVIDIA driver to 580 or newer; `pip"),
-        ((8, 0), "11.4", "Update the NVIDIA driver to 525 or newer; `pip"),
-        ((12, 0), "13.1", "cu130"),
-        (None, "12.2", "cu126"),
-        (None, "13.0", "cu130"),
-        (None, "", "cu130"),
-        ((3, 7), "12.2", "--device cpu"),
-    ],
-)
-def test_the_remedy_names_the_wheel(capability, driver, says):
-    remedy = gpus.install(capability, driver)
-    assert says in remedy
-    assert remedy.count("wheel index") == (0 if "--device" in says else 1)
 
 
 def test_a_gpu_that_torch_has_no_code_for():
@@ -254,6 +252,18 @@ def test_gpus_that_are_hidden_on_purpose(visible, build):
     check = gpus.torch_build({**build, "problem": "RuntimeError: No CUDA GPUs"}, [A10], 0, visible)
     assert check.state is WARN
     assert "CUDA_VISIBLE_DEVICES" in check.text
+
+
+@pytest.mark.parametrize(
+    ("visible", "is_none"),
+    [("GPU-f", True), ("1", True), ("no gpu", True), ("GPU-1", False), ("0", False), ("MIG-1", False)],
+)
+def test_gpus_that_are_not_there(visible, is_none):
+    problem = "RuntimeError: No CUDA GPUs are available"
+    check = gpus.torch_build({**TORCH, "problem": problem}, [A10], 0, visible)
+    assert check.state is FAIL
+    assert (f"CUDA_VISIBLE_DEVICES={visible!r} names none of this machine" in check.text) == is_none
+    assert (check.remedy == "Unset it, or name one of GPU-1") == is_none
 
 
 def test_gpus_that_are_left_out():

@@ -164,7 +164,7 @@ def run(monkeypatch, tmp_path):
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
 
-    def measure(runner: str, num_gpus: int = 0) -> tuple[Report | Check, list[Path]]:
+    def measure(runner: str, num_gpus: int | None = 0) -> tuple[Report | Check, list[Path]]:
         found = measured.measure(tmp_path / "cache", num_gpus, f"doctor_runners:{runner}")
         return found, list((tmp_path / "temporary").iterdir())
 
@@ -217,6 +217,12 @@ def test_told_to_end_it_ends_the_job(tmp_path):
     assert time.monotonic() - began < 5
     assert not any(Path(f"/proc/{pid}").exists() for pid in family)
     assert list(tmp_path.glob("sweeper-doctor-*")) == []
+
+
+def test_a_job_that_must_ask_nothing_of_the_gpus_runs_on_the_cpu(run):
+    found, _ = run("good", None)
+    assert isinstance(found, Report), found
+    assert found.values["device"] == "cpu"
 
 
 @pytest.mark.parametrize(

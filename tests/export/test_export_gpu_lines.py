@@ -19,6 +19,7 @@ from torch.utils.data import TensorDataset
 from sweeper.export import rendered
 from sweeper.export.python_lines import YOURS
 from sweeper.export.python_step import CAPTURABLE_WARNING
+from sweeper.interventions.recurrent import NOTE
 
 ASKED = """
 import json, sys, warnings
@@ -188,3 +189,17 @@ def test_gradients_that_accumulate_over_the_compilers_graphs_stay_where_they_are
     assert ("parameter.grad = torch.zeros_like(parameter)" in text) == held
     assert f"optimizer.zero_grad(set_to_none={not held})" in text
     compile(textwrap.dedent(text), "lines", "exec")
+
+
+def test_recurrent_layers_leave_bf16_as_they_did_in_the_trial():
+    settings = {"precision.amp": "bf16", "compile.mode": "eager"}
+    plain = rendered(export_of(settings, device=A10), "python")
+    assert "in_float32" not in plain
+    text = rendered(export_of(settings, device=A10, effective={"precision.amp": f"bf16: {NOTE}"}), "python")
+    begin, end = text.index("def in_float32"), text.index("def train_step")
+    space: dict[str, Any] = {"torch": torch, "device": torch.device("cpu"), "model": torch.nn.GRU(3, 4)}
+    exec(compile(text[begin:end], "lines", "exec"), space)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output, state = space["model"](torch.randn(5, 2, 3).bfloat16())
+        assert space["model"](torch.randn(5, 2, 3), state.bfloat16())[0].dtype == torch.float32
+    assert output.dtype == torch.float32

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hearing import run
 from torch.utils.data import DataLoader
 
 from sweeper.inject.points import Points
@@ -62,3 +65,48 @@ def test_a_later_pass_has_the_order_that_it_would_have_had() -> None:
             return [each.tolist() for each in among]
 
     assert second_pass(5)[:4] == second_pass(1000)[:4]
+
+
+HELD = """
+import os
+import torch
+from sweeper.inject.seeding import seed
+
+seed(torch, 0, 0, deterministic=True)
+torch.backends.cudnn.benchmark = True
+assert not torch.backends.cudnn.benchmark
+with torch.backends.cudnn.flags(benchmark=True):
+    assert not torch._C._get_cudnn_benchmark()
+assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+assert torch.are_deterministic_algorithms_enabled()
+print("held")
+"""
+
+
+def test_a_script_cannot_turn_cudnns_search_on_where_its_runs_must_repeat_themselves() -> None:
+    found = run([sys.executable, "-c", HELD], {"PYTHONPATH": str(Path(__file__).parents[2])})
+    assert (found.status, found.output) == (0, "held\n"), found.errors
+
+
+RECURRENT = """
+import torch
+model = torch.nn.{layer}
+torch.backends.cudnn.benchmark = {search}
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(60):
+    x = torch.randn(5, 2, 3)
+    y = model(x)
+    loss = (y[0] if isinstance(y, tuple) else y).square().mean()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("layer", "recurs"), [("GRU(3, 4)", True), ("Linear(3, 4)", False)])
+def test_it_is_known_what_recurs_and_what_the_script_has_set(
+    layer: str, recurs: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(RECURRENT.format(layer=layer, search=recurs))
+    found = run([sys.executable, "train.py"], folder=tmp_path)
+    *_, facts = [message["facts"] for message in found.messages if "facts" in message]
+    assert (facts["recurs"], facts["cudnn_search"], facts["tf32"]) == (recurs, recurs, False)

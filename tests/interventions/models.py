@@ -35,6 +35,7 @@ class Model(nn.Module):
         self.drop = nn.Dropout(0.5)
         self.gate = nn.Sigmoid()
         self.seen: list[Any] = []
+        self.dropped: list[str] = []
 
     def forward(self, x: Any) -> Any:
         y = self.filters(x)
@@ -43,6 +44,8 @@ class Model(nn.Module):
                 [str(y.dtype), y.is_contiguous(memory_format=torch.channels_last) if y.dim() == 4 else None]
             )
         y = self.drop(y)
+        if not torch.compiler.is_compiling():
+            self.dropped.append(str(y.dtype))
         if self.kind == "gated":
             # 1, if it were computed with the bits of its input.
             return 1 - self.gate(y.abs() + 8)
@@ -85,6 +88,7 @@ def main() -> None:
                 "dtypes": dtypes,
                 "during": during,
                 "evaluating": model.seen,
+                "dropped": model.dropped[: len(during)],
                 "names": list(model.state_dict()) == names,
                 "types": sorted({str(each.dtype) for each in model.parameters()}),
                 "copied": vars(other).get("_compiled_call_impl") is None,

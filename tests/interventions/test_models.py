@@ -7,12 +7,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from hearing import Run, run
 
 from sweeper import interventions
-from sweeper.interventions import INTERVENTIONS
+from sweeper.interventions import CHANGES
+from sweeper.interventions.change import RefusedError
+from sweeper.interventions.model import _in_graphs
 
 MODELS = str(Path(__file__).parent / "models.py")
 FP32, BF16 = "torch.float32", "torch.bfloat16"
@@ -35,7 +39,8 @@ def test_a_model_computes_in_bf16_and_gives_floats(kind):
     truth = found.truth
     assert why(found, "precision") == [""]
     assert [dtype for dtype, _ in truth["during"]] == [FP32, *[BF16] * 5]
-    assert truth["dtypes"] == [FP32] * 6
+    # On a GPU, other elements of a tensor of 16 bits would be dropped.
+    assert truth["dropped"] == truth["dtypes"] == [FP32] * 6
     assert truth["types"] == [FP32]
     assert [dtype for dtype, _ in truth["evaluating"]] == [FP32]
     assert truth["losses"][0] == plain["losses"][0]
@@ -65,6 +70,54 @@ def test_a_model_that_is_called_in_a_loop_stays_as_it_is():
     found = trained("loop", "precision=bf16")
     assert why(found, "precision") == ["its Model is called 20 times in a step"]
     assert found.truth == trained("loop").truth
+
+
+@pytest.mark.slow
+def test_where_torch_captures_nothing_the_model_runs_as_it_is():
+    found = trained("rows", "compile=graphs")
+    assert why(found, "compile")[-1] == "its Model is not changed: torch has captured none of its operations"
+    assert found.truth["losses"] == pytest.approx(trained("rows").truth["losses"])
+
+
+def test_what_cannot_be_captured_has_the_reason_that_torch_gives(monkeypatch: pytest.MonkeyPatch):
+    def compiled(call, *, mode):
+        def run(x):
+            raise RuntimeError("skipping cudagraphs due to mutated inputs (1 instances)")
+
+        return run
+
+    made = []
+    monkeypatch.setattr(torch, "compile", compiled)
+    monkeypatch.setattr("sweeper.interventions.model.change_calls", lambda _, make, report: made.append(make))
+    monkeypatch.setattr("sweeper.interventions.model._cannot_compile", lambda: "")
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: None)
+    settings = SimpleNamespace(triton=SimpleNamespace(cudagraph_or_error=False))
+    monkeypatch.setitem(sys.modules, "torch._inductor.config", settings)
+    CHANGES["compile"].apply(torch, "graphs", pytest.fail)
+    call = made[0](None, lambda x: x)
+    with pytest.raises(RefusedError, match="cannot be captured: skipping cudagraphs due to mutated inputs"):
+        call(torch.ones(1))
+
+
+def test_a_replay_begins_a_step_and_what_it_returns_outlives_the_next(monkeypatch: pytest.MonkeyPatch):
+    static = torch.zeros(2)
+    modes, steps = [], []
+
+    def compiled(call, *, mode):
+        modes.append(mode)
+        return lambda x: {"y": static.copy_(call(x)), "name": "x"}
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: steps.append(len(steps)))
+    monkeypatch.setattr("sweeper.interventions.model._has_graphs", lambda _: True)
+    config = SimpleNamespace(triton=SimpleNamespace(cudagraph_or_error=False))
+    call = _in_graphs(torch, lambda x: 2 * x, config)
+    assert config.triton.cudagraph_or_error
+    outputs = [call(torch.full((2,), float(number))) for number in range(5)]
+    assert [float(output["y"][0]) for output in outputs] == [0.0, 2.0, 4.0, 6.0, 8.0]
+    assert (modes, steps) == (["reduce-overhead"], [0, 1, 2, 3, 4])
+    # What does not fit a graph later, such as in an evaluation, does not end the script.
+    assert not config.triton.cudagraph_or_error
 
 
 def test_pictures_have_their_channels_last():
@@ -141,6 +194,8 @@ def test_a_model_that_cannot_be_compiled_runs_as_it_is(tmp_path):
         ("pinned", "on", {"device": "cpu", "num_workers": 0, "pin_memory": False}, "not train on a GPU"),
         ("pinned", "on", {"device": "cuda", "num_workers": 0, "pin_memory": False}, ""),
         ("cudnn", "search", {"device": "cuda", "convolves": True}, ""),
+        ("compile", "graphs", {"device": "cpu"}, "does not train on a GPU"),
+        ("compile", "graphs", {"device": "cuda"}, ""),
         ("cudnn", "search", {"device": "cuda", "convolves": False}, "no convolution"),
         ("loader", "gathered", {}, "not come from a DataLoader"),
         ("loader", "no_workers", {"num_workers": 0}, "has no workers"),
@@ -150,6 +205,6 @@ def test_a_model_that_cannot_be_compiled_runs_as_it_is(tmp_path):
     ],
 )
 def test_what_cannot_help_a_training_is_not_tried(name, value, observed, said):
-    found = INTERVENTIONS[name].refusal(value, observed)
+    found = CHANGES[name].refusal(value, observed)
     assert said in found
     assert bool(said) == bool(found)

@@ -91,6 +91,18 @@ def test_what_uses_a_gpu_runs_alone(monkeypatch: pytest.MonkeyPatch, now: float,
     assert (said[:3] != [1, 1, 1]) == is_beside
 
 
+def test_what_uses_cuda_runs_alone_where_nvml_lists_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    device = tmp_path / "nvidia-uvm"
+    device.touch()
+    monkeypatch.setattr(alternating, "_used_gib", dict)
+    monkeypatch.setattr(alternating, "CUDA", str(device))
+    turns = Turns()
+    turns.started(os.getpid())
+    assert alternating._has_room(turns, {})
+    with device.open():
+        assert not alternating._has_room(turns, {})
+
+
 # -- with real scripts ------------------------------------------------------------------------------
 
 

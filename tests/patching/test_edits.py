@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from sweeper.inject.batches import flat_kind
 from sweeper.patching.code import IN_BFLOAT16, IN_MEMORY, INDEXING
-from sweeper.patching.edits import Made, Sources, _times, written
+from sweeper.patching.edits import PatchedChange, Sources, _times, written
 from sweeper.patching.patch import diff
 from sweeper.patching.source import CannotEditError, edit_call, with_argument
 
@@ -54,7 +54,9 @@ def sources(folder: Path, text: str = TRAIN, places: dict[str, str] = PLACES) ->
     return Sources(folder=folder, main="train.py", places=places, threads=4)
 
 
-def edited(folder: Path, *made: Made, text: str = TRAIN, places: dict[str, str] = PLACES) -> list[str]:
+def edited(
+    folder: Path, *made: PatchedChange, text: str = TRAIN, places: dict[str, str] = PLACES
+) -> list[str]:
     """Returns the lines that are added and removed."""
     (new,) = written(sources(folder, text, places), made).values()
     compile(new, "train.py", "exec")
@@ -63,7 +65,7 @@ def edited(folder: Path, *made: Made, text: str = TRAIN, places: dict[str, str] 
 
 
 def test_fused(tmp_path: Path):
-    assert edited(tmp_path, Made(name="optimizer", value="fused", comment="One call.")) == [
+    assert edited(tmp_path, PatchedChange(name="optimizer", value="fused", comment="One call.")) == [
         "+     # One call.",
         "-     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)",
         "+     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)",
@@ -73,8 +75,8 @@ def test_fused(tmp_path: Path):
 def test_an_optimizer_that_is_chosen_by_its_name(tmp_path: Path):
     text = TRAIN.replace("torch.optim.Adam(model", "getattr(torch.optim, name)(model")
     made = [
-        Made(name="optimizer", value="fused", comment="x"),
-        Made(name="precision", value="bf16", comment="y"),
+        PatchedChange(name="optimizer", value="fused", comment="x"),
+        PatchedChange(name="precision", value="bf16", comment="y"),
     ]
     lines = edited(tmp_path, *made, text=text)
     assert "+     optimizer = getattr(torch.optim, name)(model.parameters(), lr=1e-3, fused=True)" in lines
@@ -83,13 +85,15 @@ def test_an_optimizer_that_is_chosen_by_its_name(tmp_path: Path):
 
 def test_all_optimizers_of_a_kind_are_fused(tmp_path: Path):
     more = "    other = torch.optim.Adam(head.parameters())\n    third = torch.optim.SGD(head.parameters())\n"
-    lines = edited(tmp_path, Made(name="optimizer", value="fused", comment="One call."), text=TRAIN + more)
+    lines = edited(
+        tmp_path, PatchedChange(name="optimizer", value="fused", comment="One call."), text=TRAIN + more
+    )
     assert sum("fused=True" in line for line in lines) == 2
     assert not any("SGD" in line for line in lines)
 
 
 def test_gathered(tmp_path: Path):
-    lines = edited(tmp_path, Made(name="loader", value="gathered", comment="Gathered."))
+    lines = edited(tmp_path, PatchedChange(name="loader", value="gathered", comment="Gathered."))
     assert "+ class InMemoryDataset(torch.utils.data.Dataset):" in lines
     assert sorted(lines[-7:]) == sorted(
         [
@@ -129,7 +133,7 @@ def test_batches_are_gathered_as_they_were_collated(kind: str, collate: Any):
 
 def test_flat_batches_have_a_line(tmp_path: Path):
     found = dataclasses.replace(sources(tmp_path), batch="list")
-    (new,) = written(found, [Made(name="loader", value="gathered", comment="x")]).values()
+    (new,) = written(found, [PatchedChange(name="loader", value="gathered", comment="x")]).values()
     compile(new, "train.py", "exec")
     assert "        collate_fn=list,\n" in new
     assert "def select" not in new
@@ -139,7 +143,7 @@ def test_a_collate_function_of_the_scripts_own_collates_once(tmp_path: Path):
     text = TRAIN.replace("        num_workers=4,", "        num_workers=4,\n        collate_fn=own,")
     lines = edited(
         tmp_path,
-        Made(name="loader", value="gathered", comment="x"),
+        PatchedChange(name="loader", value="gathered", comment="x"),
         text=text,
         places={"loader": "train.py:14", "optimizer": "train.py:23"},
     )
@@ -148,7 +152,7 @@ def test_a_collate_function_of_the_scripts_own_collates_once(tmp_path: Path):
 
 
 def test_no_workers(tmp_path: Path):
-    lines = edited(tmp_path, Made(name="loader", value="no_workers", comment="x"))
+    lines = edited(tmp_path, PatchedChange(name="loader", value="no_workers", comment="x"))
     assert [line for line in lines if line.startswith("-")] == [
         "-         num_workers=4,",
         "-         persistent_workers=True,",
@@ -177,26 +181,28 @@ def test_no_workers(tmp_path: Path):
     ],
 )
 def test_a_line(tmp_path: Path, name: str, value: str, line: str):
-    lines = edited(tmp_path, Made(name=name, value=value, comment="Why."))
+    lines = edited(tmp_path, PatchedChange(name=name, value=value, comment="Why."))
     assert line in lines
     assert line[: line.index(line[1:].strip())] + "# Why." in lines
     assert not any(each.startswith("-") for each in lines)
 
 
 def test_pinned(tmp_path: Path):
-    lines = edited(tmp_path, Made(name="pinned", value="on", comment="Why."))
+    lines = edited(tmp_path, PatchedChange(name="pinned", value="on", comment="Why."))
     assert lines == ["+     # Why.", "+         pin_memory=True,"]
 
 
 def test_spinning_is_set_before_torch_is_imported(tmp_path: Path):
-    text = written(sources(tmp_path), [Made(name="spinning", value="short", comment="x")])["train.py"]
+    text = written(sources(tmp_path), [PatchedChange(name="spinning", value="short", comment="x")])[
+        "train.py"
+    ]
     assert text.index("GOMP_SPINCOUNT") < text.index("import torch")
     assert text.index("__future__") < text.index("GOMP_SPINCOUNT")
     assert text.startswith("#!/usr/bin/env python\n")
 
 
 def test_a_larger_batch_has_a_larger_rate(tmp_path: Path):
-    lines = edited(tmp_path, Made(name="batch_size", value="256", own="64", comment="x"))
+    lines = edited(tmp_path, PatchedChange(name="batch_size", value="256", own="64", comment="x"))
     assert "+         batch_size=256," in lines
     assert "+     optimizer = torch.optim.Adam(model.parameters(), lr=2 * 1e-3)" in lines
 
@@ -217,7 +223,7 @@ def test_a_product_is_of_the_whole_value(value: str, product: str):
 
 def test_all_together(tmp_path: Path):
     made = [
-        Made(name=name, value=value, comment=f"{name}.")
+        PatchedChange(name=name, value=value, comment=f"{name}.")
         for name, value in (
             ("loader", "gathered"),
             ("optimizer", "fused"),
@@ -237,13 +243,15 @@ def test_all_together(tmp_path: Path):
 @pytest.mark.parametrize(
     ("made", "places", "why"),
     [
-        (Made(name="optimizer", value="fused"), {}, "not known"),
-        (Made(name="optimizer", value="fused"), {"optimizer": "train.py:2"}, "no call"),
-        (Made(name="optimizer", value="fused"), {"optimizer": "gone.py:2"}, "cannot be read"),
-        (Made(name="mine", value="on"), PLACES, "use `sweeper exec`"),
+        (PatchedChange(name="optimizer", value="fused"), {}, "not known"),
+        (PatchedChange(name="optimizer", value="fused"), {"optimizer": "train.py:2"}, "no call"),
+        (PatchedChange(name="optimizer", value="fused"), {"optimizer": "gone.py:2"}, "cannot be read"),
+        (PatchedChange(name="mine", value="on"), PLACES, "use `sweeper exec`"),
     ],
 )
-def test_what_cannot_be_written_down_says_why(tmp_path: Path, made: Made, places: dict[str, str], why: str):
+def test_what_cannot_be_written_down_says_why(
+    tmp_path: Path, made: PatchedChange, places: dict[str, str], why: str
+):
     with pytest.raises(CannotEditError, match=why):
         written(sources(tmp_path, places=places), [made])
 
@@ -251,13 +259,13 @@ def test_what_cannot_be_written_down_says_why(tmp_path: Path, made: Made, places
 def test_parameters_of_two_models_are_no_model(tmp_path: Path):
     text = TRAIN.replace("model.parameters()", "[*model.parameters(), *other.parameters()]")
     with pytest.raises(CannotEditError, match="one model"):
-        written(sources(tmp_path, text), [Made(name="compile", value="model")])
+        written(sources(tmp_path, text), [PatchedChange(name="compile", value="model")])
 
 
 def test_unpacked_arguments_are_left_alone(tmp_path: Path):
     text = TRAIN.replace("        Rows(),   # one by one", "        *options,")
     with pytest.raises(CannotEditError, match="unpacked"):
-        written(sources(tmp_path, text), [Made(name="loader", value="gathered")])
+        written(sources(tmp_path, text), [PatchedChange(name="loader", value="gathered")])
 
 
 LONG = TRAIN.replace(
@@ -271,7 +279,7 @@ MARKS = {"InMemoryDataset": "loader", "bfloat16": "precision", "set_num_threads"
 @pytest.mark.parametrize(("text", "places"), [(TRAIN, PLACES), (LONG, LONG_PLACES)])
 def test_a_hunk_is_of_one_change_and_applies_alone(tmp_path: Path, text: str, places: dict[str, str]):
     asked = {"loader": "gathered", "precision": "bf16", "threads": "one"}
-    made = [Made(name=name, value=value, comment="x") for name, value in asked.items()]
+    made = [PatchedChange(name=name, value=value, comment="x") for name, value in asked.items()]
     found = diff(sources(tmp_path, text, places), made)
     head, *hunks = re.split(r"^(?=@@ )", found, flags=re.MULTILINE)
     assert len(hunks) == (3 if text is TRAIN else 5)
@@ -289,7 +297,10 @@ def test_a_hunk_is_of_one_change_and_applies_alone(tmp_path: Path, text: str, pl
 def test_changes_with_a_line_between_them_are_one_hunk(tmp_path: Path):
     model = "    model = torch.nn.Linear(3, 1)\n"
     text = TRAIN.replace(model, "").replace("    loader = ", f"{model}    loader = ")
-    made = [Made(name=n, value=v, comment="x") for n, v in (("loader", "no_workers"), ("optimizer", "fused"))]
+    made = [
+        PatchedChange(name=n, value=v, comment="x")
+        for n, v in (("loader", "no_workers"), ("optimizer", "fused"))
+    ]
     found = diff(sources(tmp_path, text, {"loader": "train.py:15", "optimizer": "train.py:22"}), made)
     assert found.count("\n@@ ") == 1
     assert "fused=True" in apply(tmp_path, found, text)
@@ -305,16 +316,16 @@ def apply(folder: Path, patch: str, text: str) -> str:
 
 def test_a_file_without_a_last_newline_is_patched(tmp_path: Path):
     text = TRAIN.rstrip("\n")
-    made = [Made(name="optimizer", value="fused", comment="One call.")]
+    made = [PatchedChange(name="optimizer", value="fused", comment="One call.")]
     found = diff(sources(tmp_path, text), made)
     assert "fused=True" in apply(tmp_path, found, text)
 
 
 ALL_PLACES = [
-    Made(name="loader", value="gathered", comment="Gathered."),
-    Made(name="optimizer", value="fused", comment="One call."),
-    Made(name="threads", value="one", comment="One thread."),
-    Made(name="spinning", value="short", comment="Shorter."),
+    PatchedChange(name="loader", value="gathered", comment="Gathered."),
+    PatchedChange(name="optimizer", value="fused", comment="One call."),
+    PatchedChange(name="threads", value="one", comment="One thread."),
+    PatchedChange(name="spinning", value="short", comment="Shorter."),
 ]
 """Changes whose lines are inserted at every kind of place."""
 
@@ -364,7 +375,7 @@ def test_options_that_are_unpacked_stay(tmp_path: Path, workers: int, options: s
     begin, end = TRAIN.index("DataLoader(\n"), TRAIN.index("    model =")
     text = f"{TRAIN[:begin]}DataLoader(Rows(), **options)\n{TRAIN[end:]}"
     found = dataclasses.replace(sources(tmp_path, text), workers=workers)
-    (new,) = written(found, [Made(name="loader", value="gathered", comment="x")]).values()
+    (new,) = written(found, [PatchedChange(name="loader", value="gathered", comment="x")]).values()
     compile(new, "train.py", "exec")
     line = f"    loader = DataLoader(InMemoryDataset(Rows()), {options}, collate_fn=InMemoryDataset.as_is)"
     assert line in new.splitlines()
@@ -393,7 +404,7 @@ def test_layers_multiply_in_bfloat16_and_copies_are_copies():
 
 
 def test_a_diff_is_relative_to_the_folder(tmp_path: Path):
-    found = diff(sources(tmp_path), [Made(name="optimizer", value="fused", comment="One call.")])
+    found = diff(sources(tmp_path), [PatchedChange(name="optimizer", value="fused", comment="One call.")])
     assert found.startswith("--- a/train.py\n+++ b/train.py\n@@ ")
     assert diff(sources(tmp_path), []) == ""
 

@@ -13,11 +13,11 @@ from sweeper.judging import speed
 from sweeper.judging.losses import Losses, Trained
 from sweeper.judging.speed import Compared, Speed
 from sweeper.patching import patch
-from sweeper.patching.edits import Made
+from sweeper.patching.edits import PatchedChange
 from sweeper.patching.patch import Patch, make
 
 MINUTE = 60.0
-THREADS = Made(name="threads", value="one", comment="One thread.")
+THREADS = PatchedChange(name="threads", value="one", comment="One thread.")
 
 
 @pytest.fixture

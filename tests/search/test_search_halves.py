@@ -22,7 +22,7 @@ from sweeper.search.halves import (
     largest_gain,
 )
 from sweeper.spec import load
-from sweeper.tuning.changes import Change
+from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.space import space
 
 pytestmark = pytest.mark.slow
@@ -174,9 +174,9 @@ def test_where_nothing_is_known_yet_nothing_is_best():
 
 
 def spec_of(*changes: tuple[str, str], batch_size: bool = False):
-    made = [Change(name=name, value=value, kind="close", why="") for name, value in changes]
+    made = [ChangeValue(name=name, value=value, kind="close", why="") for name, value in changes]
     if batch_size:
-        made.append(Change(name="batch_size", value="256", own="64", kind="changes training", why=""))
+        made.append(ChangeValue(name="batch_size", value="256", own="64", kind="changes training", why=""))
     return load(space(["python", "train.py"], made, "it", 5, env={}))
 
 

@@ -140,13 +140,14 @@ def test_the_driver_stays_awake_from_before_the_first_trial_to_the_end_of_the_sw
     bench.run(spec_of(), failing(FailureKind.TIMEOUT), devices=[device])
     assert len(bench.launcher.jobs) > 2
     log = list(held(scenario))
+    held_from = max(i for i, (call, opens) in enumerate(log) if (call, opens) == ("nvmlInitWithFlags", 1))
+    assert all(opens > 0 for _, opens in log[held_from:-1])
     looks = [i for i, (call, _) in enumerate(log) if call.startswith("nvmlDeviceGetMemoryInfo")]
-    assert len(looks) > 2
-    assert all(opens > 0 for _, opens in log[looks[0] : looks[-1]])
+    later = [look for look in looks if look > held_from]
+    assert len(later) > 2
     # Its handle was asked for before the first look: that is what opens the GPU itself.
-    before = log[: looks[0]]
-    hold = max(i for i, (call, opens) in enumerate(before) if (call, opens) == ("nvmlInitWithFlags", 1))
-    assert f"nvmlDeviceGetHandleByUUID {GPU.uuid}" in [call for call, opens in before[hold:] if opens == 1]
+    before = [call for call, opens in log[held_from : later[0]] if opens == 1]
+    assert f"nvmlDeviceGetHandleByUUID {GPU.uuid}" in before
     assert log[-1] == ("nvmlShutdown", 0)
 
 

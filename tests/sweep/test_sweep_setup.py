@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from sweeper.sweep import setup
 from sweeper.sweep.phases.search import hints_of
 from sweeper.system import cpu_shares
 from sweeper.system.cpu import cpu_name
+from sweeper.telemetry.gpu_lines import gpu_lines
 
 CPU = DeviceInfo(kind="cpu", name="a CPU")
 GPUS = [DeviceInfo(kind="cuda", name="NVIDIA A10", uuid=f"GPU-{i}", memory_gib=24.0) for i in range(2)]
@@ -30,6 +32,12 @@ def sixteen_cores(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
     monkeypatch.setattr(cpu_shares, "TOPOLOGY", tmp_path)
     monkeypatch.setattr(cpu_shares, "usable_cpus", lambda: 16)
+
+
+@pytest.fixture(autouse=True)
+def gpus_without_faults(monkeypatch):
+    """But where a test gives GPUs to this machine."""
+    monkeypatch.setattr(setup, "gpu_lines", lambda *_, **__: [])
 
 
 def machine(spec: SweepSpec, *devices: DeviceInfo, usable: int = 4) -> setup.Machine:
@@ -253,13 +261,26 @@ WHOLE = stub_nvml.Gpu()
 
 
 @pytest.fixture
-def driver(monkeypatch, tmp_path):
-    """A driver that knows a GPU, and another that is split; returns where its scenario lies."""
+def play(monkeypatch, tmp_path):
+    """Gives GPUs to this machine; returns where their scenario lies."""
     if stub_nvml.compiler() is None:
         pytest.skip("no C compiler for the stand-in for NVML")
-    scenario = stub_nvml.write(tmp_path / "scenario", [WHOLE, SPLIT])
-    stub_nvml.loaded(monkeypatch, stub_nvml.build(tmp_path), scenario)
-    return scenario
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(setup, "gpu_lines", gpu_lines)
+    library = stub_nvml.build(tmp_path)
+
+    def play(*gpus: stub_nvml.Gpu, cuda: int = 13000) -> Path:
+        scenario = stub_nvml.write(tmp_path / "scenario", gpus, cuda=cuda)
+        stub_nvml.loaded(monkeypatch, library, scenario)
+        return scenario
+
+    return play
+
+
+@pytest.fixture
+def driver(play):
+    """A driver that knows a GPU, and another that is split; returns where its scenario lies."""
+    return play(WHOLE, SPLIT)
 
 
 def told_as_gpus(*units: stub_nvml.Gpu | stub_nvml.Mig) -> list[DeviceInfo]:
@@ -310,3 +331,65 @@ def test_where_the_whole_traceback_is_is_told(tmp_path):
         assert str(told.value) == "preparing the data failed (crash): exit status 1." + (
             f" {of_user}" if of_user else of_crash
         )
+
+
+# -- what is wrong with them ------------------------------------------------------------------------------
+
+BUILD = {"versions": {"torch": "2.13.0+cpu"}, "usable_cpus": 4, "lacks": {}}
+CUDA_BUILD = {**BUILD, "versions": {"torch": "2.14.1+cu130", "cuda": "13.0"}}
+
+
+def test_the_cpu_of_a_machine_with_a_gpu_is_not_used_in_silence(play):
+    play(WHOLE)
+    values = {**BUILD, "devices": encode([CPU])}
+    _, (line, *_) = setup.restricted(spec_of(), setup.machine_of(values, spec_of()))
+    assert line.startswith(
+        "This training can use the CPU only, not the GPU (NVIDIA A10): torch must be built"
+    )
+    # It was asked for.
+    assert setup.machine_of(values, gpus(0)).notes == ()
+    with pytest.raises(UserError) as caught:
+        setup.machine_of(values, gpus([0]))
+    assert str(caught.value) == (
+        "`execution.gpus` needs a GPU, but got [0] where none can be used: torch must be built for CUDA, but "
+        "2.13.0+cpu is not. `pip uninstall -y torch`, then `pip install torch` from PyTorch's wheel index "
+        "`cu130`; `--device cpu` runs on the CPU."
+    )
+
+
+def test_a_gpu_that_is_full_or_taken_is_said_before_the_first_trial(play):
+    full = stub_nvml.Gpu(processes=[(4100001, 22828)]).but(mem_used_mib=[22828])
+    other = stub_nvml.Gpu("GPU-22222222-aaaa-4bbb-8ccc-000000000002")
+    play(full, other)
+    devices = [DeviceInfo(kind="cuda", name="NVIDIA A10", uuid=gpu.uuid) for gpu in (full, other)]
+    values = {**CUDA_BUILD, "devices": encode(devices)}
+    (note,) = setup.machine_of(values, spec_of()).notes
+    assert note.startswith("GPU 0 (NVIDIA A10) must have 1 GiB free, but has 0.2 of 22.5 GiB")
+    # Another one is used.
+    assert setup.machine_of(values, gpus([1])).notes == ()
+
+
+TOO_OLD = "RuntimeError: The NVIDIA driver on your system is too old (found version 12040)."
+BUSY = "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "remedy"),
+    [
+        (TOO_OLD, FailureKind.CRASH, "Update the NVIDIA driver, or `pip uninstall -y torch`, then "),
+        (BUSY, FailureKind.DEVICE_BUSY, "Another process holds the GPU (see `nvidia-smi`): end it, or "),
+    ],
+)
+def test_a_gpu_that_torch_sees_and_cannot_use_is_one_line(play, message, kind, remedy):
+    play(WHOLE, cuda=12040)
+    failure = Failure(kind=kind, message=message, stage="probe", detail=f"{message} Please update it.")
+    with pytest.raises(EnvironmentStopError) as caught:
+        setup.probe_report(failure)
+    said = str(caught.value)
+    assert said.startswith(
+        f"torch must be able to use the GPU that it sees, but {message.rstrip('.')}. {remedy}"
+    )
+    assert said.endswith("; `--device cpu` runs on the CPU.")
+    assert "Please" not in said
+    with pytest.raises(EnvironmentStopError, match="probing the device failed"):
+        setup.probe_report(failure, elsewhere=True)

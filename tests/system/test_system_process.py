@@ -13,6 +13,7 @@ from burning import TELL, child
 from sweeper.system.process import (
     children,
     involuntary_switches,
+    open_files,
     ran_seconds,
     tree,
     usage,
@@ -136,3 +137,4 @@ def test_what_was_never_there_has_used_nothing():
     assert waited_seconds(pid) is ran_seconds(pid) is None
     assert waits(pid) == {}
     assert list(children(pid)) == []
+    assert open_files(pid) == set()

@@ -103,7 +103,7 @@ def test_a_gpu_that_fails_costs_no_other(no_compiler, monkeypatch):
 
     monkeypatch.setattr(ceilings, "_gpu", gpu)
     progress = Stages()
-    values = ceilings.run(Job(uid="c"), progress).values
+    values = ceilings.run(Job(uid="c", device="auto"), progress).values
     assert progress.all == ["torch", "cpu", "cuda:0", "cuda:1", "loader", "compile"]
     first, second = values["gpus"]
     assert first["problem"] == "RuntimeError: no kernel image is available"

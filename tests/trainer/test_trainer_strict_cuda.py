@@ -24,7 +24,8 @@ from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import Diagnosis, FailureKind, Measurement
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.training import Training
-from sweeper.system.environment import ALLOCATOR
+from sweeper.interventions.environment import ALLOCATOR
+from sweeper.interventions.recurrent import NAMES, NOTE
 from sweeper.trainer import ceilings, gpu_time, group, measure, preflight, prepare, probe, production, quality
 from sweeper.trainer import device as devices
 from sweeper.trainer import trace as tracing
@@ -103,6 +104,23 @@ def test_a_trial(on_gpu: Callable[..., Job], config: dict[str, Any]):
     assert result.diagnosis is not None
     assert result.diagnosis.busy_s is not None
     assert (result.breakdown.graph_s > 0) == (config.get("compile.mode") == "graph")
+
+
+def test_recurrent_layers_leave_bf16_and_the_trial_says_so(
+    on_gpu: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+):
+    for name in NAMES:
+        kind = getattr(torch.nn, name)
+        monkeypatch.setattr(kind, "forward", kind.forward)
+    usual = torch.nn.LSTM.forward
+    for amp, model, notes in (
+        ("fp16", "lstm", {}),
+        ("bf16", "mlp", {}),
+        ("bf16", "lstm", {"precision.amp": f"bf16: {NOTE}"}),
+    ):
+        _, stepper, _ = set_up(on_gpu({"precision.amp": amp, "model.kind": model}), Silent())
+        assert stepper.refused == notes
+        assert (torch.nn.LSTM.forward is usual) is not bool(notes)
 
 
 def test_a_timed_step_of_data_on_the_device_waits_for_nothing(cuda: StrictCuda, on_gpu: Callable[..., Job]):
@@ -190,13 +208,23 @@ def test_what_doctor_measures(cuda: StrictCuda, monkeypatch, tmp_path: Path):
     monkeypatch.setattr(
         ceilings, "_on_host", lambda num_bytes, pinned: _pinned(torch.ones(num_bytes), pinned)
     )
-    values = ceilings.run(Job(uid="c", cache=str(tmp_path)), Silent()).values
+    values = ceilings.run(Job(uid="c", device="auto", cache=str(tmp_path)), Silent()).values
     assert values["torch"]["problem"] == ""
     (gpu,) = values["gpus"]
     assert (gpu["name"], gpu["problem"]) == (NAME, "")
     assert {"cuda:0.matmul_tf32", "cuda:0.copy_from_pinned", "cuda:0.small_kernels"} <= {
         each["name"] for each in values["ceilings"]
     }
+
+
+def test_doctor_asks_nothing_of_cuda_where_the_driver_hangs(cuda: StrictCuda, monkeypatch):
+    monkeypatch.setattr(ceilings, "_collect", lambda into, measured: "")
+    monkeypatch.setattr(ceilings, "_compiled", lambda job, device: {"problem": "", "device": device.type})
+    for name in ("is_available", "device_count", "init"):
+        monkeypatch.setattr(torch.cuda, name, lambda: pytest.fail("asked"))
+    values = ceilings.run(Job(uid="c", device="cpu"), Silent()).values
+    assert (values["gpus"], values["torch"]["problem"], values["torch"]["arch_list"]) == ([], "", [])
+    assert values["compile"]["device"] == "cpu"
 
 
 def _pinned(tensor: torch.Tensor, pinned: bool) -> torch.Tensor:
@@ -385,7 +413,7 @@ def test_the_users_options_of_the_allocator_stay(
     for name, text in variables.items():
         monkeypatch.setenv(name, text)
     seen: list[str] = []
-    monkeypatch.setattr(torch.cuda.memory, "_set_allocator_settings", seen.append)
+    monkeypatch.setattr(devices, "_set_allocator_settings", seen.append)
     config = TrialConfig().replace({"device.expandable_segments": asked, "device.cpu_threads": 1})
     devices.apply(config, GPU)
     assert seen == set_to

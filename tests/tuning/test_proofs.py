@@ -7,13 +7,14 @@ import functools
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sweeper.interventions import known
-from sweeper.interventions.intervention import CLOSE, DRAWS, EXACT, SINGLE
+from sweeper.interventions.change import CLOSE, DRAWS, EXACT, SINGLE
 from sweeper.script.proof import Recorded
-from sweeper.tuning.changes import Change
+from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.judge import RACE, close, crossed, equal
 from sweeper.tuning.proofs import Proofs
 
@@ -36,10 +37,10 @@ def proofs() -> Proofs:
 
 
 @functools.cache
-def planted() -> dict[str, Change]:
+def planted() -> dict[str, ChangeValue]:
     found = {name: each for name, each in known(str(PLANTED)).items() if each.why == "planted"}
     return {
-        name: Change(name=name, value=each.choices[0], kind=each.kind, why=each.why)
+        name: ChangeValue(name=name, value=each.choices[0], kind=each.kind, why=each.why)
         for name, each in found.items()
     }
 
@@ -73,7 +74,7 @@ def test_more_workers_are_the_same_but_for_their_draws(tmp_path: Path) -> None:
     assert "self.own.random()" in text
     (tmp_path / "train.py").write_text(text.replace("self.own.random()", "torch.rand(())"))
     proofs = Proofs([sys.executable, "train.py"], tmp_path, {}, 40, on_gpu=False, file=PLANTED)
-    change = Change(name="readers", value="cores", kind=DRAWS, why="", rounding=RACE)
+    change = ChangeValue(name="readers", value="cores", kind=DRAWS, why="", rounding=RACE)
     (found,) = proofs.prove([change], lambda _: None)
     assert found.refused == ""
     assert found.proof.startswith("the same but for its draws, with differences as between seeds, over ")
@@ -165,14 +166,15 @@ def test_a_script_that_updates_its_parameters_by_hand(tmp_path: Path) -> None:
     harmless, wrong = found.prove(among, lambda _: None)
     assert "equal in every bit over 7" in harmless.proof
     assert wrong.refused
-    (fused,) = found.prove([Change(name="optimizer", value="fused", kind="close")], lambda _: None)
+    (fused,) = found.prove([ChangeValue(name="optimizer", value="fused", kind="close")], lambda _: None)
     assert fused.refused == "the training does not use what it changes"
 
 
 @pytest.mark.soak
 def test_where_batches_are_gathered_no_picture_is_asked_for(proofs: Proofs) -> None:
     among = [
-        Change(name=n, value=v, kind="exact") for n, v in (("pictures", "decoded"), ("loader", "gathered"))
+        ChangeValue(name=n, value=v, kind="exact")
+        for n, v in (("pictures", "decoded"), ("loader", "gathered"))
     ]
     pictures, loader = proofs.prove(among, lambda _: None)
     assert pictures.refused == "the training does not use what it changes"
@@ -191,7 +193,9 @@ def test_where_processes_race_only_what_leaves_the_arithmetic_alone_is_proved() 
     found = Proofs([sys.executable, "racing.py"], HERE, {}, 40, on_gpu=False, file=PLANTED)
     assert not found.unproved
     assert "race" in found.races
-    spinning = Change(name="spinning", value="short", kind="exact", why="", env={"GOMP_SPINCOUNT": "100"})
+    spinning = ChangeValue(
+        name="spinning", value="short", kind="exact", why="", env={"GOMP_SPINCOUNT": "100"}
+    )
     harmless, of_code = found.prove([spinning, planted()["nothing_close"]], lambda _: None)
     assert "as between its repeats" in harmless.proof
     assert of_code.refused == found.races
@@ -206,6 +210,32 @@ def test_a_script_that_fails_proves_nothing(tmp_path: Path) -> None:
     assert "no data here" in found.unproved
     (change,) = found.prove([planted()["nothing_exact"]], lambda _: None)
     assert change.refused == found.unproved
+
+
+@pytest.mark.parametrize(
+    ("faulty", "num_runs"), [("a", 3), ("b", 3), ("e", 3), ("be", 5)], ids=["first", "second", "last", "two"]
+)
+def test_the_faulty_one_of_several_is_looked_for_by_halving(
+    monkeypatch: pytest.MonkeyPatch, faulty: str, num_runs: int
+) -> None:
+    runs: list[str] = []
+
+    def run_with(_: Proofs, groups: list[list[ChangeValue]]) -> list[Recorded]:
+        runs.extend("".join(change.name for change in group) for group in groups)
+        return [Recorded(events={}, failure="") for _ in groups]
+
+    def fault_of(*_: object) -> str:
+        return "differs" if set(faulty) & set(runs[-1]) else ""
+
+    monkeypatch.setattr(Proofs, "_with", run_with)
+    monkeypatch.setattr(Proofs, "_fault", fault_of)
+    proofs = Proofs.__new__(Proofs)
+    proofs.races, proofs.covers, proofs._repeats = "", "9 steps", True
+    changes = [ChangeValue(name=name, value="on", kind=CLOSE) for name in "abcde"]
+    found = {change.name: change.refused for change in proofs._proved_but_one(changes, "differs")}
+    assert {name for name, refused in found.items() if refused} == set(faulty)
+    assert len(found) == 5
+    assert len(runs) == num_runs
 
 
 # -- the judge alone --------------------------------------------------------------------------------
@@ -285,6 +315,21 @@ def test_a_script_that_starts_slowly_gets_more_time(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("sweeper.tuning.proofs.record", recorded)
     Proofs(["python", "train.py"], HERE, {}, 1.0, on_gpu=False, start_seconds=100.0)
     assert set(limits) == {260.0}
+
+
+def test_a_change_that_takes_long_to_make_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
+
+    def recorded(*asked: Any) -> Recorded:
+        limits.append((asked[2].get("SWEEPER_CHANGES", ""), asked[-1]))
+        return run(LOSSES)
+
+    monkeypatch.setattr("sweeper.tuning.proofs.record", recorded)
+    proofs = Proofs(["python", "train.py"], HERE, {}, 1.0, on_gpu=False)
+    proofs.prove([ChangeValue(name="compile", value="model", kind=CLOSE)], lambda _: None)
+    usual = {limit for words, limit in limits if not words}
+    (longer,) = {limit for words, limit in limits if words}
+    assert usual == {longer - 240.0}
 
 
 def two_parameters(second: tuple[float, float]) -> Recorded:

@@ -11,6 +11,8 @@ from typing import Any
 SUCCESS, NOT_FOUND = 0, 6
 _NOT_SUPPORTED, _NO_PERMISSION, _FUNCTION_NOT_FOUND = 3, 4, 13
 _DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND, _MISMATCH = 9, 12, 18
+NO_LIBRARY = "libnvidia-ml.so.1 was not found"
+"""The one problem of NVML's with which CUDA may work all the same."""
 _LOST = {15: "the GPU was lost", 16: "the GPU must be reset"}
 _NEVER = {
     _NOT_SUPPORTED: "not reported by this GPU",
@@ -20,8 +22,8 @@ _NEVER = {
 _PROBLEMS = {
     _MISMATCH: "the NVIDIA driver was updated, and its older kernel module is still loaded: reboot or reload "
     "the driver",
-    _LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found: install the NVIDIA driver, or start the container "
-    "with its GPUs (`--gpus all`)",
+    _LIBRARY_NOT_FOUND: f"{NO_LIBRARY}: install the NVIDIA driver, or start the container with its GPUs "
+    "(`--gpus all`, and NVIDIA_DRIVER_CAPABILITIES=compute,utility)",
     _DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded: `sudo modprobe nvidia`, or reboot",
     _NO_PERMISSION: "this user may not use the NVIDIA driver: check the permissions of /dev/nvidia*, and the "
     "container's or the scheduler's GPUs",

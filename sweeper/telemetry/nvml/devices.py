@@ -17,6 +17,11 @@ from sweeper.telemetry.nvml.processes import compute_processes
 LIMIT_SECONDS = 60.0
 """Seconds that NVML may take: without persistence mode, many GPUs take some 10 s to wake up."""
 GIB = 1024**3
+HANGS = (
+    f"the NVIDIA driver has not answered for {LIMIT_SECONDS:g} s: `nvidia-smi` will hang as well; reboot the "
+    "machine"
+)
+"""The answer of `driver_problem` if there was none."""
 _WORD_BITS = 64
 _MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 _T = TypeVar("_T")
@@ -29,6 +34,7 @@ class GpuFacts:
     Attributes:
         index: NVML's index, in PCI bus order, whatever CUDA_VISIBLE_DEVICES says.
         uuid: Identifies a trial's device.
+        free_gib: Memory that no process holds.
         driver: The driver's version.
         cuda_driver_version: The latest CUDA version that the driver supports.
         persistence: Whether the driver stays loaded while nobody uses the GPU.
@@ -41,6 +47,7 @@ class GpuFacts:
     name: str = ""
     uuid: str = ""
     memory_gib: float = 0.0
+    free_gib: float | None = None
     driver: str = ""
     cuda_driver_version: str = ""
     persistence: bool | None = None
@@ -84,7 +91,7 @@ def first_gpu() -> str:
     is_listed = not os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip()[:1].isdecimal()
     if len(found) < 2 or is_listed or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         return next(iter(found), "")
-    return _bounded(lambda: _most_capable(found)) or found[0]
+    return bounded(lambda: _most_capable(found)) or found[0]
 
 
 def _most_capable(uuids: Sequence[str]) -> str:
@@ -99,23 +106,23 @@ def _of_visible(each: Callable[[Any, Any], str]) -> list[str]:
     wanted = None if visible is None else [entry.strip() for entry in visible.split(",")]
     if wanted is not None and (len(set(wanted)) < len(wanted) or not _is_name(wanted[0])):
         return []
-    found = _bounded(lambda: _listed(wanted, each))
+    found = bounded(lambda: _listed(wanted, each))
     if found is None:
         raise EnvironmentStopError(
             f"the NVIDIA driver must list its GPUs within {LIMIT_SECONDS:g} s, but has not answered. It "
-            "hangs, as `nvidia-smi` will: reboot the machine, or use the CPU (`--device cpu`)."
+            "hangs, as `nvidia-smi` will: reboot the machine, or use the CPU (`CUDA_VISIBLE_DEVICES=`)."
         )
     return found
 
 
 def describe_gpus() -> list[GpuFacts]:
     """Describes every GPU of the machine; if empty, `driver_problem` may say why."""
-    return _bounded(_facts) or []
+    return bounded(_facts) or []
 
 
 def memory_used_gib(uuid: str) -> float | None:
     """Returns the used memory of a GPU, by all processes; None if NVML does not report it."""
-    return _bounded(lambda: _used(uuid))
+    return bounded(lambda: _used(uuid))
 
 
 def _used(uuid: str) -> float | None:
@@ -131,12 +138,12 @@ def awake(uuids: Sequence[str]) -> Iterator[None]:
     With persistence mode off, the driver shuts a GPU down when the last process that uses it exits,
     and the next one waits seconds for it to come up. Processes started meanwhile inherit nothing.
     """
-    nvml = _bounded(lambda: _opened(uuids)) if uuids else None
+    nvml = bounded(lambda: _opened(uuids)) if uuids else None
     try:
         yield
     finally:
         if nvml is not None:
-            _bounded(lambda: _closed(nvml))
+            bounded(lambda: _closed(nvml))
 
 
 def _opened(uuids: Sequence[str]) -> Any:
@@ -157,7 +164,7 @@ def _closed(nvml: Any) -> None:
 
 def cores_near(uuid: str) -> frozenset[int]:
     """Returns the logical cores nearest to a GPU; empty if NVML does not report them."""
-    return _bounded(lambda: _near(uuid)) or frozenset()
+    return bounded(lambda: _near(uuid)) or frozenset()
 
 
 def _near(uuid: str) -> frozenset[int]:
@@ -179,7 +186,7 @@ def full_uuid(name: str) -> str:
 
     An index is NVML's own, as in `gpu_names`.
     """
-    return _bounded(lambda: _full(name)) or name
+    return bounded(lambda: _full(name)) or name
 
 
 def _full(name: str) -> str:
@@ -190,7 +197,7 @@ def _full(name: str) -> str:
 
 def is_exclusive(uuid: str) -> bool:
     """Returns whether only one process at a time may use a GPU; False if NVML does not report it."""
-    return bool(uuid) and bool(_bounded(lambda: _is_exclusive(uuid)))
+    return bool(uuid) and bool(bounded(lambda: _is_exclusive(uuid)))
 
 
 def _is_exclusive(uuid: str) -> bool:
@@ -201,7 +208,7 @@ def _is_exclusive(uuid: str) -> bool:
 
 def name_and_memory_gib(uuid: str) -> tuple[str, float]:
     """Returns the model and the memory of a GPU or a MIG instance; empty and 0 if unknown."""
-    return _bounded(lambda: _named(uuid)) or ("", 0.0)
+    return bounded(lambda: _named(uuid)) or ("", 0.0)
 
 
 def _named(uuid: str) -> tuple[str, float]:
@@ -213,16 +220,11 @@ def _named(uuid: str) -> tuple[str, float]:
 
 def driver_problem() -> str:
     """Returns why NVML cannot be used here and what to do; empty if it can."""
-    found = _bounded(_problem)
-    if found is None:
-        return (
-            f"the NVIDIA driver has not answered for {LIMIT_SECONDS:g} s: `nvidia-smi` will hang as well; "
-            "reboot the machine"
-        )
-    return found
+    found = bounded(_problem)
+    return HANGS if found is None else found
 
 
-def _bounded(work: Callable[[], _T]) -> _T | None:
+def bounded(work: Callable[[], _T]) -> _T | None:
     """Returns the result of `work`; None if NVML hangs, which leaves a thread behind."""
     results: list[_T] = []
     thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
@@ -287,6 +289,7 @@ def _fact(nvml: Any, index: int, whole: Any, driver: str, cuda: str, own: set[in
         name=_ask(lambda: str(nvml.nvmlDeviceGetName(whole)), ""),
         uuid=_ask(lambda: str(nvml.nvmlDeviceGetUUID(whole)), ""),
         memory_gib=_ask(lambda: float(nvml.nvmlDeviceGetMemoryInfo(whole).total / GIB), 0.0),
+        free_gib=_ask(lambda: float(nvml.nvmlDeviceGetMemoryInfo(whole).free / GIB), None),
         driver=driver,
         cuda_driver_version=cuda,
         persistence=_ask(lambda: bool(nvml.nvmlDeviceGetPersistenceMode(whole)), None),

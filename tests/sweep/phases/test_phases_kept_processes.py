@@ -73,6 +73,9 @@ def test_scripts_take_turns_where_a_stop_ends_their_work():
     assert not can_take_turns([record(1.0, 1.0), of])
     on_cores = dataclasses.replace(on_gpu, observed={"device": "cpu"})
     assert can_take_turns([dataclasses.replace(of, outcome=on_cores)])
+    # A GPU that NVML does not report, as in a container without it.
+    unseen = dataclasses.replace(synthetic(1.0), observed={"device": "cuda"})
+    assert not can_take_turns([dataclasses.replace(of, outcome=unseen)])
 
 
 def test_a_trial_waits_for_its_turn(tmp_path: Path):
