@@ -255,7 +255,7 @@ def test_one_that_is_unfinished_held_or_other_is_refused(here: Path):
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_its_minutes_are_over_and_more_of_them_go_on(here: Path):
     export_in(here)
     asked = ("--epochs", "8", *SLOWLY)

@@ -114,7 +114,7 @@ def arms(*words: str) -> tuple[Arm, Arm]:
     return first, second
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_stopped_scripts_measure_what_they_take_when_they_run():
     stopped: list[int] = []
     is_over = threading.Event()

@@ -18,7 +18,7 @@ import torch
 from pipelines_cases import CASES, name_of
 
 HERE = Path(__file__).parents[1] / "fake_cuda"
-VARIANTS = [("fp32", "bf16-fused"), pytest.param(("fp16-fused",), marks=pytest.mark.soak)]
+VARIANTS = [("bf16-fused",), pytest.param(("fp32", "fp16-fused"), marks=pytest.mark.soak)]
 NO_FAKE = "Could not run 'aten::empty_strided'"
 """Of the fused cell of a GRU torch has no fake, nor of a fused optimiser with its rate on the device."""
 

@@ -167,7 +167,7 @@ def test_a_finished_sweep_has_ended(tmp_path: Path):
     assert not list(tmp_path.glob("mlruns/sweeps/finished-*"))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_sweep_that_was_cut_off_goes_on(tmp_path: Path):
     home = lay_out(tmp_path.resolve())
     before = {path: path.read_bytes() for path in home.glob("sweeps/half/trials/*/outcome.json")}
