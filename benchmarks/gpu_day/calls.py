@@ -23,7 +23,7 @@ from gpu_day import pack, rehearsal
 from gpu_day.steps import CALLS, ROOT, SKIPPED, STEPS, Step, write_row
 from sweeper.system.process import tree
 
-RESERVE_SECONDS = 20.0
+RESERVE_SECONDS = 15.0
 """Of a call's time, what ends it: killing a step that is over its limit, and the table."""
 MIN_SECONDS = 8.0
 """No step begins with less."""
@@ -68,7 +68,7 @@ def run_call(
         out: Where `CALL.jsonl`, `CALL.log` and the steps' files go; rows are added to those that are there.
         wheels: What `pack` has fetched; put on the path of every step.
         only: Names of steps; all of the call's where empty.
-        seconds: Of a step, where that is less than its limit.
+        seconds: Of a step, where that is less than its time box.
     """
     began = time.monotonic()
     out = out.resolve()
@@ -81,8 +81,8 @@ def run_call(
     with environment(wheels, rehearse=rehearse) as environ, (out / f"{call}.log").open("ab") as log:
         write_row(rows, {"kind": "call", "call": call, "rehearsal": rehearse, **_machine(environ)})
         for step in steps:
-            left = CALLS[call].seconds - RESERVE_SECONDS - (time.monotonic() - began)
-            limit = min(step.limit(rehearse=rehearse), left, seconds or left)
+            left = CALLS[call] - RESERVE_SECONDS - (time.monotonic() - began)
+            limit = min(step.seconds, left, seconds or left)
             if left < MIN_SECONDS:
                 one = Ended(step.name, "skipped", 0.0, "no time was left")
             else:
@@ -95,9 +95,9 @@ def run_call(
     for one in ended:
         if one.tail:
             print(f"\n--- {one.step}: {one.status}\n{one.tail[-1500:]}")
-    files = [file for file in out.iterdir() if file.is_file()]
+    files = [*out.glob(f"{call}[.-]*")]
     mib = sum(file.stat().st_size for file in files) / 2**20
-    print(f"\nCall {call}, {CALLS[call].title}: {taken:.0f} s; {len(files)} files, {mib:.1f} MiB in {out}")
+    print(f"\nCall {call}: {taken:.0f} s; {len(files)} files, {mib:.1f} MiB in {out}")
     if len(files) > MAX_FILES or mib > MAX_MIB:
         print(f"That is more than the {MAX_FILES} files and {MAX_MIB} MiB that are meant to come back.")
     return int(any(one.status in ("failed", "timeout") for one in ended))

@@ -19,15 +19,15 @@ def main() -> int:
     one = commands.add_parser("pack", help="fetch the wheels that a bare machine lacks")
     one.add_argument("folder", type=Path, nargs="?", default=pack.FOLDER)
     one.add_argument("--python", default="3.12", help="the machine's version of Python")
-    for call, asked in CALLS.items():
+    for call, most in CALLS.items():
         names = [step.name for step in STEPS if step.call == call]
-        one = commands.add_parser(call, help=f"{asked.title} ({asked.seconds:.0f} s)")
+        one = commands.add_parser(call, help=f"{', '.join(names)} ({most:.0f} s)")
         _add_shared(one)
         one.add_argument(
             "--only", nargs="+", choices=names, default=(), metavar="STEP", help=", ".join(names)
         )
         one.add_argument("--fail", nargs="+", default=(), metavar="STEP[=HOW]", help=", ".join(WAYS_TO_FAIL))
-        one.add_argument("--seconds", type=float, help="of a step, where that is less than its limit")
+        one.add_argument("--seconds", type=float, help="of a step, where that is less than its time box")
     one = commands.add_parser("read", help="write results, fixtures and docs/gpus.md")
     one.add_argument("folder", type=Path)
     one.add_argument("--into", type=Path, default=ROOT, help="a checkout; default: this one")
@@ -36,7 +36,7 @@ def main() -> int:
     one.add_argument("name", choices=[step.name for step in STEPS], metavar="NAME")
     _add_shared(one)
     one.add_argument("--rows", type=Path, help="file for its rows; default: printed")
-    one.add_argument("--seconds", type=float, help="what it has; default: its limit")
+    one.add_argument("--seconds", type=float, help="what it has; default: its time box")
     given = parser.parse_args()
     if given.command == "pack":
         return pack.pack(given.folder, given.python)
@@ -47,7 +47,7 @@ def main() -> int:
         with calls.environment(given.wheels, rehearse=given.rehearse) as environ:
             return subprocess.run([sys.executable, *sys.argv], env=environ, check=False).returncode
     if step:
-        seconds = given.seconds or step.limit(rehearse=given.rehearse)
+        seconds = given.seconds or step.seconds
         return run_step(step, given.rows, given.out, rehearse=given.rehearse, seconds=seconds)
     if unknown := set(ways(given.fail)) - {step.name for step in STEPS if step.call == given.command}:
         parser.error(f"--fail must name steps of call {given.command}, but got {', '.join(sorted(unknown))}")

@@ -28,8 +28,8 @@ from sweeper.telemetry.nvml.binding import NOT_FOUND, initialised
 from sweeper.telemetry.nvml.devices import first_gpu
 from sweeper.telemetry.nvml.probe import NvmlProbe, describe_gpus
 
-READS = 40
-"""About five seconds of a situation; with the one at the start, the stand-in holds 64 of a key."""
+READS = 30
+"""About three seconds of a situation; with the one at the start, the stand-in holds 64 of a key."""
 PACE_SECONDS = 0.11
 BETWEEN = 10
 """So many readings from one look at the other processes to the next."""
