@@ -1,11 +1,14 @@
-"""Everything there is to measure on a GPU, in five calls of at most nine minutes each.
+"""What a GPU is asked on the day there is one: five calls of at most nine minutes, the first two in 15.
 
-python benchmarks/gpu.py pack DIR [--python 3.12]      fetches the wheels that a bare machine lacks
-python benchmarks/gpu.py 1 --out OUT [--wheels DIR]    1 alive, 2 product, 3 bars, 4 ladders, 5 a script
-python benchmarks/gpu.py read OUT                      writes results, fixtures and the table in docs/gpus.md
-python benchmarks/gpu.py step NAME [--rehearse]        runs one step by itself
+python benchmarks/gpu.py pack [DIR] [--python 3.12]    fetches the wheels that a bare machine lacks
+python benchmarks/gpu.py A --out DIR                   490 s: is anything fatal, and what does tune do
+python benchmarks/gpu.py B --out DIR                   170 s: tests, trials, a production run
+python benchmarks/gpu.py C1 --out DIR                  540 s: tune on two scripts; C2 and C3 on two more
+python benchmarks/gpu.py read DIR                      writes results, fixtures and the table in docs/gpus.md
+python benchmarks/gpu.py step NAME                     runs one step by itself
 
---rehearse runs shortened versions of the same steps on the CPU. docs/gpus.md describes the five calls.
+--rehearse runs the same without a GPU, shortened, on the tests' strict stand-in for CUDA, and --fail NAME ...
+has steps fail on purpose. docs/gpus.md describes the calls.
 """
 
 from __future__ import annotations

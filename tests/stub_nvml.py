@@ -13,6 +13,11 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    # A rehearsal on a GPU's machine may have none.
+    import pytest
 
 SOURCE = Path(__file__).with_name("nvml_stub.c")
 SCENARIO = "NVML_STUB_SCENARIO"
@@ -151,7 +156,7 @@ def environment(library: Path, scenario: Path) -> dict[str, str]:
     return {**os.environ, "LD_LIBRARY_PATH": path, SCENARIO: str(scenario)}
 
 
-def loaded(monkeypatch, library: Path, scenario: Path) -> None:
+def loaded(monkeypatch: pytest.MonkeyPatch, library: Path, scenario: Path) -> None:
     """Lets pynvml load the stub in this process, until the test ends; again with another scenario."""
     import pynvml
 

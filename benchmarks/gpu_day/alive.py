@@ -1,4 +1,4 @@
-"""Call 1: the GPU works, a fork may use it, and trials of every kind run on it."""
+"""The GPU works: a fork may use it, its tests pass, trials run on it, and a lack of memory is understood."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import importlib
 import importlib.util
 import itertools
 import os
-import random
 import re
 import subprocess
 import sys
@@ -20,15 +19,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpu_day.steps import ROOT, Day, FailedError, count_of, counted
+from gpu_day.steps import ROOT, Day, FailedError, counted
+from sweeper.core.codec import encode
 from sweeper.core.job import MeasurePlan
-from sweeper.core.measurement import Failure, Measurement
+from sweeper.core.measurement import Measurement
 from sweeper.execution.local import SERVER_ENV
 
-MODES = ("eager", "graph", "default", "reduce-overhead", "max-autotune")
-"""The cheapest first: what a call has no time for are the ones that compile longest."""
-LOADERS = ("rows", "workers", "stream", "resident")
-PRECISIONS = ("fp32", "bf16", "fp16")
 PIPELINES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "tabular": ({"rows": 20_000}, {"batch_size": 512}),
     "stocks": ({"stocks": 8, "days": 900}, {"batch_size": 128}),
@@ -41,12 +37,14 @@ PIPELINES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "sign_language": ({"clips": 80, "glosses": 20, "max_frames": 120}, {"batch_size": 8}),
 }
 """By pipeline: its data, made small, and what all of its trials have."""
+MODES = ("eager", "graph")
+LOADERS = ("resident", "workers", "stream", "rows")
+PRECISIONS = ("fp32", "bf16", "fp16")
 FINE = ("measured", "unsupported")
 NO_TIME = "not run"
-PLAIN_SECONDS, COMPILED_SECONDS = 60.0, 120.0
-"""Limits of a trial, by whether torch compiles it."""
-REHEARSED = 4
-"""Trials of a rehearsal: one of each pipeline, and one that compiles."""
+TRIAL_SECONDS = 40.0
+TESTS = "lstm or loader or scaler or trial or tf32"
+"""Which of the tests that are marked `gpu` are run: those of what is most likely to be wrong."""
 
 
 def threads(day: Day) -> str:
@@ -66,11 +64,12 @@ def threads(day: Day) -> str:
     pid = os.fork()
     if pid == 0:
         _use_device()
-    _, status = os.waitpid(pid, 0)
-    day.found(kind="threads", after=counts, names=names, fork_status=status)
-    count_of(day, "gpu", "threads of the trial server after preload", counts[MODULES[-1]], "<= 1")
-    said = f"{counts[MODULES[-1]]} thread(s) after preload; a fork's use of the device ended with {status}"
-    if status or counts[MODULES[-1]] != 1:
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    day.write("threads", after=counts, names=names, fork_status=status)
+    last = counts[MODULES[-1]]
+    day.figure("threads of the trial server after preload", last, bar="<= 1")
+    said = f"{last} thread(s) after preload; a fork's use of CUDA ended with {status}"
+    if status or last != 1:
         raise FailedError(f"{said}; threads: {', '.join(names)}; after {counts}")
     return said
 
@@ -82,17 +81,18 @@ def _num_threads() -> int:
 def _use_device() -> None:
     """Multiplies two matrices on the device and ends this process."""
     status = 1
-    with contextlib.suppress(BaseException):
+    try:
         import torch
 
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        x = torch.ones(256, 256, device=device)
+        x = torch.ones(256, 256, device="cuda")
         status = int(float((x @ x).sum()) != 256.0**3)
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
     os._exit(status)
 
 
-def pytest_gpu(day: Day) -> str:
-    """Runs the tests that are marked `gpu`; in a rehearsal each of them skips itself."""
+def tests(day: Day) -> str:
+    """Runs the tests that need a GPU and are most likely to fail."""
     files = [
         str(path.relative_to(ROOT))
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
@@ -100,8 +100,8 @@ def pytest_gpu(day: Day) -> str:
     ]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "--tb=short"]
-        command += [f"--junitxml={report}", "-rfE", *files]
+        command = [sys.executable, "-m", "pytest", "-m", "gpu", "-k", TESTS, "-p", "no:cacheprovider"]
+        command += ["--tb=short", f"--junitxml={report}", "-rfE", *files]
         # A stranger's plugins would warn, and a warning is an error there.
         environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         for plugin in ("pytest_timeout", "xdist.plugin"):
@@ -111,48 +111,44 @@ def pytest_gpu(day: Day) -> str:
         done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
         if not report.exists():
             raise FailedError(f"pytest ended with {done.returncode} and left no report")
-        tests = list(ElementTree.parse(report).getroot().iter("testcase"))
+        cases = list(ElementTree.parse(report).getroot().iter("testcase"))
     kinds = Counter[str]()
-    for test in tests:
-        kind, message = _outcome_of(test)
+    for case in cases:
+        kind, message = _outcome_of(case)
         kinds[kind] += 1
         if kind not in ("passed", "skipped"):
-            name = f"{test.get('classname')}.{test.get('name')}"
-            day.found(kind="test", test=name, outcome=kind, message=message[:3000])
+            name = f"{case.get('classname')}.{case.get('name')}"
+            day.write("test", test=name, outcome=kind, message=message[:3000])
     bad = kinds["failure"] + kinds["error"]
-    count_of(day, "gpu", f"failed tests marked gpu, of {len(tests)}", bad, "<= 0")
-    said = f"{len(tests)} tests in {len(files)} files: " + counted(kinds)
-    # A few may want a second GPU; where all were skipped, none was found.
-    if done.returncode or not (kinds["passed"] or day.rehearse):
+    day.figure(f"failed tests marked gpu, of {len(cases)}", bad, bar="<= 0")
+    said = f"{len(cases)} tests in {len(files)} files: {counted(kinds)}"
+    # Where all were skipped, there was no GPU.
+    if done.returncode or not kinds["passed"]:
         raise FailedError(said)
     return said
 
 
-def _outcome_of(test: ElementTree.Element) -> tuple[str, str]:
-    for child in test:
+def _outcome_of(case: ElementTree.Element) -> tuple[str, str]:
+    for child in case:
         if child.tag in ("failure", "error", "skipped"):
             return child.tag, f"{child.get('message', '')}\n{child.text or ''}"
     return "passed", ""
 
 
-def drawn() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields 30 trials as (pipeline, changes): every compile mode with every pipeline.
-
-    Loaders and precisions come as often as each other, in an order that never changes.
-    """
-    pairs = list(itertools.product(MODES, PIPELINES))
-    draw = random.Random(0)
-    loaders = draw.sample((LOADERS * 8)[: len(pairs)], len(pairs))
-    precisions = draw.sample((PRECISIONS * 10)[: len(pairs)], len(pairs))
-    for (mode, pipeline), loader, precision in zip(pairs, loaders, precisions, strict=True):
-        changes: dict[str, Any] = {"compile.mode": mode, "loader.kind": loader, "precision.amp": precision}
+def chosen() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields 12 trials as (pipeline, changes): eager and as a graph; loaders and precisions take turns."""
+    for number, (mode, pipeline) in enumerate(itertools.product(MODES, PIPELINES)):
+        loader = LOADERS[number % len(LOADERS)]
+        # Shifted, so that a pipeline's graph has another precision than its eager step.
+        precision = PRECISIONS[(number + number // len(PIPELINES)) % len(PRECISIONS)]
+        changes = {"compile.mode": mode, "loader.kind": loader, "precision.amp": precision}
         if loader != "resident":
             changes |= {"loader.num_workers": 0 if loader == "stream" else 2, "loader.pin_memory": True}
         yield pipeline, {**PIPELINES[pipeline][1], **changes}
 
 
 def trials(day: Day) -> str:
-    """Runs the 30 trials through the launcher; each has a row with its outcome."""
+    """Runs the 12 trials through the launcher; each has a row with its outcome."""
     from verdicts import Bench
 
     plan = MeasurePlan(
@@ -160,31 +156,29 @@ def trials(day: Day) -> str:
         repeats=2,
         warmup_cap_seconds=0.5 if day.rehearse else 3.0,
         cap_seconds=3.0,
+        diagnose=False,
     )
-    chosen = list(drawn())
-    if day.rehearse:
-        compiled = next(i for i, (name, given) in enumerate(chosen) if given["compile.mode"] == "default")
-        chosen = [*chosen[: REHEARSED - 1], chosen[compiled]]
-        # A CPU's steps are to be short.
-        chosen = [(name, {**given, "batch_size": 8}) for name, given in chosen]
     kinds = Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder))
         with contextlib.closing(bench.launcher):
             templates = {}
-            for number, (pipeline, changes) in enumerate(chosen):
+            for number, (pipeline, changes) in enumerate(chosen()):
                 if pipeline not in templates:
                     made = bench.prepared(f"pipelines.{pipeline}", PIPELINES[pipeline][0])
                     templates[pipeline] = replace(made, cache=str(Path(folder) / "cache"))
+                if day.rehearse:
+                    # A CPU's steps are to be short.
+                    changes = {**changes, "batch_size": 8}
                 began = time.monotonic()
                 row = _within(day, bench, templates[pipeline], changes, plan)
                 kinds[row["outcome"]] += 1
                 row |= {"number": number, "pipeline": pipeline, "changes": changes}
-                day.found(kind="trial", seconds=round(time.monotonic() - began, 1), **row)
+                day.write("trial", seconds=round(time.monotonic() - began, 1), **row)
                 print(number, pipeline, *changes.values(), row["outcome"], row["message"])
-    said = f"{len(chosen)} trials: {counted(kinds)}"
+    said = f"{sum(kinds.values())} trials: {counted(kinds)}"
     bad = sum(count for kind, count in kinds.items() if kind not in (*FINE, NO_TIME))
-    count_of(day, "gpu", f"trials that failed, of {len(chosen) - kinds[NO_TIME]}", bad, "<= 0")
+    day.figure(f"trials that failed, of {sum(kinds.values()) - kinds[NO_TIME]}", bad, bar="<= 0")
     if bad:
         raise FailedError(said)
     return said
@@ -194,42 +188,20 @@ def _within(
     day: Day, bench: Any, template: Any, changes: Mapping[str, Any], plan: MeasurePlan
 ) -> dict[str, Any]:
     """Runs a trial in the time that is left, and returns what a row says of it."""
-    limit = PLAIN_SECONDS if changes["compile.mode"] in ("eager", "graph") else COMPILED_SECONDS
-    left = day.left() - 10
+    left = day.left() - 5
     if left < 5:
         return {"outcome": NO_TIME, "message": "no time was left"}
-    job = replace(template, timeout_seconds=min(limit, left))
+    job = replace(template, timeout_seconds=min(TRIAL_SECONDS, left))
     row = described(bench.trial(job, changes, plan).outcome)
-    if row["outcome"] == "timeout" and left < limit:
+    if row["outcome"] == "timeout" and left < TRIAL_SECONDS:
         row["outcome"] = NO_TIME
     return row
 
 
-def described(outcome: object) -> dict[str, Any]:
+def described(outcome: Any) -> dict[str, Any]:
     """Returns what a row says of an outcome; its kind is `measured` where it is a measurement."""
-    if isinstance(outcome, Measurement):
-        return {
-            "outcome": "measured",
-            "message": "",
-            "throughput": outcome.throughput,
-            "step_ms": outcome.step_ms,
-            "effective": dict(outcome.effective),
-            "gpu_mem_peak_gib": outcome.gpu_mem_peak_gib,
-            "startup_seconds": outcome.startup_seconds,
-            "first_step_seconds": outcome.first_step_seconds,
-            "steady": outcome.steady,
-            "flags": outcome.contamination,
-            "telemetry_missing": dict(outcome.telemetry_missing),
-        }
-    assert isinstance(outcome, Failure), outcome
-    return {
-        "outcome": str(outcome.kind),
-        "message": outcome.message,
-        "throughput": None,
-        "effective": {},
-        "stage": outcome.stage,
-        "detail": outcome.detail[-3000:],
-    }
+    kind = "measured" if isinstance(outcome, Measurement) else str(outcome.kind)
+    return {"outcome": kind, "message": getattr(outcome, "message", ""), "whole": encode(outcome)}
 
 
 def oom(day: Day) -> str:
@@ -241,18 +213,18 @@ def oom(day: Day) -> str:
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder))
         with contextlib.closing(bench.launcher):
-            template = bench.prepared("gpu_day.jobs", {})
+            template = bench.prepared("gpu_day.breaking", {})
             before = memory_used_gib(bench.device)
-            changes = {"batch_size": 256, "compile.mode": "eager" if bench.device == "cpu" else "graph"}
+            changes = {"batch_size": 256, "compile.mode": "graph"}
             row = described(bench.trial(template, changes, SHORT).outcome)
             ended = time.monotonic()
             while (after := memory_used_gib(bench.device)) is not None and before is not None:
-                if after <= before + 0.05 or time.monotonic() - ended > 15:
+                if after <= before + 0.05 or day.left() < 3:
                     break
                 time.sleep(0.05)
             seconds = time.monotonic() - ended
-    count_of(day, "gpu", "OOM inside a capture is told as one", row["outcome"] == "oom", ">= 1")
-    day.found(kind="oom", before_gib=before, after_gib=after, seconds=round(seconds, 2), **row)
+    day.figure("a lack of memory inside a capture is called one", row["outcome"] == "oom", bar=">= 1")
+    day.write("oom", before_gib=before, after_gib=after, seconds=round(seconds, 2), **row)
     said = f"{row['outcome']} ({row['message']}); {before} GiB before, {after} after {seconds:.1f} s"
     if row["outcome"] != "oom" or (before is not None and after is not None and after > before + 0.05):
         raise FailedError(said)

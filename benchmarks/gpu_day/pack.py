@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "wheels"
 PACKAGES = (
     *("optuna", "colorlog", "alembic", "Mako", "SQLAlchemy", "tqdm"),
     *("pydantic", "pydantic-core", "annotated-types", "typing-inspection", "typing-extensions"),
@@ -24,7 +25,7 @@ def pack(folder: Path, python: str) -> int:
     for old in folder.glob("*.whl"):
         old.unlink()
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-    command += ["--python-version", python, *(f"--platform={each}" for each in PLATFORMS)]
+    command += ["--python-version", python, *(f"--platform={platform}" for platform in PLATFORMS)]
     command += ["--constraint", str(ROOT / "constraints.txt"), "--dest", str(folder), *PACKAGES]
     if subprocess.run(command, check=False).returncode:
         return 1

@@ -1,4 +1,4 @@
-"""What NVML says at 10 Hz in four situations, kept so that the stand-in for NVML can say it again.
+"""What NVML says at 10 Hz in three situations, kept so that the stand-in for NVML can say it again.
 
 A recording holds what `tests/stub_nvml.py` needs for a scenario, and what `NvmlProbe` made of it:
 `tests/telemetry/test_telemetry_recordings.py` plays it back. The recorder sits between the probe and
@@ -10,18 +10,17 @@ python -m gpu_day.recording matmul|light        the load of a situation, until i
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
+import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
+from gpu_day import rehearsal
 from gpu_day.steps import ROOT, Day, SkippedError
 from sweeper.system.process import tree
 from sweeper.telemetry.nvml import probe as probes
@@ -29,13 +28,11 @@ from sweeper.telemetry.nvml.binding import NOT_FOUND, initialised
 from sweeper.telemetry.nvml.devices import first_gpu
 from sweeper.telemetry.nvml.probe import NvmlProbe, describe_gpus
 
-READS = 60
-"""With the one at the start, as many as the stand-in holds of a key."""
+READS = 30
+"""About three seconds of a situation; with the one at the start, the stand-in holds 64 of a key."""
 PACE_SECONDS = 0.11
 BETWEEN = 10
 """So many readings from one look at the other processes to the next."""
-UUID = "GPU-00000000-0000-4000-8000-000000000001"
-"""In place of the device's own."""
 OUTSIDER = 4_100_001
 """Numbers from here on stand for processes of others; Linux gives none so high."""
 NOT_SUPPORTED = 3
@@ -43,7 +40,6 @@ NOT_SUPPORTED = 3
 SITUATIONS: Mapping[str, tuple[str, str]] = {
     "idle": ("", ""),
     "matmul": ("matmul", ""),
-    "light": ("light", ""),
     "foreign": ("light", "matmul"),
 }
 """By name: the load of the process that is watched, and of one that is not its own."""
@@ -284,60 +280,40 @@ def _loading(kind: str) -> Iterator[int]:
 
 
 def load(kind: str) -> None:
-    """Keeps the device busy: `matmul` wholly, `light` with a small product every few milliseconds."""
+    """Keeps the GPU busy: `matmul` wholly, `light` with a small product every few milliseconds."""
     import torch
 
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    size = {"matmul": 8192 if device.type == "cuda" else 512, "light": 256}[kind]
-    x = torch.randn(size, size, device=device, dtype=torch.bfloat16)
+    size = 8192 if kind == "matmul" and rehearsal.VARIABLE not in os.environ else 256
+    x = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
     print(float((x @ x).sum()), flush=True)
     while True:
         for _ in range(20 if kind == "matmul" else 1):
             x @ x
-        if device.type == "cuda":
-            torch.cuda.synchronize()
+        torch.cuda.synchronize()
         if kind == "light":
             time.sleep(0.005)
 
 
 def nvml(day: Day) -> str:
-    """Records the four situations; in a rehearsal, of the stand-in for NVML."""
-    with tempfile.TemporaryDirectory() as folder:
-        if day.rehearse:
-            _stand_in(Path(folder))
-        gpus = describe_gpus()
-        if not gpus:
-            raise SkippedError("NVML knows no GPU here")
-        # The one that a load uses. A rehearsal hides the GPUs from its loads, and watches the stand-in.
-        uuid = first_gpu() or gpus[0].uuid
-        said = []
-        for situation in ("idle", "foreign") if day.rehearse else SITUATIONS:
-            watched, beside = SITUATIONS[situation]
-            # The process beside it is first: it stays when the watched one has ended.
-            with _loading(beside), _loading(watched) as pid:
-                found = record(situation, uuid, pid, 10 if day.rehearse else READS)
-            day.found(kind="nvml", **asdict(found))
-            last = found.readings[-1]
-            watts, busy = last.get("gpu_power_w", 0.0), last.get("gpu_util_pct", 0.0)
-            others = found.others[-1].get("gpu_foreign_processes") if found.others else None
-            said.append(f"{situation} {busy:.0f} %, {watts:.0f} W, {others} others")
-            print(said[-1], f"a reading takes {sorted(found.read_ms)[len(found.read_ms) // 2]:.2f} ms")
-            print("  missing:", found.missing or "nothing")
-        return "; ".join(said)
-
-
-def _stand_in(folder: Path) -> None:
-    """Lets this process load the stand-in for NVML, which tells of one busy GPU."""
-    sys.path.append(str(ROOT / "tests"))
-    import pynvml
-    import stub_nvml
-
-    if stub_nvml.compiler() is None:
-        raise SkippedError("no C compiler for the stand-in for NVML")
-    gpu = stub_nvml.Gpu(processes=[("child", 512)]).but(util_gpu=[10, 60, 87], gpm=[1], gpm_2=[71.5, 60.25])
-    library = stub_nvml.build(folder)
-    os.environ[stub_nvml.SCENARIO] = str(stub_nvml.write(folder / "scenario", [gpu]))
-    pynvml.CDLL = lambda name: ctypes.CDLL(str(library))
+    """Records the situations; in a rehearsal, two of the stand-in for NVML."""
+    gpus = describe_gpus()
+    if not gpus:
+        raise SkippedError("NVML knows no GPU here")
+    uuid = first_gpu() or gpus[0].uuid
+    said = []
+    for situation in ("idle", "foreign") if day.rehearse else SITUATIONS:
+        watched, neighbour = SITUATIONS[situation]
+        # The neighbour is first: it stays when the watched process has ended.
+        with _loading(neighbour), _loading(watched) as pid:
+            recording = record(situation, uuid, pid, 10 if day.rehearse else READS)
+        day.write("nvml", **asdict(recording))
+        last = recording.readings[-1]
+        watts, busy = last.get("gpu_power_w", 0.0), last.get("gpu_util_pct", 0.0)
+        others = recording.others[-1].get("gpu_foreign_processes") if recording.others else None
+        said.append(f"{situation} {busy:.0f} %, {watts:.0f} W, {others} others")
+        print(f"{said[-1]}; a reading takes {statistics.median(recording.read_ms):.2f} ms")
+        print("  missing:", recording.missing or "nothing")
+    return "; ".join(said)
 
 
 if __name__ == "__main__":

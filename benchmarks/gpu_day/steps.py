@@ -1,4 +1,4 @@
-"""The table of steps, and what a step knows of the day and says about it."""
+"""The tables of calls and steps, and what a step knows of the day and says about it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,28 @@ import importlib
 import json
 import os
 import signal
+import subprocess
+import sys
+import tarfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SKIPPED = 77
 """Exit status of a step that does not apply here, as automake has it."""
+FAILING = "SWEEPER_GPU_DAY_FAILING"
+"""Environment variable with the steps that fail on purpose, each as `NAME` or `NAME=HOW`."""
+WAYS_TO_FAIL = ("raise", "hang", "die")
+ARCHIVE_MIB = 4.0
+"""Of a step's folder, what may come back, before compression."""
 
-UNKNOWN = "unknown"
-"""The commit of a copy without its history."""
+
+CALLS = {"A": 490.0, "B": 170.0, "C1": 540.0, "C2": 540.0, "C3": 540.0}
+"""Seconds of each call, all in all. Of the first 900 on a machine, A and B leave 240 for a second start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,65 +35,42 @@ class Step:
     """One question to the machine.
 
     Attributes:
-        module: Of `gpu_day`; its function has the step's name.
-        seconds: Its limit; less where the call has less left.
-        rehearsal_seconds: Its limit in a rehearsal.
+        seconds: Its time box.
+        function: As `MODULE:NAME` in `gpu_day`, as what runs the steps imports none of them.
     """
 
     name: str
-    call: int
-    module: str
+    call: str
     seconds: float
-    rehearsal_seconds: float = 60.0
+    function: str
 
     def load(self) -> Callable[[Day], str]:
         """Returns its function."""
-        found: Callable[[Day], str] = getattr(importlib.import_module(f"gpu_day.{self.module}"), self.name)
-        return found
+        module, _, name = self.function.partition(":")
+        function: Callable[[Day], str] = getattr(importlib.import_module(f"gpu_day.{module}"), name)
+        return function
 
 
 STEPS = (
-    Step("threads", 1, "alive", 60),
-    Step("nvml", 1, "recording", 75),
-    Step("pytest_gpu", 1, "alive", 150),
-    Step("oom", 1, "alive", 60),
-    Step("trials", 1, "alive", 400, 90),
-    Step("doctor", 2, "product", 75, 75),
-    Step("watch", 2, "product", 180),
-    Step("export", 2, "product", 90, 120),
-    Step("train", 2, "product", 75, 90),
-    Step("sweep", 2, "product", 420, 120),
-    Step("overhead", 3, "bars", 60),
-    Step("mlp", 3, "bars", 50),
-    Step("lstm", 3, "bars", 50),
-    Step("hand", 3, "bars", 40),
-    Step("rows", 3, "bars", 60),
-    Step("buckets", 3, "bars", 40),
-    Step("breakdown", 3, "bars", 60),
-    Step("same_twice", 3, "bars", 60, 90),
-    Step("tf32", 3, "bars", 60, 90),
-    Step("telemetry", 3, "bars", 60),
-    Step("verdicts", 3, "bars", 75, 75),
-    Step("caches", 3, "bars", 90, 150),
-    Step("kuairand", 4, "ladders", 110, 150),
-    Step("sequence", 4, "ladders", 110, 150),
-    Step("behaviour", 4, "ladders", 110, 150),
-    Step("stocks", 4, "ladders", 110, 150),
-    Step("sign_language", 4, "ladders", 110, 150),
-    Step("surface", 4, "ladders", 400),
-    Step("tune", 5, "unedited", 520, 300),
+    # In order of worth: what would make all the rest worthless first, then what decides most.
+    Step("threads", "A", 25, "alive:threads"),
+    Step("probe", "A", 35, "probe:probe"),
+    Step("watch", "A", 45, "product:watch"),
+    Step("tune-pictures", "A", 220, "product:tune"),
+    Step("quick", "A", 70, "product:quick"),
+    Step("oom", "A", 20, "alive:oom"),
+    Step("nvml", "A", 30, "recording:nvml"),
+    Step("graph", "A", 30, "product:graph"),
+    Step("tests", "B", 40, "alive:tests"),
+    Step("trials", "B", 80, "alive:trials"),
+    Step("train", "B", 35, "product:train"),
+    Step("tune-amp", "C1", 260, "product:tune"),
+    Step("tune-lstm", "C1", 260, "product:tune"),
+    Step("tune-attention", "C2", 260, "product:tune"),
+    Step("tune-small", "C2", 260, "product:tune"),
+    Step("tune-wide", "C3", 260, "product:tune"),
+    Step("tune-embedding", "C3", 260, "product:tune"),
 )
-
-CALLS = {1: "alive", 2: "the product", 3: "the bars", 4: "the ladders", 5: "a script"}
-
-
-def step_of(name: str) -> Step:
-    """Returns a step by its name.
-
-    Raises:
-        KeyError: There is none.
-    """
-    return {step.name: step for step in STEPS}[name]
 
 
 class SkippedError(Exception):
@@ -92,12 +78,7 @@ class SkippedError(Exception):
 
 
 class FailedError(Exception):
-    """The step ran, and what it found is not as it should be; the text says what was found."""
-
-
-def hide_gpus() -> None:
-    """Leaves the CPU alone to this process and all it starts; to be called before torch is imported."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    """The step ran, and its result is not as it should be; the text is the result."""
 
 
 def write_row(path: Path | None, row: Mapping[str, Any]) -> None:
@@ -114,58 +95,86 @@ class Day:
     """What a step knows: where it writes, whether it is a rehearsal, how long it has.
 
     Attributes:
-        rehearse: Whether to run on the CPU, and as little as shows that the code works.
-        out: Where files go that are to come back.
+        rehearse: Whether there is a stand-in for the GPU, and as little to be done as shows that it works.
+        name: The step's name.
     """
 
     def __init__(self, step: Step, rows: Path | None, out: Path, *, rehearse: bool, seconds: float) -> None:
-        self.rehearse, self.out = rehearse, out
-        self._step, self._rows = step, rows
+        self.rehearse, self.name = rehearse, step.name
+        self._call, self._rows, self._out = step.call, rows, out
         self._end = time.monotonic() + seconds
 
     def left(self) -> float:
         """Returns the seconds until the step is killed."""
         return self._end - time.monotonic()
 
-    def found(self, **row: Any) -> None:
-        """Writes something that was found; its `kind` says what."""
-        write_row(self._rows, {"step": self._step.name, **row})
+    def write(self, kind: str, **row: Any) -> None:
+        """Writes a row; `kind` says what it is about."""
+        write_row(self._rows, {"kind": kind, "step": self.name, **row})
 
-    def figure(self, benchmark: str, figure: Any) -> None:
-        """Writes a `common.Figure` for `results/<device>/<benchmark>.json`, and prints it."""
-        shown = {k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(figure).items()}
-        shown["met"] = figure.met
-        self.found(kind="figure", benchmark=benchmark, **shown)
-        print(f"{figure.figure}: {figure.value:.4g} [{figure.low:.4g}, {figure.high:.4g}] {figure.unit}")
+    def figure(
+        self, name: str, value: float, unit: str = "", *, bar: str = "", low: float = 0, high: float = 0
+    ) -> None:
+        """Writes a figure for `results/<device>/gpu.json`, and prints it.
 
+        Args:
+            bar: The condition to meet, such as `<= 1`.
+            low: Lower end of its interval; none where both ends are 0.
+            high: Upper end.
+        """
+        low, high = (low, high) if low or high else (value, value)
+        self.write("figure", figure=name, value=value, low=low, high=high, bar=bar, unit=unit, repeats=1)
+        print(f"{name}: {value:.4g} {unit}")
 
-def count_of(day: Day, benchmark: str, name: str, count: float, bar: str = "") -> None:
-    """Writes a count, or anything else that was taken once, as a figure."""
-    from common import Figure
-
-    value = float(count)
-    day.figure(benchmark, Figure(figure=name, value=value, low=value, high=value, bar=bar, repeats=1))
+    def keep(self, folder: Path) -> None:
+        """Packs the files of a folder, the smallest first, up to `ARCHIVE_MIB` of them."""
+        self._out.mkdir(parents=True, exist_ok=True)
+        left = ARCHIVE_MIB * 2**20
+        files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+        with tarfile.open(self._out / f"{self._call}-{self.name}.tar.gz", "w:gz") as tar:
+            for path in sorted(files, key=lambda path: path.stat().st_size):
+                left -= path.stat().st_size
+                if left >= 0:
+                    tar.add(path, path.relative_to(folder))
 
 
 def counted(kinds: Mapping[str, int]) -> str:
     """Returns how many there are of each kind, the most frequent first."""
-    return ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items(), key=lambda each: -each[1]))
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items(), key=lambda item: -item[1]))
+
+
+def ways(failing: Iterable[str]) -> dict[str, str]:
+    """Returns how steps are to fail, by their names."""
+    pairs = (text.partition("=") for text in failing)
+    return {name: how or WAYS_TO_FAIL[0] for name, _, how in pairs}
+
+
+def _fail(how: str) -> None:
+    """Fails on purpose."""
+    if how == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "hang":
+        # In a session of its own, as a trial server is, and forgotten.
+        sleep = [sys.executable, "-c", "import time; time.sleep(3600)"]
+        print(f"forgotten: {subprocess.Popen(sleep, start_new_session=True).pid}", flush=True)
+        time.sleep(3600)
+    raise RuntimeError("broken on purpose")
 
 
 def run_step(step: Step, rows: Path | None, out: Path, *, rehearse: bool, seconds: float) -> int:
-    """Runs a step in this process and returns its exit status; its last line says what was found."""
+    """Runs a step in this process and returns its exit status; its last line is its result."""
     day = Day(step, rows, out, rehearse=rehearse, seconds=seconds)
     # A shell may start what it runs in the background with Ctrl-C ignored; what a step starts must hear it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if rehearse:
-        hide_gpus()
     try:
+        if how := ways(os.environ.get(FAILING, "").split()).get(step.name):
+            _fail(how)
         print(step.load()(day), flush=True)
     except SkippedError as reason:
         print(reason, flush=True)
         return SKIPPED
-    except FailedError as found:
-        print(found, flush=True)
+    except FailedError as result:
+        print(result, flush=True)
         return 1
     except Exception:
         traceback.print_exc()
