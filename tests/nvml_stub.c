@@ -1,7 +1,7 @@
 /*
  * A stand-in for NVIDIA's management library, so that the real pynvml runs where there is no GPU.
  *
- * It reads what to answer from the file that NVML_STUB_SCENARIO names, at nvmlInit: whenever nobody has the
+ * It reads what to answer from the file that STUB_NVML_SCENARIO names, at nvmlInit: whenever nobody has the
  * library open, or the variable names another file. One entry to a line, fields separated by tabs, `#` begins
  * a comment, and a device is meant by its UUID (`*`: any):
  *
@@ -238,7 +238,7 @@ static int tell_long(const char *function, Unit *unit, const char *key, uint64_t
 
 int nvmlInitWithFlags(unsigned flags)
 {
-    const char *path = getenv("NVML_STUB_SCENARIO");
+    const char *path = getenv("STUB_NVML_SCENARIO");
     int code;
     (void)flags;
     pthread_mutex_lock(&lock);

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pytest
 
 SOURCE = Path(__file__).with_name("nvml_stub.c")
-SCENARIO = "NVML_STUB_SCENARIO"
+SCENARIO = "STUB_NVML_SCENARIO"
 FLAGS = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-shared", "-pthread")
 
 A10: Mapping[str, Sequence[float]] = {

@@ -41,5 +41,5 @@ def _stand_in() -> None:
 
 
 if folder := os.environ.get("SWEEPER_REHEARSAL"):
-    os.environ["NVML_STUB_SCENARIO"] = os.path.join(folder, "scenario")
+    os.environ["STUB_NVML_SCENARIO"] = os.path.join(folder, "scenario")
     sys.meta_path.insert(0, _AfterTorch())  # type: ignore[arg-type]
