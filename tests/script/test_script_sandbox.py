@@ -48,8 +48,15 @@ def run(box: Sandbox, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(command, process.returncode, output.decode())
 
 
-def box_of(source: Path, *, values: dict[str, int] | None = None, cache: str = "", **options) -> Sandbox:
-    scratch = source.parent.parent / "scratch"
+def box_of(
+    source: Path,
+    *,
+    values: dict[str, int] | None = None,
+    cache: str = "",
+    base: Path | None = None,
+    **options,
+) -> Sandbox:
+    scratch = (base or source.parent.parent) / "scratch"
     scratch.mkdir(exist_ok=True)
     script = Script(command=("x",), folder=str(source), **options)
     return make_sandbox(script, values or {}, scratch / "work", scratch, cache)
@@ -215,7 +222,7 @@ def test_the_home_is_a_mirror_too(source: Path, tmp_path: Path, monkeypatch: pyt
     box.remove()
     assert {path.name for path in (tmp_path / "scratch").iterdir()} <= {"tmp"}
     (home / "train.py").touch()
-    box = box_of(home)
+    box = box_of(home, base=tmp_path)
     assert box.environment({"HOME": str(home)})["HOME"] == str(box.folder)
 
 
