@@ -1,4 +1,4 @@
-"""What a GPU is asked on the day there is one: five calls of at most nine minutes, the first two in 15.
+"""What a GPU is asked on the day there is one: five calls of at most nine minutes.
 
 python benchmarks/gpu.py pack [DIR] [--python 3.12]    fetches the wheels that a bare machine lacks
 python benchmarks/gpu.py A --out DIR                   490 s: is anything fatal, and what does tune do

@@ -213,7 +213,7 @@ def _said(command: Sequence[str], environ: Mapping[str, str] | None = None) -> s
     """Returns what a command prints; nothing where it takes too long."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, env=environ, timeout=RESERVE_SECONDS / 2
+            command, capture_output=True, text=True, check=False, env=environ, timeout=RESERVE_SECONDS
         )
         return done.stdout.strip()
     return ""

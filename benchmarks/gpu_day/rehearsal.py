@@ -31,6 +31,7 @@ def environment(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
     if stub_nvml.compiler() is not None:
         gpu = stub_nvml.Gpu(uuid=f"GPU-{uuid}", name="NVIDIA Standin", memory_mib=3072)
         gpu = gpu.but(util_gpu=[10, 60, 87], mem_used_mib=[100], gpm=[1], gpm_2=[71.5, 60.25])
-        stub_nvml.write(folder / "scenario", [gpu])
+        # A driver that is newer than any torch asks for.
+        stub_nvml.write(folder / "scenario", [gpu], driver="999.99", cuda=99_990)
         stood_in |= {"LD_LIBRARY_PATH": str(stub_nvml.build(folder).parent)}
     return {name: value for name, value in environ.items() if name != "CUDA_VISIBLE_DEVICES"} | stood_in

@@ -157,7 +157,8 @@ def _fail(how: str) -> None:
         # In a session of its own, as a trial server is, and forgotten.
         sleep = [sys.executable, "-c", "import time; time.sleep(3600)"]
         print(f"forgotten: {subprocess.Popen(sleep, start_new_session=True).pid}", flush=True)
-        time.sleep(3600)
+        # Stopped, it hears nothing but what kills it.
+        os.kill(os.getpid(), signal.SIGSTOP)
     raise RuntimeError("broken on purpose")
 
 

@@ -267,11 +267,11 @@ def test_call_a_can_be_rehearsed_and_its_sweep_is_sent_at_home(tmp_path):
     # As on a machine that has no MLflow: an import of it fails.
     bare.mkdir()
     (bare / "mlflow.py").write_text("raise ModuleNotFoundError('No module named `mlflow`')\n", "utf-8")
-    short = ("threads", "probe", "tune-pictures", "quick", "oom", "nvml", "graph")
-    arguments = ("A", "--out", out, "--rehearse", "--only", *short, "--fail", "tune-pictures")
+    arguments = ("A", "--out", out, "--rehearse", "--fail", "tune-pictures")
     done = gpu(*arguments, env={**os.environ, "PYTHONPATH": str(bare)})
     assert done.returncode == 1
-    ended = dict.fromkeys(short, "ok") | {"tune-pictures": "failed"}
+    others = ("threads", "probe", "watch", "quick", "oom", "nvml", "graph")
+    ended = {"tune-pictures": "failed"} | dict.fromkeys(others, "ok")
     if compiler() is None:
         ended["nvml"] = "skipped"
     assert statuses(out / "A.jsonl") == ended, done.stdout
@@ -285,6 +285,8 @@ def test_call_a_can_be_rehearsed_and_its_sweep_is_sent_at_home(tmp_path):
     assert "Cannot re-initialize CUDA" in answers["fork"]["uses the device"]
     assert all(answer["equal"] for answer in answers["repeats"].values())
     assert [row["outcome"] for row in rows_of(out / "A.jsonl", "oom")] == ["oom"]
+    (quick,) = (row for row in rows_of(out / "A.jsonl", "step") if row["step"] == "quick")
+    assert quick["result"].startswith("exit 7; ")
     assert len([*out.iterdir()]) <= 8
     done = gpu("read", out, "--into", into)
     assert done.returncode == 0, done.stderr
