@@ -45,7 +45,7 @@ def _hold_search_off(torch: Any) -> None:
     """Turns off cuDNN's search, which takes other algorithms from run to run, whatever the script sets."""
     torch.backends.cudnn.benchmark = False
     torch._C._set_cudnn_benchmark = lambda _: None
-    # A module of its own class, whose attributes are properties.
+    # `cudnn` is an instance of a subclass of ModuleType, which defines the flag as a property.
     type(torch.backends.cudnn).benchmark = property(lambda _: False, lambda *_: None)
 
 
