@@ -14,7 +14,6 @@ from tqdm.auto import tqdm
 from sweeper.analysis.confirmation import Ratio
 from sweeper.cli.screen import trial_line
 from sweeper.cli.summary import decision
-from sweeper.cli.sync import unsent_lines
 from sweeper.core.config import Scalar
 from sweeper.core.record import TrialRecord
 from sweeper.dataframe import frame
@@ -23,6 +22,7 @@ from sweeper.judging.verdict import Verdict
 from sweeper.judging.verdict import judge as judge_arms
 from sweeper.spec import load
 from sweeper.spec.shipped import space_file
+from sweeper.sweep.commands import unsent_lines
 from sweeper.sweep.observer import Observer, Quiet, Status
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.load import LoadedSweep

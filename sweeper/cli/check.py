@@ -12,8 +12,9 @@ from rich.text import Text
 
 from sweeper.cli.check_pipeline import deep_pipeline_command
 from sweeper.cli.check_script import deep_command
-from sweeper.cli.options import DEFAULT_HOME, Home, Json, Sets, Space
+from sweeper.cli.options import Home, Json, Sets, Space
 from sweeper.cli.screen import console
+from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.launchers import find_installed
 from sweeper.errors import UserError
 from sweeper.spec import CategoricalParameter, SweepSpec, load

@@ -17,10 +17,11 @@ from sweeper.analysis import comparison
 from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.comparison import MAX_MOVED, Comparison, Side, Versus
 from sweeper.analysis.formatting import interval, loss, seconds, times
-from sweeper.cli.options import DEFAULT_HOME, Home, Json
+from sweeper.cli.options import Home, Json
 from sweeper.cli.screen import console, rate
 from sweeper.core.codec import encode
 from sweeper.core.config import Scalar
+from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.metrics import rounded
 from sweeper.core.record import TrialRecord
 from sweeper.errors import UserError

@@ -12,9 +12,10 @@ import typer
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.formatting import interval, seconds
 from sweeper.cli import signals
-from sweeper.cli.options import DEFAULT_HOME, Home, Json, Name
+from sweeper.cli.options import Home, Json, Name
 from sweeper.cli.screen import Screen, console
 from sweeper.core.codec import encode
+from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.metrics import rounded
 from sweeper.errors import UserError
 from sweeper.spec import SweepSpec

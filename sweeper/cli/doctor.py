@@ -13,9 +13,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sweeper.cli.options import DEFAULT_HOME, Home, Json
+from sweeper.cli.options import Home, Json
 from sweeper.cli.screen import check_out, console, prose
 from sweeper.core.codec import encode
+from sweeper.core.home import DEFAULT_HOME
 from sweeper.doctor import Ceiling, Examination, State, examine, make_report
 from sweeper.errors import UserError
 from sweeper.system.files import write_json

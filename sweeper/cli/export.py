@@ -11,10 +11,11 @@ import typer
 
 from sweeper.analysis.pareto import RULES, pick
 from sweeper.analysis.summary import Summary
-from sweeper.cli.options import DEFAULT_HOME, Home, Name
+from sweeper.cli.options import Home, Name
 from sweeper.cli.screen import STDOUT, check_out, console
 from sweeper.core import export_formats
 from sweeper.core.export_formats import BUILTIN, FORMATS, YAML, taking
+from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.job import read_job, read_outcome
 from sweeper.core.measurement import Report
 from sweeper.core.record import BASELINE

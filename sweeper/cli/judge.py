@@ -13,7 +13,6 @@ from typing import Annotated
 import typer
 
 from sweeper.analysis.formatting import interval
-from sweeper.cli.gpus import gpus_for
 from sweeper.cli.options import Json, PassEnv, Unprotected, understood
 from sweeper.cli.screen import LiveScreen, console, prose
 from sweeper.core.progress import TrialFailedError
@@ -25,6 +24,7 @@ from sweeper.judging.verdict import judge as judge_change
 from sweeper.script.command_line import as_typed
 from sweeper.spec.rules import leads_elsewhere
 from sweeper.system.environment import script_held_back_line
+from sweeper.telemetry.gpu_lines import gpus_for
 
 NOT_MET = 1
 _COSTS = (
@@ -90,7 +90,7 @@ def judge(
     found, failure = None, ""
     with (
         _arms(command or [], before, after, ref, patch) as arms,
-        gpus_for(arms[0].command, out),
+        gpus_for(arms[0].command, lambda line: prose(out, line)),
         LiveScreen(out) as screen,
     ):
         screen.line(f"{arms[0].name}: {shlex.join(arms[0].command)}")

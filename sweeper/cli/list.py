@@ -9,9 +9,10 @@ from pathlib import Path
 from rich.text import Text
 
 from sweeper.analysis.formatting import times
-from sweeper.cli.options import DEFAULT_HOME, Home, Json
+from sweeper.cli.options import Home, Json
 from sweeper.cli.screen import console
 from sweeper.core.codec import encode
+from sweeper.core.home import DEFAULT_HOME
 from sweeper.errors import EnvironmentStopError
 from sweeper.execution.cluster import jobs_of
 from sweeper.sweep.launchers import waiting_sweeps

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import shlex
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from sweeper.core.home import SHELL_URI
 from sweeper.core.script import UNPROTECTED
 from sweeper.errors import UserError
 from sweeper.system.environment import PASS_ENV
 
 MAX_SHOWN = 80
-SHELL_URI = "MLFLOW_TRACKING_URI"
-"""Environment variable of MLflow, which `--tracking-uri` takes precedence over."""
 FOLDERS = ("sweeps", "train", "cache", "cache/compile")
 """Folders in a state folder, created when first needed."""
 
@@ -195,10 +193,3 @@ Uri = Annotated[
         callback=_store,
     ),
 ]
-
-DEFAULT_HOME = Path("mlruns")
-
-
-def home_option(home: Path) -> str:
-    """Returns ` --home DIR`, quoted for a shell, unless it is the default."""
-    return "" if home == DEFAULT_HOME else f" --home {shlex.quote(str(home))}"

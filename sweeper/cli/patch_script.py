@@ -12,7 +12,6 @@ from typing import Any
 from rich.text import Text
 
 from sweeper.analysis.formatting import interval, interval_of_later
-from sweeper.cli.gpus import gpus_for
 from sweeper.cli.screen import STDOUT, LiveScreen, check_out, console, prose
 from sweeper.core.job import read_job
 from sweeper.core.progress import TrialFailedError
@@ -29,6 +28,7 @@ from sweeper.patching.patch import Patch, make
 from sweeper.sweep.store.catalog import cannot_write, find_sweep
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import write_atomic
+from sweeper.telemetry.gpu_lines import gpus_for
 from sweeper.tuning.steps import gains_of
 
 FILE, NOT_FASTER = "best.patch", "not-faster.patch"
@@ -57,7 +57,7 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
         # Before the minutes of measuring.
         check_out(path)
     screen = console(stderr=path == STDOUT)
-    with gpus_for(command, screen), LiveScreen(screen) as live:
+    with gpus_for(command, lambda line: prose(screen, line)), LiveScreen(screen) as live:
         live.line(f"Writing {', '.join(f'{e.name} {e.value}' for e in made)} into a copy of {folder}.")
         try:
             found = make(command, folder, made, MINUTES, live.line, known(file))

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from sweeper.cli.options import DEFAULT_HOME, Home, Name
+from sweeper.cli.options import Home, Name
 from sweeper.cli.screen import STDOUT, check_out, console
+from sweeper.core.home import DEFAULT_HOME
 from sweeper.errors import UserError, did_you_mean
 from sweeper.report import FORMATS, text, write
 from sweeper.sweep.store.catalog import cannot_write, find_sweep

@@ -15,14 +15,16 @@ from rich.text import Text
 
 from sweeper.cli import signals
 from sweeper.cli.dry_run import dry_run_command
-from sweeper.cli.options import DEFAULT_HOME, Home, PassEnv, Sets, Space, Unprotected, Uri, home_option
+from sweeper.cli.options import Home, PassEnv, Sets, Space, Unprotected, Uri
 from sweeper.cli.screen import Screen, console
 from sweeper.cli.sensitivity import sensitivity_line
 from sweeper.cli.summary import print_decision, print_summary
-from sweeper.cli.sync import PENDING, look_command, unsent_lines
+from sweeper.cli.sync import PENDING
+from sweeper.core.home import DEFAULT_HOME, home_option
 from sweeper.errors import UserError
 from sweeper.execution.launcher import Launcher
 from sweeper.spec import SweepSpec, load
+from sweeper.sweep.commands import look_command, unsent_lines
 from sweeper.sweep.launchers import launcher_for, other_models
 from sweeper.sweep.publish import made_files
 from sweeper.sweep.run import run_sweep

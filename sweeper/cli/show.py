@@ -12,12 +12,13 @@ import typer
 from rich.text import Text
 
 from sweeper.analysis.summary import to_json, trial_json
-from sweeper.cli.options import DEFAULT_HOME, Home, Json, Name, home_option
+from sweeper.cli.options import Home, Json, Name
 from sweeper.cli.screen import STDOUT, columns, console, trial_line
 from sweeper.cli.sensitivity import sensitivity_json, sensitivity_table
 from sweeper.cli.summary import print_summary
 from sweeper.cli.trial_view import trial_lines
 from sweeper.core.codec import encode
+from sweeper.core.home import DEFAULT_HOME, home_option
 from sweeper.core.record import TrialRecord
 from sweeper.dataframe import frame, written
 from sweeper.errors import UserError

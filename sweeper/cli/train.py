@@ -19,9 +19,10 @@ from rich.text import Text
 from sweeper.analysis.formatting import figure, loss, seconds, times
 from sweeper.cli import signals
 from sweeper.cli.exec import environment
-from sweeper.cli.options import DEFAULT_HOME, Home, Json, Sets, Uri
+from sweeper.cli.options import Home, Json, Sets, Uri
 from sweeper.cli.screen import LiveScreen, console, rate
 from sweeper.core.codec import encode
+from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS
 from sweeper.errors import UserError
 from sweeper.export import pass_env, read

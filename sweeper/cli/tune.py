@@ -23,11 +23,11 @@ from rich.text import Text
 
 from sweeper.analysis.bottleneck import MIN_COST, launch_share, verdict_of
 from sweeper.cli.export import export_command
-from sweeper.cli.gpus import gpus_for
-from sweeper.cli.options import DEFAULT_HOME, Command, Home, PassEnv, Unprotected, Uri, home_option
+from sweeper.cli.options import Command, Home, PassEnv, Unprotected, Uri
 from sweeper.cli.run import run_spec
 from sweeper.cli.screen import LiveScreen, console, prose, rate
 from sweeper.cli.tune_view import ladder_lines, names, nothing_lines
+from sweeper.core.home import DEFAULT_HOME, home_option
 from sweeper.core.job import read_job
 from sweeper.core.measurement import Measurement
 from sweeper.core.progress import Silent, TrialFailedError
@@ -50,6 +50,7 @@ from sweeper.sweep.store.fingerprint import digest_of_files_named, digest_of_scr
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.environment import named, script_held_back_line
 from sweeper.system.files import write_json
+from sweeper.telemetry.gpu_lines import gpus_for
 from sweeper.tuning import state
 from sweeper.tuning.changes import TOO_LITTLE_TIME, ChangeValue, possible
 from sweeper.tuning.proofs import Proofs
@@ -175,7 +176,7 @@ def tune_command(asked: Asked, *, dry: bool) -> int:
     if line := script_held_back_line(os.environ):
         prose(out, line)
     known = None if asked.new else state.read(asked.home, asked.name, asked.key())
-    with gpus_for(asked.command, out) as said:
+    with gpus_for(asked.command, lambda line: prose(out, line)) as said:
         if known is None:
             prose(out, duration_line(asked.minutes))
             watched = _watched(asked, out)

@@ -13,10 +13,11 @@ from typing import Annotated
 
 import typer
 
-from sweeper.cli.options import DEFAULT_HOME, Home, Uri, home_option
+from sweeper.cli.options import Home, Uri
 from sweeper.cli.screen import console
-from sweeper.cli.sync import look_command, uri_option
+from sweeper.core.home import DEFAULT_HOME, home_option
 from sweeper.errors import EnvironmentStopError, UserError
+from sweeper.sweep.commands import look_command, uri_option
 from sweeper.sweep.store.catalog import all_sweeps, cannot_write, find_sweep
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.ui import (

@@ -16,7 +16,6 @@ from rich.text import Text
 
 from sweeper.analysis.formatting import seconds
 from sweeper.analysis.trial_card import card
-from sweeper.cli.gpus import gpus_for
 from sweeper.cli.options import Command, Json, PassEnv, Unprotected, leave_unprotected
 from sweeper.cli.screen import LiveScreen, console, prose, rate
 from sweeper.core.codec import encode
@@ -27,6 +26,7 @@ from sweeper.script.watch import NO_PARAMETERS
 from sweeper.script.watch import watch as watch_script
 from sweeper.spec.rules import leads_elsewhere
 from sweeper.system.environment import script_held_back_line
+from sweeper.telemetry.gpu_lines import gpus_for
 
 FAILED = 1
 LAST_LINES = 5
@@ -75,7 +75,7 @@ def watch(
         prose(out, line)
     with tempfile.NamedTemporaryFile("w", prefix="sweeper-watch-", suffix=".log", delete=False) as log:
         try:
-            with gpus_for(command, out), screen, contextlib.redirect_stdout(log):
+            with gpus_for(command, lambda line: prose(out, line)), screen, contextlib.redirect_stdout(log):
                 measurement = watch_script(command, Path.cwd(), progress)
         except TrialFailedError as error:
             out.print(Text(f"{error.kind}: {error}"), soft_wrap=True)

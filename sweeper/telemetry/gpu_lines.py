@@ -5,17 +5,18 @@ Imports no torch: which build would run is read from its files.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from sweeper.telemetry.nvml.binding import NO_LIBRARY
-from sweeper.telemetry.nvml.devices import GpuFacts, describe_gpus, driver_problem, gpu_uuids
+from sweeper.telemetry.nvml.devices import GpuFacts, awake, describe_gpus, driver_problem, gpu_uuids
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 LITTLE_GIB = 1.0
@@ -54,6 +55,21 @@ def build_of(command: Sequence[str]) -> Build | None:
     program = shutil.which(command[0])
     is_own = program is not None and Path(program).parent == Path(sys.executable).parent
     return installed_build() if is_own else None
+
+
+@contextlib.contextmanager
+def gpus_for(command: Sequence[str], say: Callable[[str], None]) -> Iterator[Sequence[str]]:
+    """Says a line for each fault of the GPUs that a command would use, and keeps them initialised.
+
+    Yields:
+        The lines.
+    """
+    lines = gpu_lines(build_of(command))
+    for line in lines:
+        say(line)
+    # With persistence mode off, every process would wait for the driver to initialise them.
+    with awake(gpu_uuids()):
+        yield lines
 
 
 def present() -> bool:

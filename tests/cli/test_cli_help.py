@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from sweeper.cli.app import COMMANDS, Commands
-from sweeper.cli.options import DEFAULT_HOME, home_option, with_paths
+from sweeper.cli.options import with_paths
+from sweeper.core.home import DEFAULT_HOME, home_option
 
 HELP_CPU_SECONDS = 0.4
 
