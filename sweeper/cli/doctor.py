@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.text import Text
 
 from sweeper.cli.options import Home, Json
-from sweeper.cli.screen import check_out, console, prose
+from sweeper.cli.screen import console, prose
 from sweeper.core.codec import encode
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.doctor import Ceiling, Examination, State, examine, make_report
 from sweeper.errors import UserError
-from sweeper.system.files import write_json
+from sweeper.system.files import check_out, write_json
 
 NOT_FIT = 1
 HOLDS = (

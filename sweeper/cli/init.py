@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from sweeper.analysis.formatting import seconds
-from sweeper.cli.screen import STDOUT, check_out, console, rate
+from sweeper.cli.screen import console, rate
 from sweeper.errors import UserError
 from sweeper.scaffold.command_space import help_of, propose
 from sweeper.scaffold.command_yaml import rendered
@@ -22,7 +22,7 @@ from sweeper.script.command_line import CommandLine, parted
 from sweeper.script.first_look import FirstLook, look_at
 from sweeper.spec.rules import leads_elsewhere
 from sweeper.sweep.store.catalog import cannot_write
-from sweeper.system.files import write_atomic
+from sweeper.system.files import STDOUT, check_out, write_atomic
 
 
 def init(

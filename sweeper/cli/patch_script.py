@@ -12,7 +12,7 @@ from typing import Any
 from rich.text import Text
 
 from sweeper.analysis.formatting import interval, interval_of_later
-from sweeper.cli.screen import STDOUT, LiveScreen, check_out, console, prose
+from sweeper.cli.screen import LiveScreen, console, prose
 from sweeper.core.job import read_job
 from sweeper.core.progress import TrialFailedError
 from sweeper.core.record import BASELINE
@@ -27,7 +27,7 @@ from sweeper.patching.edits import PatchedChange
 from sweeper.patching.patch import Patch, make
 from sweeper.sweep.store.catalog import cannot_write, find_sweep
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
-from sweeper.system.files import write_atomic
+from sweeper.system.files import STDOUT, check_out, write_atomic
 from sweeper.telemetry.gpu_lines import gpus_for
 from sweeper.tuning.steps import gains_of
 

@@ -9,12 +9,13 @@ from typing import Annotated
 import typer
 
 from sweeper.cli.options import Home, Name
-from sweeper.cli.screen import STDOUT, check_out, console
+from sweeper.cli.screen import console
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.errors import UserError, did_you_mean
 from sweeper.report import FORMATS, text, write
 from sweeper.sweep.store.catalog import cannot_write, find_sweep
 from sweeper.sweep.store.load import load_sweep
+from sweeper.system.files import STDOUT, check_out
 
 
 def report(

@@ -6,7 +6,6 @@ import os
 import textwrap
 import time
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Self
 
 from rich.console import Console
@@ -16,11 +15,7 @@ from rich.text import Text
 from sweeper.analysis.bottleneck import is_unexamined, verdict_on
 from sweeper.analysis.formatting import figure, loss, seconds, times
 from sweeper.core.record import TrialRecord
-from sweeper.errors import UserError
 from sweeper.sweep.observer import Status
-
-STDOUT = Path("-")
-"""An output file of this name stands for standard output."""
 
 WIDE = 100
 """Width of a terminal from which a line has room for everything."""
@@ -52,20 +47,6 @@ def console(*, stderr: bool = False) -> Console:
     width = None if os.environ.get("COLUMNS", "").strip() != "0" else 80
     made = _Console(width, stderr=stderr)
     return made if made.is_terminal else _Console(120, stderr=stderr)
-
-
-def check_out(path: Path, option: str = "--out") -> None:
-    """Checks that a command may write its output to a file.
-
-    Args:
-        option: The option that names the file.
-
-    Raises:
-        UserError: It is not a regular file, or not in a folder that exists.
-    """
-    # Writing replaces what is there, even a device such as /dev/null.
-    if (path.exists() and not path.is_file()) or not path.parent.is_dir():
-        raise UserError(f"`{option}` must be a file in a folder that exists, but got {str(path)!r}.")
 
 
 def columns(out: Console) -> int | None:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from sweeper.analysis.summary import to_json, trial_json
 from sweeper.cli.options import Home, Json, Name
-from sweeper.cli.screen import STDOUT, columns, console, trial_line
+from sweeper.cli.screen import columns, console, trial_line
 from sweeper.cli.sensitivity import sensitivity_json, sensitivity_table
 from sweeper.cli.summary import print_summary
 from sweeper.cli.trial_view import trial_lines
@@ -25,6 +25,7 @@ from sweeper.errors import UserError
 from sweeper.sweep.phases.preflight import preflight_lines
 from sweeper.sweep.store.catalog import cannot_write, find_sweep
 from sweeper.sweep.store.load import load_sweep
+from sweeper.system.files import STDOUT
 
 
 def show(

@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sweeper.errors import EnvironmentStopError
+from sweeper.errors import EnvironmentStopError, UserError
+
+STDOUT = Path("-")
+"""An output file of this name stands for standard output."""
 
 MAX_BYTES = 256 * 1024 * 1024
 """The largest JSON file that is read."""
@@ -34,6 +37,20 @@ def write_atomic(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
         raise
     _sync(path.parent)
+
+
+def check_out(path: Path, option: str = "--out") -> None:
+    """Checks that a command may write its output to a file.
+
+    Args:
+        option: The option that names the file.
+
+    Raises:
+        UserError: It is not a regular file, or not in a folder that exists.
+    """
+    # Writing replaces what is there, even a device such as /dev/null.
+    if (path.exists() and not path.is_file()) or not path.parent.is_dir():
+        raise UserError(f"`{option}` must be a file in a folder that exists, but got {str(path)!r}.")
 
 
 def make_folder(path: Path) -> None:
