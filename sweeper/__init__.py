@@ -2,7 +2,7 @@
 
 from sweeper import Pipeline, Prepared, Samples, Source, TrialConfig, UserError    # a pipeline
 from sweeper import meter                                                          # a training script
-from sweeper import judge, load, run                                               # a notebook
+from sweeper import confirm, export, judge, load, run, tune, watch                  # a notebook
 """
 
 import sys
@@ -13,7 +13,7 @@ from sweeper._version import __version__
 from sweeper.metering import Meter, meter
 
 if TYPE_CHECKING:
-    from sweeper.api import Sweep, judge, run
+    from sweeper.api import Sweep, confirm, export, judge, run, tune, watch
     from sweeper.core.config import TrialConfig
     from sweeper.dataframe import load
     from sweeper.errors import UserError
@@ -32,10 +32,14 @@ __all__ = [
     "TrialConfig",
     "UserError",
     "__version__",
+    "confirm",
+    "export",
     "judge",
     "load",
     "meter",
     "run",
+    "tune",
+    "watch",
 ]
 
 _HOMES = {
@@ -48,9 +52,13 @@ _HOMES = {
     "Sweep": "sweeper.api",
     "TrialConfig": "sweeper.core.config",
     "UserError": "sweeper.errors",
+    "confirm": "sweeper.api",
+    "export": "sweeper.api",
     "judge": "sweeper.api",
     "load": "sweeper.dataframe",
     "run": "sweeper.api",
+    "tune": "sweeper.api",
+    "watch": "sweeper.api",
 }
 
 _REMOVED = {

@@ -1,10 +1,11 @@
-"""Runs a sweep or judges a change from a notebook or a script: `sweeper.run`, `sweeper.judge`."""
+"""What the command line does, for notebooks and programs: run, tune, watch, judge, confirm, export."""
 
 from __future__ import annotations
 
 import contextlib
-import html
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -15,18 +16,29 @@ from sweeper.analysis.confirmation import Ratio
 from sweeper.cli.screen import trial_line
 from sweeper.cli.summary import decision
 from sweeper.core.config import Scalar
+from sweeper.core.export_formats import YAML
+from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.record import TrialRecord
 from sweeper.dataframe import frame
+from sweeper.errors import UserError
+from sweeper.execution.local import MARK as TRIAL_OF
 from sweeper.judging.arms import commands
 from sweeper.judging.verdict import Verdict
 from sweeper.judging.verdict import judge as judge_arms
+from sweeper.metering import VARIABLE as METERED
+from sweeper.production.handover import hand_over
 from sweeper.spec import load
 from sweeper.spec.shipped import space_file
 from sweeper.sweep.commands import unsent_lines
-from sweeper.sweep.observer import Observer, Quiet, Status
+from sweeper.sweep.observer import Quiet, Status
+from sweeper.sweep.phases.reconfirm import Reconfirmation, reconfirm
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.tracking.mlflow import MlflowTracker
+from sweeper.tuning.tune import Observer, Tune, TuneOptions, TuneResult
+from sweeper.tuning.watch import WatchResult
+from sweeper.tuning.watch import watch as watch_script
+from sweeper.tuning.words import html_of, plan_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,15 +83,14 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         table = self.frame()[list(_COLUMNS)].sort_values("x_baseline", ascending=False).head(MAX_ROWS)
-        words = "".join(f"<p>{html.escape(line.strip())}</p>" for line in self.lines)
-        return words + table.to_html(na_rep="–", float_format=lambda value: f"{value:,.4g}")
+        return html_of(self.lines, table)
 
 
 def run(
     spec: str | Path | Mapping[str, Any],
     overrides: Sequence[str] = (),
     *,
-    home: str | Path = "mlruns",
+    home: str | Path = DEFAULT_HOME,
     new: bool = False,
     extend: int = 0,
     tracking_uri: str | None = None,
@@ -106,6 +117,7 @@ def run(
         SweeperError: The specification is wrong (`UserError`, a `ValueError`), or the sweep cannot go
             on; what was measured is kept.
     """
+    _check_not_measured("sweeper.run")
     asked = load(spec if isinstance(spec, Mapping) else space_file(str(spec)), overrides)
     tracker = MlflowTracker(Path(home), tracking_uri)
     with _observer(progress) as observer:
@@ -150,12 +162,177 @@ def judge(
         TrialFailedError: One of them cannot be measured.
         UserError: One of them cannot be started.
     """
+    _check_not_measured("sweeper.judge")
+    return judge_arms(commands(before, after, Path(folder).resolve()), minutes, _speaker(progress))
+
+
+def _check_not_measured(name: str) -> None:
+    """Checks that a function is not called by a training that is being measured.
+
+    Raises:
+        UserError: It is.
+    """
+    if os.environ.get(METERED) or os.environ.get(TRIAL_OF):
+        raise UserError(
+            f"`{name}` measures a training from outside, but is called in one that is being measured."
+            " Call it from another program or a notebook."
+        )
+
+
+def _speaker(progress: bool) -> Callable[[str], None]:
+    """Returns a function that prints a line beside a progress bar, or nothing."""
 
     def say(line: str) -> None:
         if progress:
             tqdm.write(line)
 
-    return judge_arms(commands(before, after, Path(folder).resolve()), minutes, say)
+    return say
+
+
+def tune(
+    command: str | Sequence[str],
+    *,
+    minutes: float = 5.0,
+    with_flags: bool = False,
+    allow_batch_size: bool = False,
+    allow_other_draws: bool = False,
+    changes: str | Path | None = None,
+    name: str | None = None,
+    new: bool = False,
+    home: str | Path = DEFAULT_HOME,
+    tracking_uri: str | None = None,
+    progress: bool = True,
+) -> TuneResult:
+    """Makes a training script faster without editing it, and proves that it trains the same.
+
+    Runs the command in the current folder. The same call continues a tune that was interrupted: Ctrl-C (a
+    notebook's stop button) returns the result so far once the search has begun, and raises
+    `KeyboardInterrupt` before. Nothing is left running.
+
+    Args:
+        command: The command of the script, as a list of words or as one line (`"python train.py"`), which
+            is split as a shell would.
+        minutes: Time limit for everything.
+        with_flags: Also search the script's own options that are recognised.
+        allow_batch_size: Also search larger batches, within a limit on the loss.
+        allow_other_draws: Let more workers augment rows; the random numbers differ.
+        changes: A Python file with your own changes, proved like all others.
+        name: Name of the sweep; `tune-SCRIPT` by default.
+        new: Start over, under a new name.
+        home: The state folder.
+        tracking_uri: An MLflow server or database; by default the database in the state folder.
+        progress: Show a progress bar and a line for each finding.
+
+    Returns:
+        The decision, with a table of the changes.
+
+    Raises:
+        UserError: The command cannot be tuned, or an argument is wrong.
+        TrialFailedError: The script cannot be watched.
+        SweeperError: The sweep cannot go on; what was measured is kept.
+    """
+    _check_not_measured("sweeper.tune")
+    options = TuneOptions.of(
+        command,
+        minutes=minutes,
+        with_flags=with_flags,
+        allow_batch_size=allow_batch_size,
+        allow_other_draws=allow_other_draws,
+        changes=Path(changes) if changes is not None else None,
+        name=name,
+        new=new,
+        home=Path(home),
+        uri=tracking_uri,
+    )
+    with _observer(progress) as observer:
+        observer.line(plan_line(minutes))
+        return Tune(options, observer).run()
+
+
+def watch(command: str | Sequence[str], *, progress: bool = True) -> WatchResult:
+    """Watches a training script as it is: its speed, the parts of a step, and what limits it.
+
+    Runs the command twice for a few seconds, in the current folder. Nothing is edited.
+
+    Args:
+        command: The command of the script, as a list of words or as one line, which is split as a shell
+            would.
+        progress: Print a line for each stage.
+
+    Returns:
+        The speed and the parts of a step.
+
+    Raises:
+        UserError: The command cannot be started.
+        TrialFailedError: It cannot be measured.
+    """
+    _check_not_measured("sweeper.watch")
+    with tempfile.TemporaryDirectory(prefix="sweeper-watch-") as folder:
+        return watch_script(command, Path(folder, "output"), _speaker(progress), progress=progress)
+
+
+def confirm(
+    name: str, *, home: str | Path = DEFAULT_HOME, soak_seconds: float = 0.0, progress: bool = True
+) -> Reconfirmation:
+    """Measures a sweep's winner against its baseline again; the sweep's own result does not change.
+
+    Args:
+        name: Name of the sweep.
+        home: The state folder.
+        soak_seconds: Then run the winner for this long, to see whether its speed holds.
+        progress: Show a progress bar and a line for each finding.
+
+    Returns:
+        The ratio of the sweep and the one of today.
+
+    Raises:
+        UserError: There is no such sweep, or it has no winner.
+    """
+    _check_not_measured("sweeper.confirm")
+    with _observer(progress) as observer:
+        return reconfirm(Path(home), name, observer, soak_seconds=soak_seconds)
+
+
+def export(
+    name: str,
+    form: str = YAML,
+    *,
+    out: str | Path | None = None,
+    trial: int | None = None,
+    rule: str | None = None,
+    flags: str | Path | None = None,
+    home: str | Path = DEFAULT_HOME,
+) -> str:
+    """Exports the winner of a sweep, or another trial, for production.
+
+    Args:
+        name: Name of the sweep.
+        form: The format (`sweeper export --help` lists them).
+        out: File to write; by default `best.yaml` or the like in the sweep's folder.
+        trial: Number of another trial than the winner.
+        rule: With several objectives: `knee` or `lowest_loss` picks the trial from the front.
+        flags: A file of your own flags, for the format `args`.
+        home: The state folder.
+
+    Returns:
+        The text, which is also in the file; a format without a suffix (`args`) is only returned.
+
+    Raises:
+        UserError: Arguments contradict each other, or something they name does not exist.
+        NothingFeasibleError: There is no trial to export.
+        EnvironmentStopError: The file cannot be written.
+    """
+    handover = hand_over(
+        Path(home),
+        name,
+        form,
+        trial=trial,
+        out=Path(out) if out is not None else None,
+        flags=Path(flags) if flags is not None else None,
+        rule=rule,
+    )
+    handover.write()
+    return handover.text
 
 
 @contextlib.contextmanager
@@ -180,6 +357,8 @@ class _Bar:
 
     def line(self, text: str) -> None:
         tqdm.write(text)
+
+    command = line
 
     def trial(self, record: TrialRecord, name: str, x_baseline: float | None) -> None:
         tqdm.write(trial_line(record, name, x_baseline))

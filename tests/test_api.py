@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -10,15 +11,22 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from measurements import measurement
 from productions import PIPELINE
 from thousand import write_sweep
 
 import sweeper
 from sweeper import api
+from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
+from sweeper.interventions.change import CLOSE, EXACT
 from sweeper.sweep.observer import Status
 from sweeper.sweep.run import Ran
 from sweeper.sweep.store.load import load_sweep
+from sweeper.tuning.changes import ChangeValue
+from sweeper.tuning.steps import ChangeGain
+from sweeper.tuning.tune import TuneOptions, TuneResult
+from sweeper.tuning.watch import WatchResult
 
 SPEC = {
     "name": "lines",
@@ -124,3 +132,99 @@ def test_the_bar_counts_each_phase_of_its_own(capsys):
     assert "a note" in said.out
     assert re.search(r"searching: \S+ +\S* *3/4 \[00:00, best 2.5x: 002 bs64\]", said.err)
     assert re.search(r"confirming: \S+ +\S* *1/8", said.err)
+
+
+@pytest.mark.parametrize(
+    ("command", "rule", "remedy"),
+    [
+        ("", "the command must name a program, but got ''", "Write `python train.py`"),
+        ([], "the command must name a program, but got \\[\\]", "Write `python train.py`"),
+        ("python 'train.py", "the command must be a command line, but got", "Fix its quotes"),
+        ("python no.py", "the command must name an existing script, but 'no.py'", "Change to its folder"),
+        ("python -V | cat", "must be one command that needs no shell, but contains '\\|'", "Remove it"),
+        ("srun python -V", "runs the command .*, but `srun` starts it elsewhere", ""),
+    ],
+)
+@pytest.mark.parametrize("function", [api.tune, api.watch])
+def test_a_wrong_command_is_said_before_anything_runs(function, command, rule, remedy):
+    with pytest.raises(UserError, match=f"{rule}.*{remedy}"):
+        function(command, progress=False)
+
+
+@pytest.mark.parametrize("function", [api.tune, api.watch])
+def test_a_program_that_does_not_exist_or_does_not_train_is_said(function, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"a program that can be run, but got 'no-program' .* Give its path"):
+        function("no-program --lr 1", progress=False)
+    with pytest.raises(TrialFailedError, match=r"exited with status 0 .* Name the command that trains"):
+        function([sys.executable, "-c", "print(1)"], progress=False)
+
+
+def test_a_line_is_split_as_a_shell_would(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my train.py").write_text("")
+    line = "python 'my train.py' --name \"a b\" --lr 1"
+    expected = ("python", "my train.py", "--name", "a b", "--lr", "1")
+    assert TuneOptions.of(line).command == TuneOptions.of(list(expected)).command == expected
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: sweeper.tune("python train.py"),
+        lambda: sweeper.watch("python train.py"),
+        lambda: sweeper.judge(["python"], ["python"]),
+        lambda: sweeper.run(SPEC),
+        lambda: sweeper.confirm("lines"),
+    ],
+)
+@pytest.mark.parametrize("variable", ["SWEEPER_METER", "SWEEPER_SWEEP"])
+def test_a_training_that_is_measured_measures_nothing(call, variable, monkeypatch):
+    monkeypatch.setenv(variable, "x")
+    with pytest.raises(
+        UserError, match=r"called in one that is being measured\. Call it from another program"
+    ):
+        call()
+
+
+def test_a_tune_shows_its_decision_and_its_changes():
+    gain = ChangeGain(name="loader", value="gathered", alone=(2.0, 1.9, 2.1), stacked=None, is_kept=True)
+    result = TuneResult(
+        name="tune-train",
+        watched=measurement(),
+        changes=(
+            ChangeValue(name="loader", value="gathered", kind=EXACT, proof="equal in every bit"),
+            ChangeValue(name="compile", value="model", kind=CLOSE, refused="there is too little time"),
+        ),
+        gains=(gain,),
+        lines=("2x as <fast>", "  indeed"),
+    )
+    table = result.frame()
+    assert list(table.index) == ["loader", "compile"]
+    assert table.loc["loader", "alone"] == 2.0
+    assert list(table["is_kept"]) == [True, False]
+    assert list(table["remark"]) == ["equal in every bit", "there is too little time"]
+    assert math.isnan(table.loc["compile", "alone"])
+    assert repr(result) == "2x as <fast>\n  indeed"
+    shown = result._repr_html_()
+    assert shown.startswith("<p>2x as &lt;fast&gt;</p><p>indeed</p><table")
+    assert result.state == "nothing to try"
+
+
+def test_a_watch_shows_the_parts_of_a_step():
+    result = WatchResult(measurement())
+    assert result.samples_per_s == measurement().throughput
+    assert repr(result).startswith(f"{result.samples_per_s:,.0f}/s, ")
+    table = result.frame()
+    assert math.isclose(table["share"].sum(), table["seconds"].sum() / measurement().breakdown.step_s)
+    assert f"<p>{result.verdict.kind}: " in result._repr_html_()
+
+
+def test_an_export_is_the_file_that_the_command_writes(tmp_path):
+    home = tmp_path / "home"
+    write_sweep(home, "toy", trials=12, with_series=False)
+    text = api.export("toy", home=home, out=tmp_path / "best.yaml")
+    assert (tmp_path / "best.yaml").read_text() == text
+    assert api.export("toy", "args", home=home).startswith("--")
+    with pytest.raises(UserError, match="nowhere"):
+        api.export("nowhere", home=home)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import shlex
-import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -18,19 +15,17 @@ from sweeper.cli.dry_run import dry_run_command
 from sweeper.cli.options import Home, PassEnv, Sets, Space, Unprotected, Uri
 from sweeper.cli.screen import Screen, console
 from sweeper.cli.sensitivity import sensitivity_line
-from sweeper.cli.summary import print_decision, print_summary
+from sweeper.cli.summary import print_summary
 from sweeper.cli.sync import PENDING
 from sweeper.core.home import DEFAULT_HOME, home_option
 from sweeper.errors import UserError
 from sweeper.execution.launcher import Launcher
 from sweeper.spec import SweepSpec, load
-from sweeper.sweep.commands import look_command, unsent_lines
+from sweeper.sweep.commands import look_command, place_lines, unsent_lines
 from sweeper.sweep.launchers import launcher_for, other_models
-from sweeper.sweep.publish import made_files
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.load import LoadedSweep
-from sweeper.tracking.mlflow import MlflowTracker, preload
-from sweeper.tracking.ui import store_uri
+from sweeper.tracking.mlflow import MlflowTracker, start_preload
 
 INTERRUPTED = 130
 
@@ -101,12 +96,6 @@ def _report(sweep: LoadedSweep, say: Callable[[str], None]) -> list[Path]:
     return files(sweep, say)
 
 
-def _preload() -> None:
-    # A failure recurs, and is reported, where MLflow is needed.
-    with contextlib.suppress(Exception):
-        preload()
-
-
 def run_command(
     space: Path, overrides: list[str], home: Path, *, new: bool, extend: int, uri: str | None = None
 ) -> int:
@@ -140,21 +129,13 @@ def run_spec(
     extend: int,
     uri: str | None,
     model: str = "",
-    quiet: bool = False,
-    said: Collection[str] = (),
 ) -> tuple[int, Path]:
-    """Runs one sweep, only on devices of `model` if given; returns the exit code and the folder.
-
-    Args:
-        quiet: Whether only the decision is printed, as for a tune, whose changes are proved to train the
-            same.
-        said: Lines that were printed before, and are not printed again.
-    """
+    """Runs one sweep, only on devices of `model` if given; returns the exit code and the folder."""
     tracker = MlflowTracker(home, uri)
     out = console()
     # MLflow takes longer to import than the server to start: import it in the background.
-    threading.Thread(target=_preload, daemon=True).start()
-    with Screen(out, said) as screen:
+    start_preload()
+    with Screen(out) as screen:
 
         def launch(folder: Path) -> Launcher:
             return launcher_for(folder, spec, model=model, say=screen.line)
@@ -173,15 +154,10 @@ def run_spec(
         out.print(f"`{ran.sweep.journal.name}` is already finished; nothing was run.")
     sweep = ran.sweep
     said = sensitivity_line(sweep.sensitivity)
-    if quiet:
-        print_decision(out, sweep.summary, is_proved=True)
-    else:
-        look = look_command(tracker, uri, sweep.journal.name, home)
-        print_summary(out, sweep.summary, home_option(home), [said] if said else [], look)
-    for page in (path for path in made_files(sweep) if path.endswith(".html")):
-        out.print(Text(f"Report:  {page}"), soft_wrap=True)
-    place = tracker.place or f"mlflow ui --backend-store-uri {shlex.quote(store_uri(home))}"
-    out.print(Text(f"         {place}"), soft_wrap=True)
+    look = look_command(tracker, uri, sweep.journal.name, home)
+    print_summary(out, sweep.summary, home_option(home), [said] if said else [], look)
+    for line in place_lines(sweep, tracker, home):
+        out.print(Text(line), soft_wrap=True)
     if ran.stopped:
         return INTERRUPTED, sweep.journal.folder
     unsent = unsent_lines(ran, tracker, uri, home)

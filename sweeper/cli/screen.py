@@ -110,20 +110,11 @@ class LiveScreen:
 
 
 class Screen(LiveScreen):
-    """Shows the progress of a sweep.
+    """Shows the progress of a sweep or a tune."""
 
-    Args:
-        said: Lines that were printed before, and are not printed again.
-    """
-
-    def __init__(self, out: Console, said: Collection[str] = ()) -> None:
-        super().__init__(out)
-        self._said = said
-
-    def line(self, text: str) -> None:
-        """Prints one line."""
-        if text not in self._said:
-            super().line(text)
+    def command(self, text: str) -> None:
+        """Prints a line that must stay whole."""
+        self._print(text)
 
     def trial(self, record: TrialRecord, name: str, x_baseline: float | None) -> None:
         """Prints a line for a finished trial."""

@@ -111,6 +111,24 @@ def as_typed(words: Sequence[str]) -> list[str]:
     return ["env", *variables, *program] if variables and program else program or typed
 
 
+def typed_command(command: str | Sequence[str]) -> list[str]:
+    """Returns the words of a command, given as words or as one line that is split as a shell would.
+
+    Raises:
+        UserError: It names no program, or a script that does not exist, or it needs a shell.
+    """
+    words = as_typed([command] if isinstance(command, str) else command)
+    if not "".join(words).strip():
+        raise UserError(f"the command must name a program, but got {command!r}. Write `python train.py`.")
+    script = parted(shlex.join(words)).script
+    if script.endswith(".py") and not os.path.isfile(script):
+        raise UserError(
+            f"the command must name an existing script, but {script!r} is not in {os.getcwd()!r}."
+            " Change to its folder, or give its path."
+        )
+    return words
+
+
 def parted(command: str) -> CommandLine:
     """Splits a command line, as typed, into its parts.
 

@@ -68,6 +68,7 @@ def _explain_silence(process: ScriptProcess, listener: Listener, source: str) ->
         seconds = time.perf_counter() - process.started_s
         why = (
             f"the script exited with status 0 after {seconds:.3g} s without reporting its speed: no meter,"
-            f" and no count or speed in its {listener.num_lines} lines of output"
+            f" and no count or speed in its {listener.num_lines} lines of output."
+            " Name the command that trains"
         )
     raise TrialFailedError(FailureKind.NO_RESULT, why)

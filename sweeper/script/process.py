@@ -51,7 +51,7 @@ class ScriptProcess:
         except OSError as error:
             raise UserError(
                 f"`command` must start with a program that can be run, but got {arguments[0]!r}"
-                f" ({error.strerror})."
+                f" ({error.strerror}). Give its path, or install it."
             ) from None
         self.pid = self._process.pid
         self.status: int | None = None

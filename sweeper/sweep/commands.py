@@ -1,4 +1,4 @@
-"""The commands that send a sweep to MLflow, or show it there, as a user types them."""
+"""Where a sweep is shown, and the commands that send it to MLflow or show it there, as a user types them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import shlex
 from pathlib import Path
 
 from sweeper.core.home import SHELL_URI, home_option
+from sweeper.sweep.publish import made_files
 from sweeper.sweep.run import Ran
+from sweeper.sweep.store.load import LoadedSweep
 from sweeper.tracking.mlflow import MlflowTracker
+from sweeper.tracking.ui import store_uri
 
 
 def pending_line(count: int, problem: str, name: str, options: str) -> str:
@@ -16,6 +19,13 @@ def pending_line(count: int, problem: str, name: str, options: str) -> str:
     runs = {0: "The experiment's description is", 1: "1 run is"}.get(count, f"{count} runs are")
     what = "it" if count < 2 else "them"
     return f"{runs} not in MLflow yet ({problem}). `sweeper sync {name}{options}` sends {what}."
+
+
+def place_lines(sweep: LoadedSweep, tracker: MlflowTracker, home: Path) -> list[str]:
+    """Returns the report of a sweep, and the store that shows it."""
+    place = tracker.place or f"mlflow ui --backend-store-uri {shlex.quote(store_uri(home))}"
+    pages = [path for path in made_files(sweep) if path.endswith(".html")]
+    return [*(f"Report:  {page}" for page in pages), f"         {place}"]
 
 
 def unsent_lines(ran: Ran, tracker: MlflowTracker, uri: str | None, home: Path) -> list[str]:

@@ -48,6 +48,9 @@ class Quiet:
     def line(self, text: str) -> None:
         """Does nothing."""
 
+    def command(self, text: str) -> None:
+        """Does nothing."""
+
     def trial(self, record: TrialRecord, name: str, x_baseline: float | None) -> None:
         """Does nothing."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,9 +52,19 @@ _ENV = {
 
 
 def preload() -> None:
-    """Imports MLflow and its database store, which takes seconds; meant for a background thread."""
+    """Imports MLflow and its database store, which takes seconds."""
     client_class()
     import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
+
+
+def start_preload() -> None:
+    """Imports MLflow in a background thread; a failure recurs, and is reported, where MLflow is needed."""
+
+    def quietly() -> None:
+        with contextlib.suppress(Exception):
+            preload()
+
+    threading.Thread(target=quietly, daemon=True).start()
 
 
 def client_class() -> type[MlflowClient]:

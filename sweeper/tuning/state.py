@@ -17,7 +17,7 @@ FOLDER = "tunes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class TuneState:
     """The facts known before the search.
 
     Attributes:
@@ -31,13 +31,13 @@ class Found:
     changes: Sequence[ChangeValue] = ()
 
 
-def read(home: Path, name: str, key: str) -> Found | None:
+def read(home: Path, name: str, key: str) -> TuneState | None:
     """Returns the facts that an earlier run of the same command found; None if there are none."""
     try:
         tree: Mapping[str, Any] = json.loads(_path(home, name).read_text(encoding="utf-8"))
         if tree.get("key") != key:
             return None
-        return Found(
+        return TuneState(
             key=key,
             watched=decode(Measurement, tree["watched"]),
             changes=tuple(decode(ChangeValue, each) for each in tree["changes"]),
@@ -46,11 +46,11 @@ def read(home: Path, name: str, key: str) -> Found | None:
         return None
 
 
-def write(home: Path, name: str, found: Found) -> None:
+def write(home: Path, name: str, known: TuneState) -> None:
     """Writes the facts atomically."""
     path = _path(home, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, encode(found))
+    write_json(path, encode(known))
 
 
 def _path(home: Path, name: str) -> Path:

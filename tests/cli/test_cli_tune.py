@@ -10,13 +10,14 @@ import pytest
 from measurements import measurement
 
 from sweeper.cli.exec import otherwise
-from sweeper.cli.tune import Asked, _command_of, _keep
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, write_job
 from sweeper.core.script import Script
 from sweeper.errors import EnvironmentStopError
+from sweeper.sweep.observer import Quiet
 from sweeper.sweep.store.fingerprint import digest_of_scripts
-from sweeper.tuning import state
+from sweeper.tuning.state import TuneState
+from sweeper.tuning.tune import Tune, TuneOptions, command_of
 
 SCRIPT = """
 import torch
@@ -129,26 +130,15 @@ def test_a_wrong_name_is_said_before_anything_is_watched(in_process, tmp_path):
 
 def test_a_home_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "tunes").write_text("mine")
-    asked = Asked(
-        command=("python", "train.py"),
-        minutes=1.0,
-        with_flags=False,
-        allow_batch_size=False,
-        allow_other_draws=False,
-        changes=None,
-        name="tune-train",
-        new=False,
-        home=tmp_path,
-        uri=None,
-    )
+    tune = Tune(TuneOptions(command=("python", "train.py"), name="tune-train", home=tmp_path), Quiet())
     with pytest.raises(EnvironmentStopError, match="Move away the file"):
-        _keep(asked, state.Found(key="k", watched=measurement()))
+        tune._keep(TuneState(key="k", watched=measurement()))
 
 
 def test_the_command_to_use_has_the_winners_own_options(tmp_path):
     script = Script(command=("python", "train.py", "--bs", "{batch_size}"))
     write_job(tmp_path, Job(uid="u", script=script, config=TrialConfig(args={"batch_size": 256})))
-    assert _command_of(tmp_path) == ["python", "train.py", "--bs", "256"]
+    assert command_of(tmp_path) == ["python", "train.py", "--bs", "256"]
 
 
 def test_exec_needs_the_export_of_a_command(sweeper, tmp_path):

@@ -9,13 +9,12 @@ from typing import Any
 
 from measurements import THROUGHPUT, measurement, record_of
 
-from sweeper.cli.tune import duration_line
-from sweeper.cli.tune_view import nothing_lines
 from sweeper.core.config import Scalar
 from sweeper.interventions.change import CLOSE, EXACT
 from sweeper.spec import load
 from sweeper.tuning.changes import TOO_LITTLE_TIME, ChangeValue
 from sweeper.tuning.space import space
+from sweeper.tuning.words import duration_line, nothing_lines
 
 CHANGES = [
     ChangeValue(name="loader", value="gathered", kind=EXACT),
@@ -88,5 +87,5 @@ def test_what_may_be_faster_is_not_denied():
 
 
 def test_the_first_line_tells_how_long_it_takes():
-    assert duration_line(5.0).startswith("This takes about 5 minutes; longer if")
-    assert duration_line(1.0).endswith("usually take 1 to 2 minutes; the search then takes 1.")
+    assert duration_line(5.0, 1.0).startswith("This takes about 5 minutes; longer if")
+    assert duration_line(1.0, 1.0).endswith("usually take 1 to 2 minutes; the search then takes 1.")

@@ -1,0 +1,173 @@
+"""The sentences of a tune: what it does, what each change brings, and how its training was compared."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sweeper.analysis.bottleneck import verdict_of
+from sweeper.analysis.formatting import interval
+from sweeper.core.measurement import Measurement
+from sweeper.interventions.change import CLOSE, DRAWS, EXACT
+from sweeper.script.watch import NO_PARAMETERS
+from sweeper.sweep.store.load import LoadedSweep
+from sweeper.tuning.changes import TOO_LITTLE_TIME, ChangeValue
+from sweeper.tuning.steps import ONCE, ChangeGain, Interval, largest_gain, search_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAME_WIDTH, RATIO_WIDTH = 24, 22
+FIRST_STARTS, FIRST_SECONDS = 9, 90.0
+"""Usual starts of the script before the search, and the time that they take."""
+SECONDS_OF_A_START = 12.0
+"""Usual time of a start in the search or the confirmation, with its warm-up and its windows."""
+SECONDS_TO_A_NUMBER = 30
+"""Usual time until the speed of the unchanged script is known."""
+_RACES = "races"
+_HOW = {
+    EXACT: "equals the script's own in every bit",
+    CLOSE: "equals the script's own but for rounding",
+    DRAWS: "equals the script's own but for the random numbers, as with another seed",
+    _RACES: "has the script's own batches and draws, and losses that differ about as much as its repeats do",
+}
+
+MAX_KNOWN = 1.5
+"""Largest bound of a gain that says something: beyond it, the machine was too unsteady."""
+
+
+def plan_line(minutes: float) -> str:
+    """Returns what a tune will do: how often it starts the script, and when its first number is there."""
+    later = max(0.0, 60 * minutes - FIRST_SECONDS) / SECONDS_OF_A_START
+    return (
+        f"About {FIRST_STARTS + round(later)} starts of your script in {minutes:g} minutes; the first number,"
+        f" its own speed, comes after about {SECONDS_TO_A_NUMBER} s."
+    )
+
+
+def duration_line(minutes: float, min_minutes: float) -> str:
+    """Returns how long a tune takes, as far as that is known before the script has run.
+
+    Args:
+        min_minutes: Minutes that the search has, however long the earlier steps took.
+    """
+    if minutes <= min_minutes:
+        return (
+            "Watching and comparing come first and usually take 1 to 2 minutes; the search then takes"
+            f" {min_minutes:g}."
+        )
+    return (
+        f"This takes about {minutes:g} minutes; longer if watching and comparing, which come first, take more"
+        f" than {minutes - min_minutes:g}, as the search has at least {min_minutes:g}."
+    )
+
+
+def pace(measured: Measurement) -> str:
+    """Returns `12,345/s, 2.59 ms per step`."""
+    return f"{measured.throughput:,.0f}/s, {measured.step_ms:.3g} ms per step"
+
+
+def watched_lines(watched: Measurement) -> Iterator[str]:
+    """Yields the speed of the unchanged script, what limits it, and what it writes elsewhere."""
+    verdict = verdict_of(watched, NO_PARAMETERS)
+    yield f"  {pace(watched)}; {verdict.kind}: {verdict.why}."
+    for what in watched.diagnosis.outside if watched.diagnosis else ():
+        yield f"  Outside its folder, the script {what}. So does every run of this tune."
+
+
+def change_lines(changes: Sequence[ChangeValue]) -> Iterator[str]:
+    """Yields what an earlier run of the same tune found about each change."""
+    for change in changes:
+        if said := f"left out, {change.refused}" if change.refused else change.proof:
+            yield f"  {change}: {said}"
+
+
+def stack_lines(proof: Mapping[str, Any], changes: Sequence[ChangeValue]) -> list[str]:
+    """Returns how the training with the winner's changes together compares with the script's own.
+
+    Args:
+        proof: The content of the sweep's file `proof.json`.
+        changes: All changes of the tune.
+    """
+    if proof["fault"]:
+        return [f"Together, the changes do not train the same: {proof['fault']}. Nothing is exported."]
+    made = [change for change in changes if proof["changes"].get(change.name) == change.value]
+    lines = [
+        f"Not provable, but within the limit on the loss: {change}."
+        for change in made
+        if change.changes_training
+    ]
+    if len(lines) < len(made):
+        how = _HOW[_RACES if proof.get("races") else proof["kind"]]
+        lines.insert(0, f"Proved together: the training {how}, over {proof['covers']}.")
+    return lines
+
+
+def decision_lines(summary):
+    from sweeper.cli.summary import LOSS_HINT, decision
+
+    return [line for line in decision(summary) if line != LOSS_HINT]
+
+
+def html_of(lines: Sequence[str], table: pd.DataFrame) -> str:
+    """Returns lines and a table as a notebook shows them."""
+    paragraphs = "".join(f"<p>{html.escape(line.strip())}</p>" for line in lines)
+    return paragraphs + table.to_html(na_rep="–", float_format=lambda value: f"{value:,.4g}")
+
+
+def ladder_lines(rungs: Sequence[ChangeGain], changes: Sequence[ChangeValue]) -> list[str]:
+    """Returns a table with a line for each change: its gain alone, its gain in the stack, and its kind."""
+    if not rungs:
+        return []
+    among = {each.name: each for each in changes}
+    width = max(NAME_WIDTH, *(len(f"{each.name} {each.value}") for each in rungs))
+    lines = [f"{'':<{width}} {'alone':<{RATIO_WIDTH}} {'in the stack':<{RATIO_WIDTH}} kind"]
+    for each in rungs:
+        alone, stacked = (f"{_measured(ratio):<{RATIO_WIDTH}}" for ratio in (each.alone, each.stacked))
+        change = among.get(each.name)
+        kind = change.kind if change else "an option"
+        dropped = "" if each.is_kept else ", not kept: its gain is not certain"
+        lines.append(f"{f'{each.name} {each.value}':<{width}} {alone} {stacked} {kind}{dropped}")
+    return lines
+
+
+def nothing_lines(sweep: LoadedSweep, changes: Sequence[ChangeValue], minutes: float) -> Iterator[str]:
+    """Yields what the measurements of a tune without a winner still allow, and what they leave open."""
+    halves = search_of(sweep)
+    if halves is None or sweep.state != "finished":
+        return
+    untried = {name: f"--minutes {2 * math.ceil(minutes):g} would do" for name in halves.untried()}
+    if sweep.decision.kind != "baseline":
+        yield f"To have it confirmed, run the same command with --minutes {2 * math.ceil(minutes):g}."
+    elif len(halves.untried()) < len(sweep.spec.space):
+        gain = largest_gain(sweep, halves)
+        percent = math.ceil(100 * (gain - 1))
+        if gain > MAX_KNOWN:
+            yield (
+                "Nothing that was tried is known to be faster, but the speeds vary so much that a gain of up "
+                f"to {percent}% may have gone unseen. Run it again while nothing else runs here."
+            )
+        else:
+            yield f"Nothing that was tried {f'brings more than {percent}%' if percent > 0 else 'is faster'}."
+    for change in changes:
+        if TOO_LITTLE_TIME in change.refused:
+            untried[str(change)] = change.refused.rpartition("; ")[2]
+    if untried:
+        yield f"Not tried for lack of time: {', '.join(f'{what} ({how})' for what, how in untried.items())}."
+
+
+def _measured(ratio: Interval | None) -> str:
+    if ratio is None:
+        return "–"
+    value, low, high = ratio
+    return f"{value:.3g}x, once" if (low, high) == ONCE else f"{value:.3g}x {interval(low, high)}"
+
+
+def names(changes: Sequence[ChangeValue]) -> str:
+    """Returns `loader gathered, threads one or half`."""
+    values: dict[str, list[str]] = {}
+    for each in changes:
+        values.setdefault(each.name, []).append(each.value)
+    return ", ".join(f"{name} {' or '.join(each)}" for name, each in values.items()) or "its options"
