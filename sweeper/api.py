@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Self
 from tqdm.auto import tqdm
 
 from sweeper.analysis.confirmation import Ratio
-from sweeper.cli.screen import trial_line
-from sweeper.cli.summary import decision
 from sweeper.cli.sync import unsent_lines
 from sweeper.core.config import Scalar
 from sweeper.core.record import TrialRecord
@@ -21,6 +19,8 @@ from sweeper.dataframe import frame
 from sweeper.judging.arms import commands
 from sweeper.judging.verdict import Verdict
 from sweeper.judging.verdict import judge as judge_arms
+from sweeper.results.decision_lines import decision_lines
+from sweeper.results.trial_line import trial_line
 from sweeper.spec import load
 from sweeper.spec.shipped import space_file
 from sweeper.sweep.observer import Observer, Quiet, Status
@@ -120,7 +120,7 @@ def run(
         state=summary.state,
         ratio=summary.ratio,
         config=summary.winner.config.flatten() if summary.winner else {},
-        lines=tuple(decision(summary)),
+        lines=tuple(decision_lines(summary)),
         unsent=unsent,
         _loaded=ran.sweep,
     )

@@ -10,13 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.formatting import interval, seconds
+from sweeper.analysis.formatting import seconds
 from sweeper.cli import signals
 from sweeper.cli.options import DEFAULT_HOME, Home, Json, Name
 from sweeper.cli.screen import Screen, console
 from sweeper.core.codec import encode
 from sweeper.core.metrics import rounded
 from sweeper.errors import UserError
+from sweeper.results import words
 from sweeper.spec import SweepSpec
 from sweeper.sweep.phases.reconfirm import Reconfirmation, reconfirm
 from sweeper.sweep.store.catalog import find_sweep
@@ -83,14 +84,7 @@ def lines(found: Reconfirmation) -> list[str]:
     before, now = found.before, found.now
     if now is None:
         return [f"{found.name}: too few processes finished; the logs in their folders say why."]
-    today = f"is {now.ratio:.3g}x your baseline today"
-    if not found.holds:
-        today = f"is not faster than your baseline today: {now.ratio:.3g}x"
-    said = [
-        f"{found.name}: trial {found.number} {today} "
-        f"(95% interval {interval(*now.now)}, {len(now.rounds)} rounds); "
-        f"the sweep found {before.ratio:.3g}x {interval(before.low, before.high)}."
-    ]
+    said = [f"{found.name}: {words.again(before, now)}"]
     if found.soak is not None:
         held = f"{100 * found.soak.held:.3g}%"
         said.append(

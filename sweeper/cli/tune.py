@@ -22,11 +22,12 @@ from rich.console import Console
 from rich.text import Text
 
 from sweeper.analysis.bottleneck import MIN_COST, launch_share, verdict_of
+from sweeper.analysis.formatting import rate
 from sweeper.cli.export import export_command
 from sweeper.cli.gpus import gpus_for
 from sweeper.cli.options import DEFAULT_HOME, Command, Home, PassEnv, Unprotected, Uri, home_option
 from sweeper.cli.run import run_spec
-from sweeper.cli.screen import LiveScreen, console, prose, rate
+from sweeper.cli.screen import LiveScreen, console, prose
 from sweeper.cli.tune_view import ladder_lines, names, nothing_lines
 from sweeper.core.job import read_job
 from sweeper.core.measurement import Measurement

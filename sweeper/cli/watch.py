@@ -14,15 +14,15 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from sweeper.analysis.formatting import seconds
-from sweeper.analysis.trial_card import card
+from sweeper.analysis.formatting import rate, seconds
 from sweeper.cli.gpus import gpus_for
 from sweeper.cli.options import Command, Json, PassEnv, Unprotected, leave_unprotected
-from sweeper.cli.screen import LiveScreen, console, prose, rate
+from sweeper.cli.screen import LiveScreen, console, prose
 from sweeper.core.codec import encode
 from sweeper.core.measurement import Measurement, Window
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.errors import UserError
+from sweeper.results.trial_card import card
 from sweeper.script.watch import NO_PARAMETERS
 from sweeper.script.watch import watch as watch_script
 from sweeper.spec.rules import leads_elsewhere
