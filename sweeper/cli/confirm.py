@@ -40,7 +40,7 @@ def confirm(
 
     The sweep's own result does not change.
 
-    Exits with 1 if the winner is no longer faster.
+    Exits with 1 if the winner is no longer shown to be faster.
 
     --json: {"name", "number", "holds", "before": {"ratio", "low", "high", "throughput"},
     "now": {...} | null, "soak": {"seconds", "throughput", "held"} | null}

@@ -21,7 +21,7 @@ from sweeper.judging.arms import Arm, commands, patched, since
 from sweeper.judging.speed import LEVEL, Speed
 from sweeper.judging.verdict import SCHEMA, Required, Verdict, words
 from sweeper.judging.verdict import judge as judge_change
-from sweeper.results.words import INCLUDES_1, interval
+from sweeper.results.words import sure
 from sweeper.script.command_line import as_typed
 from sweeper.spec.rules import leads_elsewhere
 from sweeper.system.environment import script_held_back_line
@@ -174,17 +174,15 @@ def lines(found: Verdict, require: Required | None) -> Iterator[str]:
     """Yields the verdict in words."""
     speed = found.speed
     yield ""
-    yield (
-        f"{speed.answer}: {speed.ratio:.3g}x ({interval(speed.low, speed.high, LEVEL)},"
-        f" {len(speed.before)} rounds); losses {words(found.training)}."
-    )
+    known = sure(speed.low, speed.high, len(speed.before), of="", level=LEVEL)
+    yield f"{speed.answer}: {speed.ratio:.3g}x ({known}); losses {words(found.training)}."
     sides = found.to_dict()
     for key, what, unit in _COSTS:
         before, after = (sides[arm][key] for arm in ("before", "after"))
         if before is not None and after is not None:
             yield f"  {what}: {before:.3g} {unit} before, {after:.3g} {unit} after."
     if speed.answer is Speed.UNDECIDED:
-        yield f"  {INCLUDES_1}"
+        yield "  More time (--minutes) or a quieter machine would settle it."
     if require is not None:
         met = "met" if found.meets(require) else "not met"
         yield f"  The requirement ({require}, and trains the same) is {met}."

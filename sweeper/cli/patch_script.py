@@ -95,8 +95,8 @@ def lines(found: Patch) -> Iterator[str]:
 
 
 def _measured(speed: Compared) -> str:
-    sure = words.interval(speed.low, speed.high, LEVEL)
-    return f"{speed.ratio:.3g}x ({sure}, {len(speed.before)} rounds)"
+    sure = words.sure(speed.low, speed.high, len(speed.before), of="", level=LEVEL)
+    return f"{times(speed.ratio)} ({sure})"
 
 
 def not_faster(found: Patch, path: Path, command: Sequence[str], folder: Path) -> str:

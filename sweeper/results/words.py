@@ -9,8 +9,7 @@ from sweeper.analysis.bottleneck import is_unexamined
 from sweeper.analysis.confirmation import MIN_ROUNDS, Ratio
 from sweeper.analysis.decision import Decision, Side, later_pace
 from sweeper.analysis.finalists import SPEEDS
-from sweeper.analysis.formatting import interval as ends
-from sweeper.analysis.formatting import loss, metric, rate, seconds, times
+from sweeper.analysis.formatting import interval, loss, metric, rate, seconds, times
 from sweeper.analysis.intervals import LEVEL
 from sweeper.analysis.summary import Summary
 from sweeper.analysis.time_to_loss import MAX_SAMPLES, TimeToLoss
@@ -18,7 +17,6 @@ from sweeper.core.record import BASELINE
 
 INTERVAL = f"{LEVEL:.0%} interval"
 NO_INTERVAL = "without an interval"
-INCLUDES_1 = "The interval includes 1: more time (--minutes) or a quieter machine would settle it."
 NARROW_ENOUGH = "the intervals are narrow enough"
 SINGLE = "in a single trial, unconfirmed"
 NOT_COMPARED = (
@@ -34,27 +32,26 @@ def still_wide(rounds: int) -> str:
     return f"the intervals are still wide after {rounds} rounds, the limit"
 
 
-def interval(low: float, high: float, level: float = LEVEL) -> str:
-    """Returns `95% interval [2.44, 3.26]`."""
-    return f"{level:.0%} interval {ends(low, high)}"
-
-
 def counted(number: int, what: str) -> str:
     """Returns `1 round` or `1,200 rounds`."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def sure(low: float, high: float | None, rounds: int, of: str = " for a later run") -> str:
+def sure(
+    low: float, high: float | None, rounds: int, of: str = " for a later run", level: float = LEVEL
+) -> str:
     """Returns the interval of a ratio with what it is of and its rounds, or that these are too few."""
     # In a file, an infinite end is null.
     if rounds < MIN_ROUNDS or not high or not math.isfinite(high):
         return f"{counted(rounds, 'round')}, too few for an interval"
-    return f"{INTERVAL}{of} {ends(low, high)}, {counted(rounds, 'round')}"
+    return f"{level:.0%} interval{of} {interval(low, high)}, {counted(rounds, 'round')}"
 
 
 def later(ratio: Ratio) -> str:
     """Returns the interval of a ratio for a later run, and its rounds."""
-    return sure(ratio.low, ratio.high, len(ratio.rounds))
+    # Earlier versions knew only the interval of the same hour.
+    of = " for a later run" if ratio.now_low is not None else ""
+    return sure(ratio.low, ratio.high, len(ratio.rounds), of)
 
 
 def later_to_loss(sooner: TimeToLoss) -> str:
@@ -62,7 +59,7 @@ def later_to_loss(sooner: TimeToLoss) -> str:
     seeds = counted(len(sooner.samples), "seed")
     if not sooner.high or not math.isfinite(sooner.high):
         return f"{seeds}, too few for an interval"
-    return f"{INTERVAL} for a later run {ends(sooner.low, sooner.high)}, {seeds}"
+    return f"{INTERVAL} for a later run {interval(sooner.low, sooner.high)}, {seeds}"
 
 
 def as_fast(ratio: float | None) -> str:
@@ -124,7 +121,7 @@ def _no_winner(summary: Summary, base: Side, ratio: Ratio | None) -> str:
         return f"{was} ({later(ratio)})."
     return (
         f"{was} ({sure(*ratio.now, len(ratio.rounds), of='')}), but speeds on this machine drift; a later run"
-        f" may be anywhere in {ends(ratio.low, ratio.high)}."
+        f" may be anywhere in {interval(ratio.low, ratio.high)}."
     )
 
 

@@ -12,7 +12,9 @@ from sweeper.cli.confirm import _json, duration, lines
 from sweeper.errors import UserError
 from sweeper.sweep.phases.reconfirm import Reconfirmation, Soak
 
-BEFORE = Ratio(number=3, ratio=2.5, low=2.0, high=3.0, throughput=500.0, rounds=(500.0,) * 8)
+BEFORE = Ratio(
+    number=3, ratio=2.5, low=2.0, high=3.0, throughput=500.0, rounds=(500.0,) * 8, now_low=2.2, now_high=2.8
+)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("5m", 300), ("1.5h", 5400)])
