@@ -26,12 +26,12 @@ from common import ROOT, TESTS, Figure, chosen, publish, show, spread
 from parts import bottlenecks
 
 from sweeper.analysis.bottleneck import verdict_on
-from sweeper.analysis.trial_card import trial_card
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan, write_job
 from sweeper.core.measurement import Report
 from sweeper.core.record import TrialRecord
 from sweeper.execution.local import LocalLauncher
+from sweeper.results.trial_card import trial_card
 from sweeper.system.cpu import usable_cpus
 from sweeper.telemetry.nvml.probe import full_uuid
 

@@ -28,10 +28,10 @@ from verdicts import Bench
 
 from sweeper import inject, metering
 from sweeper.analysis.bottleneck import verdict_of, verdict_on
-from sweeper.analysis.trial_card import card, trial_card
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Measurement
 from sweeper.core.progress import Silent
+from sweeper.results.trial_card import card, trial_card
 from sweeper.script.watch import NO_PARAMETERS, watch
 
 PAIRS = {"millisecond": 40, "tiny": 12}

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Self
 from tqdm.auto import tqdm
 
 from sweeper.analysis.confirmation import Ratio
-from sweeper.cli.screen import trial_line
-from sweeper.cli.summary import decision
 from sweeper.core.config import Scalar
 from sweeper.core.export_formats import YAML
 from sweeper.core.home import DEFAULT_HOME
@@ -27,6 +25,8 @@ from sweeper.judging.verdict import Verdict
 from sweeper.judging.verdict import judge as judge_arms
 from sweeper.metering import VARIABLE as METERED
 from sweeper.production.handover import hand_over
+from sweeper.results.decision_lines import decision_lines
+from sweeper.results.trial_line import trial_line
 from sweeper.spec import load
 from sweeper.spec.shipped import space_file
 from sweeper.sweep.commands import unsent_lines
@@ -132,7 +132,7 @@ def run(
         state=summary.state,
         ratio=summary.ratio,
         config=summary.winner.config.flatten() if summary.winner else {},
-        lines=tuple(decision(summary)),
+        lines=tuple(decision_lines(summary)),
         unsent=unsent,
         _loaded=ran.sweep,
     )

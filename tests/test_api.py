@@ -85,7 +85,7 @@ def replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> api.Sweep:
 def test_a_notebook_shows_the_decision_and_the_fastest_trials(tmp_path, monkeypatch):
     found = replayed(tmp_path, monkeypatch)
     assert found.ratio is not None
-    assert f"{found.ratio.ratio:.3g}x your baseline, confirmed" in repr(found)
+    assert f"{found.ratio.ratio:.3g}x as fast as your baseline, confirmed" in repr(found)
     shown = found._repr_html_()
     assert shown.startswith("<p>toy: ")
     # Two rows of headings: the index has a name.

@@ -83,7 +83,7 @@ def test_each_step_is_one_cell_as_in_the_docs(notebook, tmp_path):
     assert "confirmed" in tuned
     assert "gathered" in frame
     assert "loader: gathered" in exported
-    assert "holds=True" in confirmed
+    assert "as fast as your baseline today" in confirmed
 
 
 @pytest.mark.slow

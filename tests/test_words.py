@@ -36,7 +36,7 @@ GIVEN_UP = {
 IN_FILE_NAMES = {
     *GIVEN_UP,
     *("again", "ending", "starting", "building", "offered", "capacity", "publishing"),
-    *("untried", "material", "card", "words", "book"),
+    *("untried", "material", "card", "book"),
 }
 FILES = [
     *(path for path in sorted(ROOT.glob("sweeper/**/*.py"))),

@@ -25,8 +25,7 @@ class Side:
         throughput: Samples per second, over the confirmation rounds if there were any.
         epoch_seconds: Seconds per epoch at that throughput; None if the number of samples is unknown.
         hours: Duration of the production run at that throughput; None if none is configured.
-        loss: Loss after the quality pass, for the baseline the mean over its seeds; None if not
-            measured.
+        losses: Loss after the quality pass with each seed; empty if not measured.
         data_pct: Share of a step that goes to loading data.
         disturbance: What still disturbed its timings at the end; empty if nothing did.
     """
@@ -36,9 +35,14 @@ class Side:
     throughput: float
     epoch_seconds: float | None
     hours: float | None
-    loss: float | None
+    losses: tuple[float, ...]
     data_pct: float | None
     disturbance: str
+
+    @property
+    def loss(self) -> float | None:
+        """The mean loss over its seeds."""
+        return statistics.fmean(self.losses) if self.losses else None
 
     @property
     def verdict(self) -> Verdict | None:
@@ -89,8 +93,7 @@ def decide(summary: Summary) -> Decision:
     """Returns what a sweep has decided so far."""
     if summary.yardstick is None:
         return Decision(kind="not measured")
-    losses = summary.yardstick.losses
-    baseline = _side(summary, summary.yardstick.baseline, statistics.fmean(losses) if losses else None)
+    baseline = _side(summary, summary.yardstick.baseline)
     if summary.winner is not None and summary.ratio is not None:
         return _chosen(summary, "confirmed", baseline, summary.winner)
     if summary.unconfirmed is not None:
@@ -102,7 +105,7 @@ def decide(summary: Summary) -> Decision:
 
 
 def _chosen(summary: Summary, kind: Kind, baseline: Side, record: TrialRecord) -> Decision:
-    best = _side(summary, record, record.metric("val_loss"))
+    best = _side(summary, record)
     ratio = summary.ratio if kind == "confirmed" else None
     searched = baseline.record.metric("throughput")
     speedup = ratio.ratio if ratio else best.throughput / searched if searched else None
@@ -118,14 +121,14 @@ def _chosen(summary: Summary, kind: Kind, baseline: Side, record: TrialRecord) -
     )
 
 
-def _side(summary: Summary, record: TrialRecord, loss: float | None) -> Side:
+def _side(summary: Summary, record: TrialRecord) -> Side:
     return Side(
         record=record,
         name=summary.name_of(record),
         throughput=summary.throughput_of(record),
         epoch_seconds=_known(summary.epoch_seconds(record)),
         hours=_known(summary.projected_hours(record)),
-        loss=loss if loss is not None else record.metric("val_loss"),
+        losses=summary.losses_of(record),
         data_pct=record.metric("data_pct"),
         disturbance=summary.disturbance_of(record),
     )

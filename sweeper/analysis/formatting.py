@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import textwrap
 
 from sweeper.core.metrics import metric_row
 
@@ -37,16 +37,9 @@ def interval(low: float, high: float, form: str = "{:.3g}") -> str:
     return f"[{form.format(low)}, {form.format(high)}]"
 
 
-def interval_of_later(low: float, high: float) -> str:
-    """Returns the interval of a confirmed ratio, and says what it covers."""
-    return f"95% interval for a later run {interval(low, high)}"
-
-
-def tie_line(tied: Sequence[str]) -> str:
-    """Returns the sentence about candidates that cannot be told apart from the winner."""
-    *rest, last = tied
-    named = f"{', '.join(rest)} and {last}" if rest else last
-    return f"Tied with {named}; the simplest was chosen."
+def rate(value: float | None) -> str:
+    """Returns samples per second with a thousands separator."""
+    return ABSENT if value is None else f"{value:,.0f}/s"
 
 
 def loss(value: float | None) -> str:
@@ -97,3 +90,13 @@ def value_of(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def wrapped(text: str, width: int | None) -> str:
+    """Returns a line wrapped between words, with an indent; unchanged if `width` is None."""
+    if width is None or len(text) <= width:
+        return text
+    margin = " " * (len(text) - len(text.lstrip()) + 2)
+    return textwrap.fill(
+        text, width, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False
+    )

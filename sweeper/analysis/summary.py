@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,8 +30,10 @@ class Row:
         title: What this is the best of.
         name: The trial's run name.
         x_baseline: Ratio to the baseline: confirmed, else as searched; `throughput` likewise.
+        losses: Its loss with each seed; empty if not measured.
         confirmed: Whether they are confirmed.
         disturbed: Whether they were still disturbed at the end.
+        is_one_seed: Whether its loss is of one seed, and the baseline's is a mean over several.
     """
 
     title: str
@@ -37,8 +41,10 @@ class Row:
     record: TrialRecord
     x_baseline: float | None
     throughput: float
+    losses: tuple[float, ...] = ()
     confirmed: bool = False
     disturbed: bool = False
+    is_one_seed: bool = False
 
     @property
     def epoch_seconds(self) -> float | None:
@@ -46,6 +52,11 @@ class Row:
         measured = self.record.measurement
         samples = measured.train_samples if measured else 0
         return samples / self.throughput if samples and self.throughput else None
+
+    @property
+    def loss(self) -> float | None:
+        """The mean loss over its seeds."""
+        return statistics.fmean(self.losses) if self.losses else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +85,7 @@ class Summary:
         to_loss: How much sooner the winner reaches the baseline's loss; None if that was not measured.
         missed_loss: The baseline's loss, if the winner does not reach it within three times the samples.
         price_per_hour: Of one device; None if unknown.
+        losses: Losses by trial number, one per seed, of the trials that were trained with several.
     """
 
     name: str
@@ -104,6 +116,7 @@ class Summary:
     to_loss: TimeToLoss | None = None
     missed_loss: float | None = None
     price_per_hour: float | None = None
+    losses: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
 
     def name_of(self, record: TrialRecord) -> str:
         """Returns a record's run name."""
@@ -144,6 +157,22 @@ class Summary:
             # With these, the winner reaches the loss that the baseline reaches.
             samples /= self.to_loss.samples_ratio
         return projected_hours(measured, samples, throughput)
+
+    def losses_of(self, record: TrialRecord) -> tuple[float, ...]:
+        """Returns a record's loss with each seed; empty if none was measured."""
+        own = record.metric("val_loss")
+        return self.losses.get(record.number, () if own is None else (own,))
+
+    def value_of(self, record: TrialRecord, name: str) -> float | None:
+        """Returns a metric of a record, at `throughput_of` and over all seeds; None if unknown."""
+        if name == "throughput":
+            return self.throughput_of(record) or None
+        if name == "val_loss":
+            losses = self.losses_of(record)
+            return statistics.fmean(losses) if losses else None
+        of = {"epoch_seconds": self.epoch_seconds, "projected_hours": self.projected_hours}.get(name)
+        value = of(record) if of else record.metric(name)
+        return value if value is not None and math.isfinite(value) else None
 
     def cost(self, record: TrialRecord) -> float | None:
         """Returns the price of the production run, at `throughput_of`."""

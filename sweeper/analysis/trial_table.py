@@ -111,6 +111,12 @@ class TrialTable:
         """Returns the loss of a configuration, if one of the same numerics was measured."""
         return self._qualities.get(self._key(config, self.quality_samples))
 
+    def losses_of(self, config: TrialConfig, num_seeds: int) -> tuple[float, ...]:
+        """Returns the losses of a configuration with its own seed and the next ones, where they are known."""
+        seeded = (config.replace({"seed": config.seed + i}) if i else config for i in range(num_seeds))
+        known = map(self.quality_of, seeded)
+        return tuple(quality.val_loss for quality in known if quality is not None)
+
     def _key(self, config: TrialConfig, samples: int) -> str:
         return f"{self._spec.trained_as(config).quality_key()}-{samples}"
 

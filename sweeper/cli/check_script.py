@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from sweeper.analysis.formatting import figure, seconds
-from sweeper.cli.screen import console, rate
+from sweeper.analysis.formatting import figure, rate, seconds
+from sweeper.cli.screen import console
 from sweeper.core.codec import encode
 from sweeper.core.measurement import Failure
 from sweeper.core.quantities import QUANTITIES

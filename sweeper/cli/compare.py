@@ -13,18 +13,18 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from sweeper.analysis import comparison
 from sweeper.analysis.bottleneck import verdict_on
-from sweeper.analysis.comparison import MAX_MOVED, Comparison, Side, Versus
-from sweeper.analysis.formatting import interval, loss, seconds, times
+from sweeper.analysis.formatting import interval, loss, rate, seconds, times
 from sweeper.cli.options import Home, Json
-from sweeper.cli.screen import console, rate
+from sweeper.cli.screen import console
 from sweeper.core.codec import encode
 from sweeper.core.config import Scalar
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.metrics import rounded
 from sweeper.core.record import TrialRecord
 from sweeper.errors import UserError
+from sweeper.results import comparison, words
+from sweeper.results.comparison import MAX_MOVED, Comparison, Side, Versus
 from sweeper.sweep.store.catalog import find_sweep
 from sweeper.sweep.store.fingerprint import differences
 from sweeper.sweep.store.journal import Journal, sweeps_folder
@@ -144,7 +144,7 @@ def shown(found: Comparison) -> Iterator[str | Table]:
     yield ""
     yield _figures(found)
     if found.gain is not None:
-        yield "B / A with 95% intervals (Welch) over confirmation rounds. They include any change in the"
+        yield f"B / A with {words.INTERVAL}s (Welch) over confirmation rounds. They include any change in the"
         yield "machine between the two sweeps; `vs its baseline` does not."
     yield ""
     if found.winner is not None:
@@ -163,8 +163,8 @@ def _decision(found: Comparison) -> str:
         return f"Nothing to compare: {' and '.join(without)} measured no baseline."
     speeds = f"{rate(found.b.summary.throughput_of(b[0]))} vs {rate(found.a.summary.throughput_of(a[0]))}"
     if versus.low is None or versus.high is None:
-        return f"B's best runs at {_times(versus.ratio)} the speed of A's, without an interval: {speeds}."
-    within = f"95% interval {_interval(versus.low, versus.high)}"
+        return f"B's best runs at {_times(versus.ratio)} the speed of A's, {words.NO_INTERVAL}: {speeds}."
+    within = f"{words.INTERVAL} {_interval(versus.low, versus.high)}"
     if versus.low <= 1 <= versus.high:
         return f"B's best and A's cannot be told apart: {_times(versus.ratio)} ({within}), {speeds}."
     return f"B's best runs at {_times(versus.ratio)} the speed of A's ({within}): {speeds}."
@@ -192,7 +192,7 @@ def _figures(found: Comparison) -> Table:
             )
         if title == "winner":
             table.add_row("  vs its baseline", *map(_confirmed, sides), _versus(found.gain))
-        losses = [record.metric("val_loss") if record else None for record in records]
+        losses = [side.summary.value_of(record, "val_loss") if record else None for side, record in both]
         if any(value is not None for value in losses):
             table.add_row("  loss", *map(loss, losses), _quotient(losses[0], losses[1]))
         table.add_row("  verdict", *(_verdict(record) for _, record in both), "")
@@ -286,7 +286,7 @@ def check_lines(found: Comparison, share: float) -> Iterator[str]:
             continue
         answer, why = str(versus.slower(share)), ""
         if answer == "not decided":
-            why = ", without an interval" if versus.low is None else f" crosses {1 - share:g}"
+            why = f", {words.NO_INTERVAL}" if versus.low is None else f" crosses {1 - share:g}"
             answer += " whether slower"
         yield f"The {title}: {answer} by {allowed}: {_versus(versus)}{why}."
 

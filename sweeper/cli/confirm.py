@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.formatting import interval, seconds
 from sweeper.cli import signals
 from sweeper.cli.options import Home, Json, Name
 from sweeper.cli.screen import Screen, console
@@ -40,7 +39,7 @@ def confirm(
 
     The sweep's own result does not change.
 
-    Exits with 1 if the winner is no longer faster.
+    Exits with 1 if the winner is no longer shown to be faster.
 
     --json: {"name", "number", "holds", "before": {"ratio", "low", "high", "throughput"},
     "now": {...} | null, "soak": {"seconds", "throughput", "held"} | null}
@@ -74,31 +73,9 @@ def confirm_command(home: Path, name: str, soak: str | None, *, as_json: bool) -
     if as_json:
         print(json.dumps(_json(found), indent=1))
     else:
-        for line in lines(found):
+        for line in found.lines:
             console().print(line, soft_wrap=True)
     return 0 if found.holds else 1
-
-
-def lines(found: Reconfirmation) -> list[str]:
-    """Returns the result of a repeated confirmation in lines."""
-    before, now = found.before, found.now
-    if now is None:
-        return [f"{found.name}: too few processes finished; the logs in their folders say why."]
-    today = f"is {now.ratio:.3g}x your baseline today"
-    if not found.holds:
-        today = f"is not faster than your baseline today: {now.ratio:.3g}x"
-    said = [
-        f"{found.name}: trial {found.number} {today} "
-        f"(95% interval {interval(*now.now)}, {len(now.rounds)} rounds); "
-        f"the sweep found {before.ratio:.3g}x {interval(before.low, before.high)}."
-    ]
-    if found.soak is not None:
-        held = f"{100 * found.soak.held:.3g}%"
-        said.append(
-            f"Soak test: {found.soak.throughput:,.0f}/s over {seconds(found.soak.seconds)} in one process; "
-            f"the last third ran at {held} of the speed of the first."
-        )
-    return said
 
 
 def _json(found: Reconfirmation) -> dict[str, Any]:

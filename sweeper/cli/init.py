@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from sweeper.analysis.formatting import seconds
-from sweeper.cli.screen import console, rate
+from sweeper.analysis.formatting import rate, seconds
+from sweeper.cli.screen import console
 from sweeper.errors import UserError
 from sweeper.scaffold.command_space import help_of, propose
 from sweeper.scaffold.command_yaml import rendered

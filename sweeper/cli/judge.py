@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from sweeper.analysis.formatting import interval
 from sweeper.cli.options import Json, PassEnv, Unprotected, understood
 from sweeper.cli.screen import LiveScreen, console, prose
 from sweeper.core.progress import TrialFailedError
@@ -21,6 +20,7 @@ from sweeper.judging.arms import Arm, commands, patched, since
 from sweeper.judging.speed import LEVEL, Speed
 from sweeper.judging.verdict import SCHEMA, Required, Verdict, words
 from sweeper.judging.verdict import judge as judge_change
+from sweeper.results.words import sure
 from sweeper.script.command_line import as_typed
 from sweeper.spec.rules import leads_elsewhere
 from sweeper.system.environment import script_held_back_line
@@ -174,17 +174,15 @@ def lines(found: Verdict, require: Required | None) -> Iterator[str]:
     """Yields the verdict in words."""
     speed = found.speed
     yield ""
-    yield (
-        f"{speed.answer}: {speed.ratio:.3g}x ({LEVEL:.0%} interval {interval(speed.low, speed.high)},"
-        f" {len(speed.before)} rounds); losses {words(found.training)}."
-    )
+    known = sure(speed.low, speed.high, len(speed.before), of="", level=LEVEL)
+    yield f"{speed.answer}: {speed.ratio:.3g}x ({known}); losses {words(found.training)}."
     sides = found.to_dict()
     for key, what, unit in _COSTS:
         before, after = (sides[arm][key] for arm in ("before", "after"))
         if before is not None and after is not None:
             yield f"  {what}: {before:.3g} {unit} before, {after:.3g} {unit} after."
     if speed.answer is Speed.UNDECIDED:
-        yield "  The interval includes 1: more time (--minutes) or a quieter machine would settle it."
+        yield "  More time (--minutes) or a quieter machine would settle it."
     if require is not None:
         met = "met" if found.meets(require) else "not met"
         yield f"  The requirement ({require}, and trains the same) is {met}."

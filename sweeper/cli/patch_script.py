@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
-from sweeper.analysis.formatting import interval, interval_of_later
+from sweeper.analysis.formatting import times
 from sweeper.cli.screen import LiveScreen, console, prose
 from sweeper.core.job import read_job
 from sweeper.core.progress import TrialFailedError
@@ -25,6 +24,7 @@ from sweeper.judging.arms import root_of
 from sweeper.judging.speed import LEVEL, Compared
 from sweeper.patching.edits import PatchedChange
 from sweeper.patching.patch import Patch, make
+from sweeper.results import words
 from sweeper.sweep.store.catalog import cannot_write, find_sweep
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import STDOUT, check_out, write_atomic
@@ -95,8 +95,8 @@ def lines(found: Patch) -> Iterator[str]:
 
 
 def _measured(speed: Compared) -> str:
-    sure = f"{LEVEL:.0%} interval {interval(speed.low, speed.high)}"
-    return f"{speed.ratio:.3g}x ({sure}, {len(speed.before)} rounds)"
+    sure = words.sure(speed.low, speed.high, len(speed.before), of="", level=LEVEL)
+    return f"{times(speed.ratio)} ({sure})"
 
 
 def not_faster(found: Patch, path: Path, command: Sequence[str], folder: Path) -> str:
@@ -150,10 +150,7 @@ def _gains(sweep: LoadedSweep, names: Sequence[str]) -> Mapping[str, str]:
     if len(names) == 1:
         if ratio is None:
             return {}
-        # With a single round the upper end is infinite, which is null in a file.
-        has_interval = ratio.high and math.isfinite(ratio.high)
-        sure = f" ({interval_of_later(ratio.low, ratio.high)})" if has_interval else ""
-        return {names[0]: f"{ratio.ratio:.3g}x as fast{sure}"}
+        return {names[0]: f"{times(ratio.ratio)} as fast ({words.later(ratio)})"}
     # No intervals: those of single changes hold for the hour of their rounds, not for later runs.
     return {
         each.name: f"{found[0]:.3g}x as fast {'on top of the other changes' if each.stacked else 'alone'}"

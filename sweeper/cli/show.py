@@ -13,7 +13,7 @@ from rich.text import Text
 
 from sweeper.analysis.summary import to_json, trial_json
 from sweeper.cli.options import Home, Json, Name
-from sweeper.cli.screen import columns, console, trial_line
+from sweeper.cli.screen import columns, console
 from sweeper.cli.sensitivity import sensitivity_json, sensitivity_table
 from sweeper.cli.summary import print_summary
 from sweeper.cli.trial_view import trial_lines
@@ -22,6 +22,7 @@ from sweeper.core.home import DEFAULT_HOME, home_option
 from sweeper.core.record import TrialRecord
 from sweeper.dataframe import frame, written
 from sweeper.errors import UserError
+from sweeper.results.trial_line import trial_line
 from sweeper.sweep.phases.preflight import preflight_lines
 from sweeper.sweep.store.catalog import cannot_write, find_sweep
 from sweeper.sweep.store.load import load_sweep

@@ -16,11 +16,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sweeper.analysis.formatting import figure, loss, seconds, times
+from sweeper.analysis.formatting import figure, loss, rate, seconds, times
 from sweeper.cli import signals
 from sweeper.cli.exec import environment
 from sweeper.cli.options import Home, Json, Sets, Uri
-from sweeper.cli.screen import LiveScreen, console, rate
+from sweeper.cli.screen import LiveScreen, console
 from sweeper.core.codec import encode
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS

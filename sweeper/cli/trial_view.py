@@ -9,10 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeper.analysis.formatting import seconds
+from sweeper.analysis.formatting import rate, seconds
 from sweeper.analysis.summary import metrics_of
-from sweeper.analysis.trial_card import trial_card
-from sweeper.cli.screen import rate
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import LOG, RECORD, SERIES, TELEMETRY_LOG, TRACE, read_job
 from sweeper.core.measurement import Measurement
@@ -20,6 +18,7 @@ from sweeper.core.metrics import metric_row
 from sweeper.core.place import said
 from sweeper.core.record import TrialRecord
 from sweeper.errors import EnvironmentStopError
+from sweeper.results.trial_card import trial_card
 from sweeper.system.files import read_json
 
 _CHARTED = (

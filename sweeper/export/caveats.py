@@ -11,6 +11,7 @@ from sweeper.analysis.summary import Summary
 from sweeper.core.config import TrialConfig
 from sweeper.core.loaders import too_large
 from sweeper.core.record import TrialRecord
+from sweeper.results import words
 from sweeper.spec import SweepSpec
 
 _STEPS = re.compile(
@@ -32,7 +33,7 @@ def caveats(summary: Summary, spec: SweepSpec, record: TrialRecord, data_gib: fl
     if confirmed_ratio(summary, record) is None:
         yield "Not confirmed: the throughput comes from a single trial."
     if disturbance := summary.disturbance_of(record):
-        yield f"Its timings were disturbed: {disturbance}."
+        yield words.disturbed("this trial", disturbance)
     if summary.yardstick is not None:
         yield from _learning_rate(spec, record.config, summary.yardstick.baseline.config)
         yield from _counted_in_steps(spec, record.config, summary.yardstick.baseline.config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sweeper.analysis.formatting import interval_of_later
+from sweeper.results import words
 
 
 def origin(value: Mapping[str, Any]) -> str:
@@ -21,10 +21,8 @@ def promise(value: Mapping[str, Any]) -> str:
     if measured["epoch_seconds"]:
         parts.append(f"{measured['epoch_seconds']:.3g} s per epoch")
     if ratio := measured["x_baseline"]:
-        parts.append(
-            f"{ratio['ratio']:.3g}x the baseline "
-            f"({interval_of_later(ratio['low'], ratio['high'])}, {ratio['rounds']} rounds)"
-        )
+        sure = words.sure(ratio["low"], ratio["high"], ratio["rounds"])
+        parts.append(f"{words.as_fast(ratio['ratio'])} ({sure})")
     if measured["projected_hours"]:
         parts.append(f"{measured['projected_hours']:.3g} h projected for production")
     return " ".join(f"{', '.join(parts)}, on {held['device']}".split())

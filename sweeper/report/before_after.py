@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from sweeper.analysis.formatting import bare, metric, times, value_of
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.metrics import metric_row
-from sweeper.core.record import TrialRecord
 from sweeper.report.report_data import ReportData
 from sweeper.report.table import Table, cells, columns
+from sweeper.results import words
 
 COMPARED = (
     "throughput",
@@ -102,7 +101,8 @@ def before_and_after(m: ReportData) -> Table | None:
     limits = limits_in_words(m)
     rows = []
     for name in dict.fromkeys([*COMPARED, *m.summary.objectives, *limits]):
-        before, after = value_at(m, m.baseline, name), value_at(m, m.best, name)
+        before = m.summary.value_of(m.baseline, name)
+        after = m.summary.value_of(m.best, name) if m.best else None
         if not before and not after:
             continue
         shown = [bare(name, before), *([bare(name, after)] if m.best else [])]
@@ -120,8 +120,13 @@ def before_and_after(m: ReportData) -> Table | None:
         *([f"#{m.best_word}", "#ratio"] if m.best else []),
         *(["limit"] if limits else []),
     ]
+    base, best = m.decision.baseline, m.decision.best
+    is_alike = base is None or best is None or len(base.losses) == len(best.losses)
     return Table(
-        caption="Before and after" if m.best else "Your baseline", columns=columns(*titles), rows=tuple(rows)
+        caption="Before and after" if m.best else "Your baseline",
+        columns=columns(*titles),
+        rows=tuple(rows),
+        note="" if is_alike else f"Loss: {words.seeds(base)}, then {words.seeds(best)}.",
     )
 
 
@@ -133,23 +138,3 @@ def _change(m: ReportData, name: str, before: float | None, after: float | None)
         return None
     ratio = after / before
     return times(ratio) if ratio > 0.5 or not ratio else f"1/{1 / ratio:.3g}"
-
-
-def value_at(m: ReportData, record: TrialRecord | None, name: str) -> float | None:
-    """Returns a metric of a trial, at the confirmed speed if there is one; None if unknown."""
-    if record is None:
-        return None
-    found = _at_confirmed_speed(m, record, name)
-    return found if found is not None and math.isfinite(found) else None
-
-
-def _at_confirmed_speed(m: ReportData, record: TrialRecord, name: str) -> float | None:
-    if name == "throughput":
-        return m.summary.throughput_of(record) or None
-    if name == "epoch_seconds":
-        return m.summary.epoch_seconds(record)
-    if name == "projected_hours":
-        return m.summary.projected_hours(record)
-    if name == "val_loss" and record is m.baseline:
-        return m.decision.baseline.loss if m.decision.baseline else None
-    return record.metric(name)

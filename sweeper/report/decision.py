@@ -8,25 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.decision import later_pace
-from sweeper.analysis.finalists import SPEEDS
-from sweeper.analysis.formatting import (
-    figure,
-    interval_of_later,
-    joules,
-    loss,
-    metric,
-    seconds,
-    tie_line,
-    times,
-)
+from sweeper.analysis.formatting import figure, joules, loss, metric, seconds, times
 from sweeper.analysis.time_to_loss import MAX_SAMPLES
 from sweeper.core.job import LOG
 from sweeper.core.record import BASELINE
-from sweeper.report.before_after import TITLES, limits_in_words, value_at
+from sweeper.report.before_after import limits_in_words
 from sweeper.report.report_data import ReportData
 from sweeper.report.table import Cell, Table, cells, columns
+from sweeper.results import words
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,48 +26,6 @@ class Fact:
     title: str
     value: str
     note: str = ""
-
-
-def headline(m: ReportData) -> str:
-    """Returns the decision in one sentence."""
-    found = m.decision
-    if found.baseline is None:
-        first = m.sweep.table.records.get(BASELINE)
-        failure = first.failure if first else None
-        return (
-            f"The baseline did not run ({failure.kind})." if failure else "The baseline is not measured yet."
-        )
-    if found.best is None:
-        others = [r for r in m.ended if r.number != found.baseline.record.number]
-        if not others:
-            return "Only the baseline has been measured."
-        if not any(r.feasible for r in others):
-            return "Nothing but the baseline ran within the limits."
-        if found.ratio is not None:
-            return (
-                f"Undecided: {found.rival} is {times(found.ratio.ratio)} as fast as your baseline "
-                f"({_interval(found.ratio)})."
-            )
-        return "Your baseline is as good as anything that was tried."
-    name, speed = found.best.name, times(found.speedup)
-    known = "confirmed" if found.is_confirmed else "in a single measurement, unconfirmed"
-    goals = m.summary.objectives
-    if len(goals) > 1:
-        count = len(m.summary.front)
-        return (
-            f"Of {count} trials on the Pareto front, {name} is picked: "
-            f"{speed} as fast as your baseline, {known}."
-        )
-    if goals and goals[0] not in SPEEDS:
-        goal = goals[0]
-        values = (metric(goal, value_at(m, each, goal)) for each in (m.baseline, m.best))
-        aim = f"{TITLES.get(goal, goal)} from {' to '.join(values)}"
-        return f"Trial {name}: {aim}; {speed} as fast as your baseline, {known}."
-    if (sooner := m.summary.to_loss) is not None:
-        aim = f"{times(sooner.ratio)} as fast to your baseline's loss"
-        return f"Trial {name}: {aim}; {speed} as fast as your baseline, {known}."
-    missed = "" if m.summary.missed_loss is None else ", but misses its loss"
-    return f"Trial {name} is {speed} as fast as your baseline{missed}, {known}."
 
 
 def facts(m: ReportData) -> Iterator[Fact]:
@@ -92,12 +40,11 @@ def facts(m: ReportData) -> Iterator[Fact]:
         yield Fact("throughput of the baseline", metric("throughput", base.throughput))
         return
     if (sooner := m.summary.to_loss) is not None:
-        known = f"{interval_of_later(sooner.low, sooner.high)}, {_count(len(sooner.samples), 'seed')}"
-        yield Fact("to your baseline's loss", times(sooner.ratio), known)
+        sure = words.later_to_loss(sooner)
+        yield Fact("to your baseline's loss", times(sooner.ratio), sure)
     elif m.summary.missed_loss is not None:
-        known = f"within {MAX_SAMPLES} times its samples"
-        yield Fact("to your baseline's loss", "not reached", known)
-    known = _interval(found.ratio) if found.ratio else "one measurement, no interval"
+        yield Fact("to your baseline's loss", "not reached", f"within {MAX_SAMPLES} times its samples")
+    known = words.later(found.ratio) if found.ratio else words.SINGLE
     yield Fact("vs your baseline", times(found.speedup), known)
     later = later_pace(best, found.ratio) if found.ratio else ""
     sure = f"later {later}, " if later else ""
@@ -115,20 +62,8 @@ def facts(m: ReportData) -> Iterator[Fact]:
         yield Fact(
             "loss" if best.record.quality.of == "validation" else "training loss",
             loss(best.loss),
-            f"was {loss(base.loss)}, {limit}",
+            f"{words.seeds(best)}, was {loss(base.loss)} ({words.seeds(base)}), {limit}",
         )
-
-
-def _interval(ratio: Ratio) -> str:
-    rounds = _count(len(ratio.rounds), "round")
-    # With a single round the upper end is infinite, which is null in a file.
-    if not ratio.high or not math.isfinite(ratio.high):
-        return f"{rounds}: too few for an interval"
-    return f"{interval_of_later(ratio.low, ratio.high)}, {rounds}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def costs(m: ReportData) -> Iterator[Fact]:
@@ -147,7 +82,7 @@ def costs(m: ReportData) -> Iterator[Fact]:
     # After training for this long, the winner has saved as much time as the sweep took.
     until = cost.seconds / (best.throughput / base.throughput - 1)
     epoch = best.epoch_seconds
-    epochs = f", {_count(math.ceil(until / epoch) or 1, 'epoch')}" if epoch else ""
+    epochs = f", {words.counted(math.ceil(until / epoch) or 1, 'epoch')}" if epoch else ""
     yield Fact("pays for itself after", seconds(until), f"of training with it{epochs}")
     if m.decision.break_even is not None:
         rival, steps = m.decision.break_even
@@ -164,22 +99,22 @@ def warnings(m: ReportData) -> Iterator[str]:
     if first is not None and first.failure is not None:
         yield f"The baseline failed: {first.failure.message}. Its output is in {Path(first.folder) / LOG}."
     if summary.synthetic:
-        yield "The data is synthetic: speeds are real, but losses mean nothing outside this sweep."
-    if summary.state == "stopped":
-        yield "The sweep was stopped; `sweeper run` with the same YAML continues it."
-    if summary.state == "unfinished":
-        yield "The sweep is unfinished; `sweeper run` with the same YAML continues it."
+        yield words.SYNTHETIC
+    if goes_on := words.state(summary):
+        yield goes_on
+    if remedy := words.remedy(found):
+        yield remedy
     if found.kind == "unconfirmed":
         yield "Nothing is confirmed: a single measurement may be luck."
     if found.tied:
-        yield tie_line(found.tied)
-    for title, side in (("baseline", found.baseline), (m.best_word, found.best)):
+        yield words.tied(found.tied)
+    for whose, side in (("your baseline", found.baseline), (words.title(found), found.best)):
         if side is not None and side.disturbance:
-            yield f"Timings stayed disturbed ({title}): {side.disturbance}."
+            yield words.disturbed(whose, side.disturbance)
     if found.best is not None and found.best.record.quality is None:
-        yield "The loss was not compared: the winner may train worse than your baseline."
+        yield words.NOT_COMPARED
     if summary.yardstick is not None and not summary.yardstick.loss_is_informative:
-        yield "The loss cannot tell configurations apart here: a constant predictor does as well."
+        yield words.CANNOT_TELL
     if found.best is not None and found.best.reported_by:
         yield f"The speeds are as reported by {found.best.reported_by}."
     if summary.unfit:

@@ -10,6 +10,7 @@ from sweeper.analysis.time_to_loss import band
 from sweeper.report.chart import Axis, Chart, Marks
 from sweeper.report.report_data import ReportData
 from sweeper.report.trial_charts import wide_axis
+from sweeper.results import words
 
 
 def learning(m: ReportData) -> Chart | None:
@@ -50,7 +51,7 @@ def _lines(name: str, curves: Sequence[Curve], speed: float) -> Iterator[Marks]:
     )
     for end in (2, 3):
         yield Marks(
-            name=f"{name}, 95% interval",
+            name=f"{name}, {words.INTERVAL}",
             tone=name,
             kind="line",
             dashed=True,

@@ -9,6 +9,7 @@ from sweeper.report.before_after import before_and_after, changes
 from sweeper.report.report_data import ReportData
 from sweeper.report.table import Table
 from sweeper.report.text import as_markdown, shown
+from sweeper.results import words
 
 MAX_ROWS = 12
 
@@ -19,7 +20,7 @@ def markdown(m: ReportData) -> str:
 
 
 def _lines(m: ReportData) -> Iterator[str]:
-    yield f"## {as_markdown(m.summary.name)}: {as_markdown(decision.headline(m))}"
+    yield f"## {as_markdown(m.summary.name)}: {as_markdown(words.headline(m.summary, m.decision))}"
     yield ""
     for fact in (*decision.facts(m), *decision.costs(m)):
         note = f" ({as_markdown(fact.note)})" if fact.note else ""

@@ -24,6 +24,7 @@ from sweeper.report.plotly import plotly
 from sweeper.report.report_data import ReportData
 from sweeper.report.text import Html, as_json, as_lines, element, join
 from sweeper.report.timeline_charts import breakdown, timelines
+from sweeper.results import words
 from sweeper.spec import to_yaml
 
 SECTIONS: Mapping[str, tuple[str, str]] = {
@@ -63,7 +64,7 @@ def html(m: ReportData) -> str:
         element("meta", http_equiv="Content-Security-Policy", content=Html(policy)),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
-        element("title", f"{m.summary.name}: {decision.headline(m)}"),
+        element("title", f"{m.summary.name}: {words.headline(m.summary, m.decision)}"),
         element("style", Html(_text("page.css") + _tones())),
     )
     tail = (
@@ -142,7 +143,7 @@ def _body(m: ReportData) -> tuple[Html, list[Chart]]:
         element(
             "header",
             element("p", f"{m.summary.name} · {m.summary.device} · {m.summary.state}", class_="where"),
-            element("h1", decision.headline(m)),
+            element("h1", words.headline(m.summary, m.decision)),
             element("nav", element("ul", *links), aria_label="Sections"),
         ),
         element("main", _decision(m), *sections),

@@ -19,6 +19,7 @@ from sweeper.report.report_data import ReportData
 from sweeper.report.table import Cell, Table, cells, columns
 from sweeper.report.timeline_charts import PARTS, compared
 from sweeper.report.trial_marks import outcome_of, tone_of, why_not
+from sweeper.results.table_marks import marks, of_one_seed
 
 MAX_NEIGHBOURS = 4
 USED = ("gpu_sm_active_pct", "gpu_util_pct", "cpu_util_pct")
@@ -46,17 +47,15 @@ def _rows(m: ReportData, caption: str, rows: Sequence[Row]) -> Table:
                 Cell(seconds(row.epoch_seconds), row.epoch_seconds),
                 Cell(figure(row.throughput), row.throughput),
                 Cell(times(row.x_baseline) + mark, row.x_baseline),
-                Cell(loss(row.record.metric("val_loss")), row.record.metric("val_loss")),
+                Cell(loss(row.loss) + " ^" * row.is_one_seed, row.loss),
             )
         )
-    notes = ["* confirmed in interleaved rounds"] if any(row.confirmed for row in rows) else []
-    notes += ["~ disturbed by other processes"] if any(row.disturbed for row in rows) else []
     best = m.best.number if m.best else None
     return Table(
         caption=caption,
         columns=columns("", "trial", "#per epoch", "#samples/s", "#vs baseline", "#loss"),
         rows=tuple(made),
-        note="; ".join(notes),
+        note="; ".join(marks(rows)),
         strong=frozenset(i for i, row in enumerate(rows) if row.record.number == best),
     ).without_empty()
 
@@ -69,7 +68,10 @@ def _front(m: ReportData) -> Table:
         )
         for row in m.summary.front
     ]
-    titles = (f"#{name}, {metric_row(name).unit}".removesuffix(", ") for name in m.summary.objectives)
+    titles = (
+        f"#{name}, {metric_row(name).unit}".removesuffix(", ") + of_one_seed(m.summary, name)
+        for name in m.summary.objectives
+    )
     return Table(
         caption="Pareto front: not beaten by any other trial",
         columns=columns("trial", *titles),
@@ -188,7 +190,7 @@ def all_trials(m: ReportData) -> Table:
             "stage",
             "outcome",
             "#vs baseline",
-            *(f"#{title_of(n)}" for n in shown),
+            *(f"#{title_of(n)}{of_one_seed(m.summary, n)}" for n in shown),
             "verdict",
             *names,
         ),

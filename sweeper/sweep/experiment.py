@@ -15,8 +15,8 @@ from typing import Any
 
 from sweeper._version import __version__
 from sweeper.analysis.decision import Decision
-from sweeper.analysis.formatting import interval_of_later
 from sweeper.analysis.summary import Summary
+from sweeper.results import words
 from sweeper.spec import SweepSpec
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import varied
@@ -78,9 +78,9 @@ def _dataset(spec: SweepSpec, marks: Mapping[str, Any]) -> Dataset | None:
     return Dataset(name=source.rstrip("/").rpartition("/")[2] or source, digest=digest[:16], source=source)
 
 
-def note_of(summary: Summary, found: Decision) -> str:
+def note_of(summary: Summary, decision: Decision) -> str:
     """Returns Markdown for the reader of the experiment: the decision first, then what to do next."""
-    parts = [_decision(summary, found), *_next(summary, found)]
+    parts = [_decision(summary, decision), *_next(summary, decision)]
     ended = [record.outcome.finished_at for record in summary.records if record.outcome is not None]
     if ended:
         counted = ", ".join(f"{count} {kind}" for kind, count in summary.counts.items())
@@ -90,47 +90,31 @@ def note_of(summary: Summary, found: Decision) -> str:
     return "\n\n".join(parts)
 
 
-def _decision(summary: Summary, found: Decision) -> str:
-    base, best = found.baseline, found.best
-    if base is None:
-        return f"**{summary.state.capitalize()}**: the baseline has not been measured."
+def _decision(summary: Summary, decision: Decision) -> str:
     if summary.state == "unfinished":
-        return "**Unfinished**: there is no decision yet."
-    stopped = " It was stopped, and can be continued." if summary.state == "stopped" else ""
-    if best is None:
-        if found.ratio is not None:
-            ratio = f"{found.ratio.ratio:.3g} times the baseline"
-            later = interval_of_later(found.ratio.low, found.ratio.high)
-            said = f"**Undecided**: {found.rival} is {ratio} ({later})"
-        else:
-            said = "**No trial is better than the baseline**"
-        return f"{said}; {summary.reason}.{stopped}"
-    losses = (
-        f"; loss {best.loss:.4g}, the baseline's {base.loss:.4g}"
-        if best.loss is not None and base.loss is not None
-        else ""
-    )
-    known = "in a single trial, unconfirmed"
-    if found.ratio is not None:
-        rounds = len(found.ratio.rounds)
-        known = f"confirmed ({interval_of_later(found.ratio.low, found.ratio.high)}, {rounds} rounds)"
-    speedup = "" if found.speedup is None else f": {found.speedup:.3g} times the baseline"
-    return (
-        f"**Trial {best.record.number}{speedup}**, {known}.\n\n"
-        f"{best.throughput:,.0f} samples/s, up from {base.throughput:,.0f}{losses}."
-        f"{stopped}"
-    )
+        return f"**{words.state(summary)}**"
+    base, best, yardstick = decision.baseline, decision.best, summary.yardstick
+    lines = [f"**{words.headline(summary, decision)}**"]
+    if base is not None and best is not None and yardstick is not None:
+        lines.append(f"{words.paces(best, base, decision.ratio)}.")
+        if best.record.quality is not None and yardstick.losses:
+            lines.append(words.losses(best, base, yardstick.constant_loss))
+    lines += filter(None, [words.remedy(decision), words.state(summary)])
+    if summary.state == "finished" and summary.reason:
+        lines.append(f"The search ended because {summary.reason}.")
+    return "\n\n".join(lines)
 
 
-def _next(summary: Summary, found: Decision) -> list[str]:
+def _next(summary: Summary, decision: Decision) -> list[str]:
     lines = []
-    if found.is_confirmed:
+    if decision.is_confirmed:
         lines.append(f"Use it: `sweeper export {summary.name}`.")
-    side = found.best or found.baseline
-    if side is not None and side.verdict is not None and side.verdict.next:
-        whose = "The winner" if found.best is not None else "The baseline"
-        lines.append(f"{whose} is {side.verdict.kind}: {side.verdict.why}. Next: {side.verdict.next}.")
-    return lines
+    if decision.best is not None:
+        said = words.limits(words.title(decision), decision.best)
+    else:
+        said = words.limits("your baseline", decision.baseline)
+    # Without a next step, it says nothing that helps.
+    return [*lines, " ".join(said)] if len(said) > 1 else lines
 
 
 def _when(seconds: float) -> str:

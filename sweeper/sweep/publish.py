@@ -11,10 +11,10 @@ from typing import Any
 
 from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.labels import run_name
-from sweeper.analysis.trial_card import trial_card
 from sweeper.core.codec import encode
 from sweeper.core.job import TRACE
 from sweeper.core.record import BASELINE, TrialRecord
+from sweeper.results.trial_card import trial_card
 from sweeper.sweep.experiment import info_of, note_of
 from sweeper.sweep.store.journal import CONFIRM
 from sweeper.sweep.store.load import LoadedSweep

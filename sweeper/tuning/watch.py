@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweeper.analysis.bottleneck import Verdict, verdict_of
-from sweeper.analysis.formatting import seconds
-from sweeper.analysis.trial_card import card
+from sweeper.analysis.formatting import rate, seconds
 from sweeper.core.measurement import Measurement, Window
 from sweeper.core.progress import Silent
 from sweeper.errors import UserError
+from sweeper.results.trial_card import card
 from sweeper.script.command_line import typed_command
 from sweeper.script.watch import NO_PARAMETERS
 from sweeper.script.watch import watch as watch_script
@@ -121,5 +121,5 @@ class _Spoken(Silent):
 
     def window(self, window: Window) -> Sequence[str]:
         step = f", {1e3 * window.seconds / window.steps:.3g} ms per step" if window.steps else ""
-        self._say(f"  {window.samples / window.seconds:,.0f}/s{step}")
+        self._say(f"  {rate(window.samples / window.seconds)}{step}")
         return ()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sweeper.analysis.bottleneck import verdict_of
-from sweeper.analysis.formatting import interval
+from sweeper.analysis.formatting import interval, rate
 from sweeper.core.measurement import Measurement
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT
 from sweeper.script.watch import NO_PARAMETERS
@@ -66,7 +66,7 @@ def duration_line(minutes: float, min_minutes: float) -> str:
 
 def pace(measured: Measurement) -> str:
     """Returns `12,345/s, 2.59 ms per step`."""
-    return f"{measured.throughput:,.0f}/s, {measured.step_ms:.3g} ms per step"
+    return f"{rate(measured.throughput)}, {measured.step_ms:.3g} ms per step"
 
 
 def watched_lines(watched: Measurement) -> Iterator[str]:
@@ -103,12 +103,6 @@ def stack_lines(proof: Mapping[str, Any], changes: Sequence[ChangeValue]) -> lis
         how = _HOW[_RACES if proof.get("races") else proof["kind"]]
         lines.insert(0, f"Proved together: the training {how}, over {proof['covers']}.")
     return lines
-
-
-def decision_lines(summary):
-    from sweeper.cli.summary import LOSS_HINT, decision
-
-    return [line for line in decision(summary) if line != LOSS_HINT]
 
 
 def html_of(lines: Sequence[str], table: pd.DataFrame) -> str:

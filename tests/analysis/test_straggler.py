@@ -8,9 +8,9 @@ import pytest
 from measurements import measurement
 
 from sweeper.analysis.straggler import straggler
-from sweeper.analysis.trial_card import card
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement, Stats
+from sweeper.results.trial_card import card
 
 
 def measured(**means: float) -> Measurement:

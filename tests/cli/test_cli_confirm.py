@@ -8,11 +8,13 @@ import math
 import pytest
 
 from sweeper.analysis.confirmation import Ratio
-from sweeper.cli.confirm import _json, duration, lines
+from sweeper.cli.confirm import _json, duration
 from sweeper.errors import UserError
 from sweeper.sweep.phases.reconfirm import Reconfirmation, Soak
 
-BEFORE = Ratio(number=3, ratio=2.5, low=2.0, high=3.0, throughput=500.0, rounds=(500.0,) * 8)
+BEFORE = Ratio(
+    number=3, ratio=2.5, low=2.0, high=3.0, throughput=500.0, rounds=(500.0,) * 8, now_low=2.2, now_high=2.8
+)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("5m", 300), ("1.5h", 5400)])
@@ -31,13 +33,13 @@ def test_what_a_person_reads():
     soak = Soak(seconds=300.0, throughput=470.0, held=0.98)
     (said, soaked) = lines(Reconfirmation(name="toy", number=3, before=BEFORE, now=now, soak=soak))
     assert said == (
-        "toy: trial 3 is 2.4x your baseline today (95% interval [2.1, 2.7], 8 rounds); "
-        "the sweep found 2.5x [2, 3]."
+        "toy: Trial 3 is 2.4x as fast as your baseline today (95% interval [2.1, 2.7], 8 rounds); "
+        "the sweep found 2.5x (95% interval for a later run [2, 3], 8 rounds)."
     )
     assert "Soak test: 470/s over 5 min 00 s in one process; the last third ran at 98%" in soaked
     lost = Ratio(number=3, ratio=1.0, low=0.9, high=1.1, throughput=200.0, rounds=(200.0,) * 8)
     assert (
-        "trial 3 is not faster than your baseline today: 1x"
+        "Trial 3 is not shown to be faster than your baseline today: 1x (95%"
         in lines(Reconfirmation(name="toy", number=3, before=BEFORE, now=lost))[0]
     )
     assert (

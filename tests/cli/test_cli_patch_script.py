@@ -83,11 +83,16 @@ def sweep_of(ratio: Ratio | None) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("high", "gain"),
-    [(1.46, "1.3x as fast (95% interval for a later run [1.16, 1.46])"), (None, "1.3x as fast")],
+    ("rounds", "high", "gain"),
+    [
+        (3, 1.46, "1.3x as fast (95% interval for a later run [1.16, 1.46], 3 rounds)"),
+        (2, 1.46, "1.3x as fast (2 rounds, too few for an interval)"),
+        (1, None, "1.3x as fast (1 round, too few for an interval)"),
+    ],
 )
-def test_the_gain_of_one_change_has_the_interval_of_later_runs(high: Any, gain: str):
-    ratio = Ratio(number=1, ratio=1.3, low=1.16, high=high, throughput=9.0, rounds=(9.0,))
+def test_the_gain_of_one_change_has_the_interval_of_later_runs(rounds: int, high: Any, gain: str):
+    speeds = (9.0,) * rounds
+    ratio = Ratio(number=1, ratio=1.3, low=1.16, high=high, throughput=9.0, rounds=speeds, now_low=1.2)
     assert _gains(sweep_of(ratio), ["optimizer"]) == {"optimizer": gain}
     assert _gains(sweep_of(None), ["optimizer"]) == {}
 

@@ -22,8 +22,9 @@ from rich.table import Table
 from thousand import write_sweep
 
 from sweeper.cli import app, screen
-from sweeper.cli.screen import prose, trial_line
+from sweeper.cli.screen import prose
 from sweeper.core.measurement import Quality
+from sweeper.results.trial_line import trial_line
 
 ROOT = Path(__file__).parents[2]
 ENV = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -72,7 +72,7 @@ def test_show_says_the_decision_before_its_reasons(cli, home):
     code, out, err = cli("show", "toy", "--home", home)
     assert (code, err) == (0, "")
     assert out.count("\n  0") >= 9
-    assert "70.4x your baseline, confirmed (95% interval" in out
+    assert "70.4x as fast as your baseline, confirmed (95% interval" in out
     assert f"sweeper export toy --home {home}" in out
     assert "The data is synthetic" in out
     assert all(line.endswith("compute-bound") for line in out.splitlines() if line.startswith("  0"))
@@ -181,7 +181,7 @@ def test_a_sweep_without_a_winner_says_so(cli, tmp_path, monkeypatch):
     (tmp_path / "toy_pipeline.py").write_text(PIPELINE)
     Bench(tmp_path / "home").run(answer=lambda config: synthetic(10.0))
     out = cli("show", "toy", "--home", "home")[1]
-    assert "no trial is better than your baseline" in out
+    assert "toy: No trial is shown to be better than your baseline (" in out
     assert json.loads(cli("show", "toy", "--home", "home", "--json")[1])["winner"] is None
 
 
@@ -190,7 +190,7 @@ def test_a_sweep_whose_time_is_up_before_its_first_trial_does_not_compare(cli, t
     (tmp_path / "toy_pipeline.py").write_text(PIPELINE)
     Bench(tmp_path / "home").run(spec_of(search={"minutes": 1e-6}, also_try=[]))
     out = cli("show", "toy", "--home", "home")[1]
-    assert "toy: no trial was compared with your baseline" in out
+    assert "toy: Only the baseline has been measured (" in out
     assert "the time is up after 0 trials" in out
 
 
@@ -207,8 +207,9 @@ def test_a_confirmation_that_decides_nothing_says_what_it_knows(cli, tmp_path, m
     (tmp_path / "toy_pipeline.py").write_text(PIPELINE)
     Bench(tmp_path / "home").run(spec_of(confirm={"rounds": 3, "top": 1}), answer)
     out = cli("show", "toy", "--home", "home")[1]
-    assert "no winner is confirmed: " in out
-    assert "x your baseline, but its 95% interval is [0." in out
+    assert "toy: Undecided: trial " in out
+    assert "x as fast as your baseline (95% interval for a later run [0." in out
+    assert "More rounds (`confirm.rounds`) or a quieter machine" in out
     assert "is better than" not in out
     # Measured in the rounds, but not confirmed.
     assert "confirmed in interleaved rounds" not in out
@@ -234,12 +235,12 @@ def test_disturbed_and_failed_trials_say_so(cli, tmp_path, monkeypatch):
     assert "oom: CUDA out of memory" in lines[2]
     said = [line.partition("input-bound")[2] for line in lines]
     assert said == ["", "", ""] + ["  disturbed (other processes took cores)"] * 7
-    assert "~ disturbed by other processes" in out
+    assert "~ timings stayed disturbed" in out
     # The best is only searched: what its own windows say.
     decision = out[out.index("toy: ") :]
     assert "Your baseline is input-bound: waiting for data takes 60% of the step." in decision
     assert "Next: `loader.kind: resident`; adding workers will not help." in decision
-    assert "The winner is input-bound" in decision
+    assert "The fastest trial is input-bound" in decision
     assert decision.count("stayed disturbed: other processes took cores.") == 1
 
     trials = json.loads(cli("show", "toy", "--home", "home", "--json")[1])["trials"]

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from measurements import measurement, record_of
 
-from sweeper.cli.screen import trial_line
 from sweeper.cli.trial_view import trial_lines
 from sweeper.core.config import Scalar
 from sweeper.core.job import Job, write_job
 from sweeper.core.measurement import Failure, FailureKind, Measurement, Quality, Stats
 from sweeper.core.record import TrialRecord
+from sweeper.results.trial_line import trial_line
 
 MORE = {
     "repeated_windows": 2,

@@ -12,32 +12,31 @@ import pytest
 
 from sweeper.report import files, write
 from sweeper.report.coverage import coverage_lines
-from sweeper.report.decision import costs, facts, headline, warnings
+from sweeper.report.decision import costs, facts, warnings
 from sweeper.report.page import html
 from sweeper.report.report_data import gather
+from sweeper.results.words import headline
 
 FIRST = {
-    "begun": "The baseline is not measured yet.",
-    "baseline_only": "Only the baseline has been measured.",
+    "begun": "The baseline has not been measured.",
+    "baseline_only": "Only the baseline has been measured (13 min 08 s per epoch).",
     "baseline_failed": "The baseline did not run (user_error).",
-    "all_failed": "Nothing but the baseline ran within the limits.",
-    "no_winner": "Your baseline is as good as anything that was tried.",
-    "lucky": "Your baseline is as good as anything that was tried.",
-    "unconfirmed": "Trial 002 bs3583 res fp32 comp h64 is 88.6x as fast as your baseline, "
-    "in a single measurement, unconfirmed.",
-    "stopped": "Trial 002 bs3583 res fp32 comp h64 is 89x as fast as your baseline, confirmed.",
-    "stopped_unconfirmed": "Trial 002 bs3583 res fp32 comp h64 is 88.6x as fast as your baseline, "
-    "in a single measurement, unconfirmed.",
-    "unfinished": "Trial 002 bs3583 res fp32 comp h64 is 88.6x as fast as your baseline, "
-    "in a single measurement, unconfirmed.",
-    "two_objectives": "Of 2 trials on the Pareto front, 002 bs3583 res fp32 comp h64 is picked: "
-    "89x as fast as your baseline, confirmed.",
+    "all_failed": "Only the baseline met the limits.",
+    "no_winner": "No trial is shown to be better than your baseline (13 min 28 s per epoch).",
+    "lucky": "No trial is shown to be better than your baseline (13 min 22 s per epoch).",
+    "unconfirmed": "Trial 2 is 88.6x as fast as your baseline in a single trial, unconfirmed.",
+    "stopped": "Trial 2 is 89x as fast as your baseline, confirmed "
+    "(95% interval for a later run [88.3, 89.7], 8 rounds).",
+    "stopped_unconfirmed": "Trial 2 is 88.6x as fast as your baseline in a single trial, unconfirmed.",
+    "unfinished": "Trial 2 is 88.6x as fast as your baseline in a single trial, unconfirmed.",
+    "two_objectives": "Of 2 trials on the Pareto front, trial 2 is picked: 89x as fast as your baseline, "
+    "confirmed (95% interval for a later run [88.3, 89.7], 8 rounds).",
 }
 SAID = {
     "baseline_failed": "The baseline failed: no such file: data.csv. Its output is in ",
     "unconfirmed": "Nothing is confirmed: a single measurement may be luck.",
-    "stopped": "The sweep was stopped; `sweeper run` with the same YAML continues it.",
-    "unfinished": "The sweep is unfinished; `sweeper run` with the same YAML continues it.",
+    "stopped": "The sweep was stopped; the same command continues it.",
+    "unfinished": "The sweep is unfinished; the same command continues it.",
     "nothing_known": "The loss was not compared: the winner may train worse than your baseline.",
 }
 
@@ -48,7 +47,7 @@ def test_every_state_gives_a_page_and_a_summary_that_say_first_what_is_decided(
 ) -> None:
     material = gather(odd.loaded(make(tmp_path)))
     page = html(material)
-    first = headline(material)
+    first = headline(material.summary, material.decision)
     assert first == FIRST.get(make.__name__, first)
     assert page.index(f"<h1>{markup.escape(first)}</h1>") < page.index("<h2>")
     assert not re.search(r"\b(nan|inf|None)\b", page[page.index("<body>") : page.index("<script")])

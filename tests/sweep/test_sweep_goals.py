@@ -13,10 +13,11 @@ from replays import Bench, spec_of, throughput
 from rich.console import Console
 
 from sweeper.analysis.summary import to_json
-from sweeper.cli.summary import decision, print_summary
+from sweeper.cli.summary import print_summary
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement
+from sweeper.results.decision_lines import decision_lines
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import LoadedSweep, load_sweep, summarise
 
@@ -67,7 +68,7 @@ def test_several_objectives_have_a_front_and_one_that_is_picked(bench, rule: str
     )
     lines = shown(sweep)
     at = lines.index("Pareto front")
-    assert lines[at + 1].split() == ["trial", "throughput,", "samples/s", "val_loss"]
+    assert lines[at + 1].split() == ["trial", "throughput,", "samples/s", "val_loss", "(one", "seed)"]
     rows = lines[at + 2 : at + 2 + len(front)]
     (picked,) = (row for row in rows if row.endswith("◄ picked"))
     assert picked.startswith(sweep.name_of(summary.picked))
@@ -158,7 +159,7 @@ def test_the_summary_says_when_compiling_has_paid(bench):
     (eager,) = (r.number for r in sweep.table.searched() if r.config.compile.mode == "eager")
     # 10 s, and of a batch of 64 it saves an eighth: 64 / 256 less 64 / 512 s.
     assert (
-        decision(summary).count(
+        decision_lines(summary).count(
             f"  Compiling (`default`) pays off from optimiser step 80 on, compared with eager trial {eager}."
         )
         == 1
@@ -177,7 +178,7 @@ def test_a_winner_that_compiling_made_no_faster_says_so(bench):
     # As fast as the eager one, whose batch is twice as large.
     assert summary.break_even(compiled) == (sweep.table.records[1], math.inf)
     summary = dataclasses.replace(summary, winner=compiled, ratio=next(iter(sweep.ratios().values())))
-    assert "  Compiling (`default`) never pays off compared with eager trial 1." in decision(summary)
+    assert "  Compiling (`default`) never pays off compared with eager trial 1." in decision_lines(summary)
     assert encode(to_json(summary, sweep.stages()))["winner"]["break_even_steps"] is None
 
 
@@ -187,7 +188,7 @@ def test_an_eager_winner_has_nothing_to_pay_for(bench):
     summary = summarise(sweep)
     assert summary.winner is not None
     assert summary.winner.config.compile.mode == "eager"
-    assert not any("Compiling" in line for line in decision(summary))
+    assert not any("Compiling" in line for line in decision_lines(summary))
     assert "break_even_steps" not in to_json(summary, sweep.stages())["winner"]
 
 
@@ -197,6 +198,6 @@ def test_the_decision_begins_with_what_was_asked_for(bench):
         production={"samples": 3.6e6},
         confirm={"to_loss": False},
     )
-    first, second, *_ = decision(bench.run(spec).sweep.summary)
-    assert re.fullmatch(r"toy: projected_hours .+, baseline .+, in a single trial each\.", first)
-    assert second.startswith("  Samples per second: ")
+    first, *_ = decision_lines(bench.run(spec).sweep.summary)
+    aim = r"toy: Trial \d+: projected_hours .+, baseline .+; .+x as fast as your baseline, confirmed \(.+\)\."
+    assert re.fullmatch(aim, first)

@@ -257,8 +257,8 @@ def test_the_experiment_says_the_decision_first_and_what_to_do_next(bench):
     assert shelf.info is not None
     first, *others = shelf.info.note.split("\n\n")
     assert re.fullmatch(
-        r"\*\*Trial \d: \S+ times the baseline\*\*, confirmed"
-        r" \(95% interval for a later run \[.*\], 3 rounds\)\.",
+        r"\*\*Trial \d is .+x as fast as your baseline, confirmed"
+        r" \(95% interval for a later run \[.*\], 3 rounds\)\.\*\*",
         first,
     )
     assert "Use it: `sweeper export toy`." in others
@@ -271,7 +271,7 @@ def test_where_nothing_is_better_the_experiment_says_so(bench):
     shelf = Shelf()
     bench.run(answer=lambda config: measurement(), tracker=shelf)
     assert shelf.info is not None
-    assert shelf.info.note.startswith("**No trial is better than the baseline**")
+    assert shelf.info.note.startswith("**No trial is shown to be better than your baseline (")
 
 
 def test_the_commit_and_the_data_are_known_and_no_secret_is(bench, monkeypatch):

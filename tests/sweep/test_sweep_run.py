@@ -10,13 +10,13 @@ import pytest
 from parts.noop import synthetic
 from replays import Bench, failing, spec_of, surface, throughput
 
-from sweeper.cli.summary import decision
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import TRACE_RUNNER, Job, read_job, read_outcome, write_outcome
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement, Report
 from sweeper.core.record import BASELINE
 from sweeper.errors import EnvironmentStopError, NothingFeasibleError, UserError
 from sweeper.export import exported
+from sweeper.results.decision_lines import decision_lines
 from sweeper.sweep import bootstrap, budget, progress
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep, summarise
@@ -217,7 +217,7 @@ def test_quality_runs_only_where_it_could_win_and_once_per_numerics(bench):
 
 def test_a_loss_that_cannot_be_compared_is_said(bench):
     bench.run(constant_loss=0.9)
-    assert any("the loss cannot tell configurations apart" in line for line in bench.watcher.lines)
+    assert any("The loss cannot tell configurations apart" in line for line in bench.watcher.lines)
 
 
 def test_a_batch_range_is_cut_to_fifty_steps_with_one_line(bench):
@@ -335,12 +335,12 @@ def test_without_rounds_the_best_is_said_to_be_unconfirmed(bench):
     bench.run(spec_of(confirm={"rounds": 0}))
     summary = summarise(load_sweep(Journal(folder_of(bench))))
     assert summary.winner is None
-    first, *why = decision(summary)
+    first, *why = decision_lines(summary)
     assert "your baseline in a single trial, unconfirmed" in first
     assert "is better than" not in first
     assert [line.partition(" is ")[0] for line in why if " is compute-bound" in line] == [
-        "Your baseline",
-        "The winner",
+        "  Your baseline",
+        "  The fastest trial",
     ]
 
 
@@ -412,24 +412,24 @@ def test_a_winner_whose_timings_were_disturbed_says_so(bench, turns: tuple[int, 
     assert summary.winner.config.loader.kind == "resident"
     assert summary.disturbance_of(summary.winner) == said
     assert summary.disturbance_of(summary.yardstick.baseline) == ""
-    lines = [line.strip() for line in decision(summary) if "disturbed" in line]
-    assert lines == ([f"Its timings stayed disturbed: {said}."] if said else [])
+    lines = [line.strip() for line in decision_lines(summary) if "disturbed" in line]
+    assert lines == ([f"The timings of the winner stayed disturbed: {said}."] if said else [])
     for row in summary.per_size:
         assert row.disturbed == bool(said)
     warnings = exported(summary, spec_of())["warnings"]
-    assert any("were disturbed" in warning for warning in warnings) == bool(said)
+    assert any("stayed disturbed" in warning for warning in warnings) == bool(said)
 
 
 def test_an_unconfirmed_best_says_what_disturbed_its_search(bench):
     bench.run(spec_of(confirm={"rounds": 0}), disturbed_in(0))
     summary = summarise(load_sweep(Journal(folder_of(bench))))
-    lines = decision(summary)
+    lines = decision_lines(summary)
     assert [line.strip() for line in lines if "disturbed" in line] == [
-        f"Its timings stayed disturbed: {BUSY}."
+        f"The timings of the fastest trial stayed disturbed: {BUSY}."
     ]
     # Of the best and not of the baseline, whose line comes first.
     where = next(i for i, line in enumerate(lines) if "disturbed" in line)
-    assert any("The winner is" in line for line in lines[:where])
+    assert any("The fastest trial is" in line for line in lines[:where])
 
 
 def test_disturbed_rounds_are_counted_by_trial(bench):

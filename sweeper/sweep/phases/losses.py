@@ -10,6 +10,7 @@ from sweeper.core.job import CONFIG, QUALITY_RUNNER, SCRIPT_QUALITY_RUNNER, Meas
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.core.metrics import metric_row
 from sweeper.core.record import BASELINE
+from sweeper.results import words
 from sweeper.spec import SweepSpec
 from sweeper.spec.enough_steps import with_enough_steps
 from sweeper.sweep.context import SweepContext
@@ -58,10 +59,7 @@ def measure_losses(context: SweepContext, trials: TrialRunner) -> SweepSpec:
             "so limits relative to it are not applied."
         )
     if yardstick and not yardstick.loss_is_informative:
-        context.observer.line(
-            "The baseline's loss is no better than a constant predictor's: "
-            "the loss cannot tell configurations apart here."
-        )
+        context.observer.line(words.CANNOT_TELL)
     return spec
 
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.analysis.confirmation import Ratio
+from sweeper.analysis.formatting import rate, seconds
 from sweeper.core.codec import encode
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Failure, Measurement
 from sweeper.core.record import TrialRecord
 from sweeper.errors import NothingFeasibleError, UserError
+from sweeper.results import words
 from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.bootstrap import Launch, OpenSweep, supervised
@@ -49,9 +51,9 @@ class Soak:
     held: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Reconfirmation:
-    """A winner, confirmed once more.
+    """A winner, confirmed once more; a notebook shows the result in words.
 
     Attributes:
         before: The sweep's ratio; `now` is today's ratio, or None if too few rounds ran.
@@ -68,6 +70,23 @@ class Reconfirmation:
     def holds(self) -> bool:
         """Whether the winner is faster than the baseline today."""
         return self.now is not None and self.now.is_faster_now
+
+    @property
+    def lines(self) -> list[str]:
+        """The result in words."""
+        if self.now is None:
+            return [f"{self.name}: too few processes finished; the logs in their folders say why."]
+        lines = [f"{self.name}: {words.again(self.before, self.now)}"]
+        if self.soak is not None:
+            lines.append(
+                f"Soak test: {rate(self.soak.throughput)} over {seconds(self.soak.seconds)} in one process; "
+                f"the last third ran at {100 * self.soak.held:.3g}% of the speed of the first."
+            )
+        return lines
+
+    def __repr__(self) -> str:
+        """Returns the result in words."""
+        return "\n".join(self.lines)
 
 
 def reconfirm(

@@ -24,6 +24,7 @@ from sweeper.analysis.rounds import Round
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import Failure, Measurement
 from sweeper.core.record import BASELINE, TrialRecord
+from sweeper.results import words
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, keeps_processes, kept_round
 from sweeper.sweep.stopping import StopAskedError
@@ -123,7 +124,7 @@ class Rounds:
             is_stored = all((index, number) in self._ended for number in (BASELINE, *among))
             done, left = len(self.speeds), None if is_stored else budget.seconds_left
             if done >= self._wanted and is_enough(self.throughputs(), BASELINE, precision, self._drift):
-                self.ended = "the intervals are narrow enough"
+                self.ended = words.NARROW_ENOUGH
                 return
             # Fewer than three rounds prove nothing, but in a hurry they must be enough.
             may_end = done >= MIN_ROUNDS or budget.is_hurried or self._is_late(left, longest)
@@ -143,7 +144,7 @@ class Rounds:
             after = budget.seconds_left
             if left is not None and after is not None:
                 longest = max(longest, left - after)
-        self.ended = f"the intervals are still wide after {len(self.speeds)} rounds, the limit"
+        self.ended = words.still_wide(len(self.speeds))
 
     def _is_late(self, left: float | None, longest: float) -> bool:
         """Returns whether the fewest rounds would take a tune far beyond its time."""

@@ -133,9 +133,23 @@ def load_sweep(journal: Journal) -> LoadedSweep:
     document = journal.read()
     spec = journal.spec(document)
     table = TrialTable(spec)
-    losses: list[float] = []
+    table.enter_losses(_enter_losses(table, journal, "loss"))
+    enter_trials(table, journal, journal.trials())
+    state, result = _state_of(journal)
+    if result is not None and result.confirmation.winner is not None:
+        _enter_losses(table, journal, f"loss-{result.confirmation.winner}")
+    sweep = LoadedSweep(journal, spec, document["about"], table, result, state)
+    path = journal.folder / (RESULT if state == "finished" else STOPPED)
+    with ours(path, ENDS_ANEW):
+        _look_at_result(sweep)
+    return sweep
+
+
+def _enter_losses(table: TrialTable, journal: Journal, name: str) -> tuple[float, ...]:
+    """Enters the losses over seeds in the folders `setup/<name>-<i>`; returns them."""
+    losses = []
     for i in range(NUM_SEEDS):
-        folder = journal.setup_folder(f"loss-{i}")
+        folder = journal.setup_folder(f"{name}-{i}")
         outcome = read_outcome(folder) if (folder / CONFIG).exists() else None
         quality = quality_of(outcome, folder) if outcome is not None else None
         if quality is not None:
@@ -143,14 +157,7 @@ def load_sweep(journal: Journal) -> LoadedSweep:
             table.measure_loss_after(job.plan.quality_samples)
             table.enter_quality(quality, job.config)
             losses.append(quality.val_loss)
-    table.enter_losses(tuple(losses))
-    enter_trials(table, journal, journal.trials())
-    state, result = _state_of(journal)
-    sweep = LoadedSweep(journal, spec, document["about"], table, result, state)
-    path = journal.folder / (RESULT if state == "finished" else STOPPED)
-    with ours(path, ENDS_ANEW):
-        _look_at_result(sweep)
-    return sweep
+    return tuple(losses)
 
 
 def enter_trials(table: TrialTable, journal: Journal, entries: Iterable[Entry]) -> list[Entry]:
@@ -205,14 +212,22 @@ def summarise(sweep: LoadedSweep) -> Summary:
 
     tried = next((each for number, each in ratios.items() if number not in found.unfit), None)
 
+    def losses_of(record: TrialRecord) -> tuple[float, ...]:
+        known = table.losses if record is base else table.losses_of(record.config, NUM_SEEDS)
+        own = record.metric("val_loss")
+        return known if len(known) > 1 else () if own is None else (own,)
+
     def row(title: str, record: TrialRecord) -> Row:
         ratio, in_rounds = ratios.get(record.number), confirmed.get(record.number)
+        losses = losses_of(record)
         return Row(
             title=title,
             name=sweep.name_of(record),
             record=record,
             x_baseline=ratio.ratio if ratio else table.x_baseline(record),
             throughput=in_rounds.throughput if in_rounds else record.metric("throughput") or 0.0,
+            losses=losses,
+            is_one_seed=len(losses) == 1 < len(table.losses),
             confirmed=ratio is not None and winner is not None,
             disturbed=bool(
                 found.disturbed.get(record.number)
@@ -268,6 +283,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
         rule=rule,
         varied=sweep.varied(),
         unfit=tuple(sweep.name_of(table.records[number]) for number in found.unfit),
+        losses={r.number: losses_of(r) for r in records if r in (base, quickest) or r.number == winner},
     )
 
 

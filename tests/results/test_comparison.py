@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 from thousand import write_sweep
 
-from sweeper.analysis.comparison import Versus, compare, log_ratio
 from sweeper.cli.compare import side_of
+from sweeper.results.comparison import Versus, compare, log_ratio
 from sweeper.sweep.store.load import load_sweep
 
 A = [100.0, 104.0, 99.0, 101.0, 97.0]
@@ -200,7 +200,7 @@ def test_made_up_data_and_disturbances_are_said(a):
     assert said == (
         "The data of B is synthetic: speeds on your own data may differ.",
         "B is stopped.",
-        "B's winner was disturbed: 3 of 8 confirmation runs.",
+        "The timings of B's winner stayed disturbed: 3 of 8 confirmation runs.",
     )
 
 

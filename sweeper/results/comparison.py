@@ -16,6 +16,7 @@ from sweeper.analysis.rounds import Round, log_ratios
 from sweeper.analysis.summary import Summary
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.record import TrialRecord
+from sweeper.results import words
 
 How = Literal["confirmed", "unconfirmed", "baseline"]
 Answer = Literal["slower", "not slower", "not decided"]
@@ -247,7 +248,7 @@ def _unfair(a: Side, b: Side) -> Iterator[str]:
             yield f"{title}'s winner is not confirmed: being the fastest single trial is partly luck."
         for what, record in {"winner": best[0], "baseline": side.baseline}.items():
             if record is not None and (disturbance := side.summary.disturbance_of(record)):
-                yield f"{title}'s {what} was disturbed: {disturbance}."
+                yield words.disturbed(f"{title}'s {what}", disturbance)
 
 
 def _other_subject(a: Side, b: Side) -> Iterator[str]:

@@ -8,8 +8,8 @@ import re
 import pytest
 from measurements import THROUGHPUT, measurement, record_of
 
-from sweeper.analysis.trial_card import tree, trial_card
 from sweeper.core.measurement import Breakdown, Failure, FailureKind
+from sweeper.results.trial_card import tree, trial_card
 
 INPUT = {"data": 0.45, "h2d": 0.1, "gap": 0.05, "fits_device": True, "device_samples_s": 2 * THROUGHPUT}
 

@@ -1,0 +1,1 @@
+"""Says in words what a sweep found, for everything that prints it."""

@@ -1,0 +1,209 @@
+"""The sentences about a decision, each once, for the terminal, the API, reports, MLflow and exports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sweeper.analysis.bottleneck import is_unexamined
+from sweeper.analysis.confirmation import MIN_ROUNDS, Ratio
+from sweeper.analysis.decision import Decision, Side, later_pace
+from sweeper.analysis.finalists import SPEEDS
+from sweeper.analysis.formatting import interval, loss, metric, rate, seconds, times
+from sweeper.analysis.intervals import LEVEL
+from sweeper.analysis.summary import Summary
+from sweeper.analysis.time_to_loss import MAX_SAMPLES, TimeToLoss
+from sweeper.core.record import BASELINE
+
+INTERVAL = f"{LEVEL:.0%} interval"
+NO_INTERVAL = "without an interval"
+NARROW_ENOUGH = "the intervals are narrow enough"
+SINGLE = "in a single trial, unconfirmed"
+NOT_COMPARED = (
+    "The loss was not compared: the winner may train worse than your baseline. To compare it, add"
+    " `constraints: {val_loss: {max_ratio_to_baseline: 1.02}}`."
+)
+CANNOT_TELL = "The loss cannot tell configurations apart here: a constant predictor does as well."
+SYNTHETIC = "The data is synthetic: speeds are real, but losses mean nothing outside this sweep."
+
+
+def still_wide(rounds: int) -> str:
+    """Returns why the rounds ended at their limit."""
+    return f"the intervals are still wide after {rounds} rounds, the limit"
+
+
+def counted(number: int, what: str) -> str:
+    """Returns `1 round` or `1,200 rounds`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def sure(
+    low: float, high: float | None, rounds: int, of: str = " for a later run", level: float = LEVEL
+) -> str:
+    """Returns the interval of a ratio with what it is of and its rounds, or that these are too few."""
+    # In a file, an infinite end is null.
+    if rounds < MIN_ROUNDS or not high or not math.isfinite(high):
+        return f"{counted(rounds, 'round')}, too few for an interval"
+    return f"{level:.0%} interval{of} {interval(low, high)}, {counted(rounds, 'round')}"
+
+
+def later(ratio: Ratio) -> str:
+    """Returns the interval of a ratio for a later run, and its rounds."""
+    # Earlier versions knew only the interval of the same hour.
+    of = " for a later run" if ratio.now_low is not None else ""
+    return sure(ratio.low, ratio.high, len(ratio.rounds), of)
+
+
+def later_to_loss(sooner: TimeToLoss) -> str:
+    """Returns the interval of a ratio of times to a loss, and its seeds."""
+    seeds = counted(len(sooner.samples), "seed")
+    if not sooner.high or not math.isfinite(sooner.high):
+        return f"{seeds}, too few for an interval"
+    return f"{INTERVAL} for a later run {interval(sooner.low, sooner.high)}, {seeds}"
+
+
+def as_fast(ratio: float | None) -> str:
+    """Returns `2.67x as fast as your baseline`."""
+    return f"{times(ratio)} as fast as your baseline"
+
+
+def again(before: Ratio, now: Ratio) -> str:
+    """Returns how a winner does when it is measured once more."""
+    today = f"not shown to be faster than your baseline today: {times(now.ratio)}"
+    if now.is_faster_now:
+        today = f"{as_fast(now.ratio)} today"
+    known = sure(*now.now, len(now.rounds), of="")
+    return (
+        f"Trial {now.number} is {today} ({known}); the sweep found {times(before.ratio)} ({later(before)})."
+    )
+
+
+def headline(summary: Summary, decision: Decision) -> str:
+    """Returns the decision in one sentence."""
+    best, base = decision.best, decision.baseline
+    if best is None or base is None:
+        return _no_baseline(summary) if base is None else _no_winner(summary, base, decision.ratio)
+    trial, speed, goals = best.record.number, _speed(decision), summary.objectives
+    if len(goals) > 1:
+        return f"Of {len(summary.front)} trials on the Pareto front, trial {trial} is picked: {speed}."
+    if goals and goals[0] not in SPEEDS:
+        after, before = (metric(goals[0], summary.value_of(side.record, goals[0])) for side in (best, base))
+        return f"Trial {trial}: {goals[0]} {after}, baseline {before}; {speed}."
+    if (sooner := summary.to_loss) is not None:
+        aim = f"{times(sooner.ratio)} as fast to your baseline's loss of {loss(sooner.loss)}"
+        return f"Trial {trial} is {aim} ({later_to_loss(sooner)}); in samples per second, {speed}."
+    missed = "" if summary.missed_loss is None else ", but does not reach its loss"
+    return f"Trial {trial} is {speed}{missed}."
+
+
+def _speed(decision: Decision) -> str:
+    ratio = decision.ratio
+    if ratio is None:
+        return f"{as_fast(decision.speedup)} {SINGLE}"
+    return f"{as_fast(ratio.ratio)}{', confirmed' * (len(ratio.rounds) >= MIN_ROUNDS)} ({later(ratio)})"
+
+
+def _no_baseline(summary: Summary) -> str:
+    failure = next((record.failure for record in summary.records if record.number == BASELINE), None)
+    return f"The baseline did not run ({failure.kind})." if failure else "The baseline has not been measured."
+
+
+def _no_winner(summary: Summary, base: Side, ratio: Ratio | None) -> str:
+    others = [r for r in summary.records if r.outcome is not None and r.number != base.record.number]
+    if not others:
+        return f"Only the baseline has been measured ({pace(base)})."
+    if not any(record.feasible for record in others):
+        return f"{'Only the baseline' if base.record.feasible else 'Nothing'} met the limits."
+    if ratio is None:
+        return f"No trial is shown to be better than your baseline ({pace(base)})."
+    was = f"Undecided: trial {ratio.number} was {as_fast(ratio.ratio)}"
+    if not _drifts(ratio):
+        return f"{was} ({later(ratio)})."
+    return (
+        f"{was} ({sure(*ratio.now, len(ratio.rounds), of='')}), but speeds on this machine drift; a later run"
+        f" may be anywhere in {interval(ratio.low, ratio.high)}."
+    )
+
+
+def _drifts(ratio: Ratio) -> bool:
+    """Returns whether the rounds show a gain that the machine's drift may undo."""
+    return ratio.is_faster_now and len(ratio.rounds) >= MIN_ROUNDS
+
+
+def remedy(decision: Decision) -> str:
+    """Returns what would settle the undecided; empty if nothing is undecided."""
+    if decision.kind != "undecided" or decision.ratio is None:
+        return ""
+    if _drifts(decision.ratio):
+        return "A quieter machine would settle it (`sweeper doctor`)."
+    return "More rounds (`confirm.rounds`) or a quieter machine (`sweeper doctor`) would settle it."
+
+
+def missed(aim: float) -> str:
+    """Returns that the winner does not reach the baseline's loss `aim`."""
+    within = f"Within {MAX_SAMPLES} times the samples, it does not reach your baseline's loss of {loss(aim)}"
+    return f"{within}: it learns less from each sample."
+
+
+def losses(best: Side, base: Side, constant: float | None) -> str:
+    """Returns the losses of the best trial and of the baseline; `constant` is a constant predictor's."""
+    quality = best.record.quality
+    assert quality is not None
+    what = "Loss" if quality.of == "validation" else "Training loss"
+    after, before = f"{loss(best.loss)} ({seeds(best)})", f"baseline {loss(base.loss)} ({seeds(base)})"
+    same = ""
+    if len(best.losses) == len(base.losses):
+        same = f" ({seeds(base)})"
+        after, before = loss(best.loss), f"baseline {loss(base.loss)}"
+    known = f" (constant predictor {loss(constant)})" if constant is not None else ""
+    return f"{what} after the same {quality.samples:,} samples{same}: {after}, {before}{known}."
+
+
+def seeds(side: Side) -> str:
+    """Returns how many seeds a loss is of."""
+    return "one seed" if len(side.losses) < 2 else f"mean of {len(side.losses)} seeds"
+
+
+def pace(side: Side) -> str:
+    """Returns `12.3 s per epoch`, or samples per second if the epoch's length is unknown."""
+    epoch = side.epoch_seconds
+    return f"{seconds(epoch)} per epoch" if epoch is not None else rate(side.throughput)
+
+
+def paces(best: Side, base: Side, ratio: Ratio | None) -> str:
+    """Returns the pace of the best trial, its interval for a later run, and the baseline's pace."""
+    known = later_pace(best, ratio) if ratio is not None and len(ratio.rounds) >= MIN_ROUNDS else ""
+    # An objective other than speed may choose a slower trial.
+    after, before = (s.throughput if s.epoch_seconds is None else s.epoch_seconds for s in (best, base))
+    return f"{f'{pace(best)} {known}'.strip()}, {'up' if after > before else 'down'} from {pace(base)}"
+
+
+def title(decision: Decision) -> str:
+    """Returns what the best trial is called."""
+    return "the winner" if decision.is_confirmed else "the fastest trial"
+
+
+def limits(whose: str, side: Side | None) -> tuple[str, ...]:
+    """Returns what limits a trial, and what to change next; nothing if that is unknown."""
+    if side is None or side.verdict is None or is_unexamined(side.record, side.verdict):
+        return ()
+    said = f"{whose[:1].upper()}{whose[1:]} is {side.verdict.kind}: {side.verdict.why}."
+    return (said, f"Next: {side.verdict.next}.") if side.verdict.next else (said,)
+
+
+def disturbed(whose: str, what: str) -> str:
+    """Returns what still disturbed the timings of a trial at the end."""
+    return f"The timings of {whose} stayed disturbed: {what}."
+
+
+def tied(names: Sequence[str]) -> str:
+    """Returns which candidates cannot be told apart from the winner."""
+    *rest, last = names
+    before = f"{', '.join(rest)} and " if rest else ""
+    return f"Tied with {before}{last}; the simplest was chosen."
+
+
+def state(summary: Summary) -> str:
+    """Returns how a sweep that has not finished goes on; empty for a finished one."""
+    how = {"stopped": "was stopped", "unfinished": "is unfinished"}.get(summary.state)
+    return f"The sweep {how}; the same command continues it." if how else ""
