@@ -31,7 +31,7 @@ def test_what_is_no_duration_is_said(text):
 def test_what_a_person_reads():
     now = Ratio(number=3, ratio=2.4, low=2.1, high=2.7, throughput=480.0, rounds=(480.0,) * 8)
     soak = Soak(seconds=300.0, throughput=470.0, held=0.98)
-    (said, soaked) = lines(Reconfirmation(name="toy", number=3, before=BEFORE, now=now, soak=soak))
+    (said, soaked) = Reconfirmation(name="toy", number=3, before=BEFORE, now=now, soak=soak).lines
     assert said == (
         "toy: Trial 3 is 2.4x as fast as your baseline today (95% interval [2.1, 2.7], 8 rounds); "
         "the sweep found 2.5x (95% interval for a later run [2, 3], 8 rounds)."
@@ -40,11 +40,11 @@ def test_what_a_person_reads():
     lost = Ratio(number=3, ratio=1.0, low=0.9, high=1.1, throughput=200.0, rounds=(200.0,) * 8)
     assert (
         "Trial 3 is not shown to be faster than your baseline today: 1x (95%"
-        in lines(Reconfirmation(name="toy", number=3, before=BEFORE, now=lost))[0]
+        in Reconfirmation(name="toy", number=3, before=BEFORE, now=lost).lines[0]
     )
     assert (
         "too few processes finished"
-        in lines(Reconfirmation(name="toy", number=3, before=BEFORE, now=None))[0]
+        in Reconfirmation(name="toy", number=3, before=BEFORE, now=None).lines[0]
     )
 
 
