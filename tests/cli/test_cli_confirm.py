@@ -43,8 +43,7 @@ def test_what_a_person_reads():
         in Reconfirmation(name="toy", number=3, before=BEFORE, now=lost).lines[0]
     )
     assert (
-        "too few processes finished"
-        in Reconfirmation(name="toy", number=3, before=BEFORE, now=None).lines[0]
+        "too few processes finished" in Reconfirmation(name="toy", number=3, before=BEFORE, now=None).lines[0]
     )
 
 

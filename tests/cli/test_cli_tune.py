@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from measurements import measurement
@@ -14,8 +15,11 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, write_job
 from sweeper.core.script import Script
 from sweeper.errors import EnvironmentStopError
+from sweeper.interventions.change import CLOSE, EXACT
 from sweeper.sweep.observer import Quiet
 from sweeper.sweep.store.fingerprint import digest_of_scripts
+from sweeper.tuning import state
+from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.state import TuneState
 from sweeper.tuning.tune import Tune, TuneOptions, command_of
 
@@ -69,13 +73,9 @@ def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     path.write_text(SCRIPT.format(epochs=1000))
     command = ("tune", "--minutes", "1", "--", sys.executable, "train.py")
     folder = tmp_path / "mlruns" / "sweeps" / "tune-train"
-    dry = sweeper("tune", "--dry-run", *command[1:])
-    assert dry.returncode == 0, dry.stdout + dry.stderr
-    assert "input-bound" in dry.stdout
-    assert "A search would try loader gathered" in dry.stdout
-    assert not folder.exists()
     done = sweeper(*command, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "input-bound" in done.stdout
     assert "loader gathered: equal in every bit over" in done.stdout
     assert "Proved together: " in done.stdout
     assert "The loss was not compared" not in done.stdout
@@ -128,11 +128,32 @@ def test_a_wrong_name_is_said_before_anything_is_watched(in_process, tmp_path):
     assert not (tmp_path / "mlruns").exists()
 
 
+def test_a_dry_run_says_what_would_be_tried_and_ends(tmp_path, monkeypatch, in_process):
+    (tmp_path / "train.py").write_text("raise SystemExit(1)")
+    monkeypatch.chdir(tmp_path)
+    command = [sys.executable, "train.py"]
+    options = TuneOptions.of(command, home=Path("mlruns"))
+    changes = [
+        ChangeValue(name="loader", value="gathered", kind=EXACT, proof="equal in every bit"),
+        ChangeValue(name="threads", value="one", kind=CLOSE, refused="it has none"),
+    ]
+    state.write(
+        options.home, options.name, TuneState(key=options.key(), watched=measurement(), changes=changes)
+    )
+    done = in_process("tune", "--dry-run", "--", *command)
+    assert done.returncode == 0, done.stderr
+    *_, loader, threads, last = done.stdout.splitlines()
+    assert loader == "  loader gathered: equal in every bit"
+    assert threads == "  threads one: left out, it has none"
+    assert last == "A search would try loader gathered, alone and together."
+    assert not (tmp_path / "mlruns" / "sweeps").exists()
+
+
 def test_a_home_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "tunes").write_text("mine")
-    tune = Tune(TuneOptions(command=("python", "train.py"), name="tune-train", home=tmp_path), Quiet())
+    options = TuneOptions(command=("python", "train.py"), name="tune-train", home=tmp_path)
     with pytest.raises(EnvironmentStopError, match="Move away the file"):
-        tune._keep(TuneState(key="k", watched=measurement()))
+        Tune(options, Quiet())._keep(TuneState(key="k", watched=measurement()))
 
 
 def test_the_command_to_use_has_the_winners_own_options(tmp_path):
