@@ -21,7 +21,6 @@ class Side:
     """The baseline, or the trial to use instead of it.
 
     Attributes:
-        name: The trial's run name.
         throughput: Samples per second, over the confirmation rounds if there were any.
         epoch_seconds: Seconds per epoch at that throughput; None if the number of samples is unknown.
         hours: Duration of the production run at that throughput; None if none is configured.
@@ -31,7 +30,6 @@ class Side:
     """
 
     record: TrialRecord
-    name: str
     throughput: float
     epoch_seconds: float | None
     hours: float | None
@@ -61,13 +59,12 @@ class Decision:
 
     Attributes:
         kind: `confirmed`: `best` beats the baseline, by `ratio`. `unconfirmed`: `best` was faster in a
-            single trial. `undecided`: confirmation could not tell whether the fastest, `rival`, is faster
-            than the baseline; `ratio` is that of `rival`. `baseline`: nothing is better.
+            single trial. `undecided`: confirmation could not tell whether the fastest, whose ratio is
+            `ratio`, is faster than the baseline. `baseline`: nothing is better.
             `not measured`: there is no baseline to compare with.
         baseline: None if it was not measured.
         best: The trial to use; None if the baseline is best.
-        rival: Name of the fastest trial if nothing was decided.
-        ratio: Confirmed ratio to the baseline; None if nothing was confirmed.
+        ratio: Ratio to the baseline over the rounds; None without rounds.
         speedup: Speedup of `best` over the baseline: confirmed, else as searched.
         tied: Names of the trials that cannot be told apart from `best`, which is the simplest of them.
         break_even: Number of the fastest eager trial, and the optimiser step from which compiling
@@ -77,7 +74,6 @@ class Decision:
     kind: Kind
     baseline: Side | None = None
     best: Side | None = None
-    rival: str = ""
     ratio: Ratio | None = None
     speedup: float | None = None
     tied: tuple[str, ...] = ()
@@ -98,9 +94,8 @@ def decide(summary: Summary) -> Decision:
         return _chosen(summary, "confirmed", baseline, summary.winner)
     if summary.unconfirmed is not None:
         return _chosen(summary, "unconfirmed", baseline, summary.unconfirmed)
-    if summary.undecided and math.log(summary.undecided[1].ratio) > TIE:
-        rival, ratio = summary.undecided
-        return Decision(kind="undecided", baseline=baseline, rival=rival, ratio=ratio)
+    if summary.undecided and math.log(summary.undecided.ratio) > TIE:
+        return Decision(kind="undecided", baseline=baseline, ratio=summary.undecided)
     return Decision(kind="baseline", baseline=baseline)
 
 
@@ -124,7 +119,6 @@ def _chosen(summary: Summary, kind: Kind, baseline: Side, record: TrialRecord) -
 def _side(summary: Summary, record: TrialRecord) -> Side:
     return Side(
         record=record,
-        name=summary.name_of(record),
         throughput=summary.throughput_of(record),
         epoch_seconds=_known(summary.epoch_seconds(record)),
         hours=_known(summary.projected_hours(record)),

@@ -30,7 +30,7 @@ class Row:
         title: What this is the best of.
         name: The trial's run name.
         x_baseline: Ratio to the baseline: confirmed, else as searched; `throughput` likewise.
-        losses: Its loss with each seed; empty if not measured.
+        loss: Its mean loss over seeds; None if not measured.
         confirmed: Whether they are confirmed.
         disturbed: Whether they were still disturbed at the end.
         is_one_seed: Whether its loss is of one seed, and the baseline's is a mean over several.
@@ -41,7 +41,7 @@ class Row:
     record: TrialRecord
     x_baseline: float | None
     throughput: float
-    losses: tuple[float, ...] = ()
+    loss: float | None = None
     confirmed: bool = False
     disturbed: bool = False
     is_one_seed: bool = False
@@ -52,11 +52,6 @@ class Row:
         measured = self.record.measurement
         samples = measured.train_samples if measured else 0
         return samples / self.throughput if samples and self.throughput else None
-
-    @property
-    def loss(self) -> float | None:
-        """The mean loss over its seeds."""
-        return statistics.fmean(self.losses) if self.losses else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +64,7 @@ class Summary:
         ratio: The winner's confirmed ratio; None if it is not confirmed.
         unconfirmed: Before confirmation, the fastest feasible trial of the baseline's size; None if it
             is no faster than the baseline.
-        undecided: Without a winner, the name and ratio of the fastest trial in confirmation.
+        undecided: Without a winner, the ratio of the fastest trial in confirmation.
         tied: Names of the trials that cannot be told apart from the winner.
         baseline_throughput: The baseline's throughput over the confirmation rounds.
         reason: Why the search ended.
@@ -103,7 +98,7 @@ class Summary:
     production_samples: float | None
     records: tuple[TrialRecord, ...]
     unconfirmed: TrialRecord | None = None
-    undecided: tuple[str, Ratio] | None = None
+    undecided: Ratio | None = None
     tied: tuple[str, ...] = ()
     disturbed: Mapping[int, int] = field(default_factory=dict)
     objectives: tuple[str, ...] = ()

@@ -121,12 +121,14 @@ def before_and_after(m: ReportData) -> Table | None:
         *(["limit"] if limits else []),
     ]
     base, best = m.decision.baseline, m.decision.best
-    is_alike = base is None or best is None or len(base.losses) == len(best.losses)
+    note = ""
+    if base is not None and best is not None and len(base.losses) != len(best.losses):
+        note = f"Loss: {words.seeds(base)}, then {words.seeds(best)}."
     return Table(
         caption="Before and after" if m.best else "Your baseline",
         columns=columns(*titles),
         rows=tuple(rows),
-        note="" if is_alike else f"Loss: {words.seeds(base)}, then {words.seeds(best)}.",
+        note=note,
     )
 
 

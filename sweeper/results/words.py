@@ -18,6 +18,7 @@ from sweeper.core.record import BASELINE
 INTERVAL = f"{LEVEL:.0%} interval"
 NO_INTERVAL = "without an interval"
 NARROW_ENOUGH = "the intervals are narrow enough"
+LATER = " for a later run"
 SINGLE = "in a single trial, unconfirmed"
 NOT_COMPARED = (
     "The loss was not compared: the winner may train worse than your baseline. To compare it, add"
@@ -38,28 +39,24 @@ def counted(number: int, what: str) -> str:
 
 
 def sure(
-    low: float, high: float | None, rounds: int, of: str = " for a later run", level: float = LEVEL
+    low: float, high: float | None, rounds: int, of: str = LATER, level: float = LEVEL, what: str = "round"
 ) -> str:
-    """Returns the interval of a ratio with what it is of and its rounds, or that these are too few."""
-    # In a file, an infinite end is null.
-    if rounds < MIN_ROUNDS or not high or not math.isfinite(high):
-        return f"{counted(rounds, 'round')}, too few for an interval"
-    return f"{level:.0%} interval{of} {interval(low, high)}, {counted(rounds, 'round')}"
+    """Returns the interval of a ratio, what it is of, and its rounds or seeds, or that these are too few."""
+    # In a file, an infinite end is null. Two seeds give an interval, two rounds do not.
+    if (what == "round" and rounds < MIN_ROUNDS) or not high or not math.isfinite(high):
+        return f"{counted(rounds, what)}, too few for an interval"
+    return f"{level:.0%} interval{of} {interval(low, high)}, {counted(rounds, what)}"
 
 
 def later(ratio: Ratio) -> str:
     """Returns the interval of a ratio for a later run, and its rounds."""
     # Earlier versions knew only the interval of the same hour.
-    of = " for a later run" if ratio.now_low is not None else ""
-    return sure(ratio.low, ratio.high, len(ratio.rounds), of)
+    return sure(ratio.low, ratio.high, len(ratio.rounds), "" if ratio.now_low is None else LATER)
 
 
 def later_to_loss(sooner: TimeToLoss) -> str:
     """Returns the interval of a ratio of times to a loss, and its seeds."""
-    seeds = counted(len(sooner.samples), "seed")
-    if not sooner.high or not math.isfinite(sooner.high):
-        return f"{seeds}, too few for an interval"
-    return f"{INTERVAL} for a later run {interval(sooner.low, sooner.high)}, {seeds}"
+    return sure(sooner.low, sooner.high, len(sooner.samples), what="seed")
 
 
 def as_fast(ratio: float | None) -> str:
@@ -70,12 +67,9 @@ def as_fast(ratio: float | None) -> str:
 def again(before: Ratio, now: Ratio) -> str:
     """Returns how a winner does when it is measured once more."""
     today = f"not shown to be faster than your baseline today: {times(now.ratio)}"
-    if now.is_faster_now:
-        today = f"{as_fast(now.ratio)} today"
-    known = sure(*now.now, len(now.rounds), of="")
-    return (
-        f"Trial {now.number} is {today} ({known}); the sweep found {times(before.ratio)} ({later(before)})."
-    )
+    today = f"{as_fast(now.ratio)} today" if now.is_faster_now else today
+    today = f"Trial {now.number} is {today} ({sure(*now.now, len(now.rounds), of='')})"
+    return f"{today}; the sweep found {times(before.ratio)} ({later(before)})."
 
 
 def headline(summary: Summary, decision: Decision) -> str:

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from sweeper._version import __version__
-from sweeper.analysis.decision import Decision
 from sweeper.analysis.summary import Summary
-from sweeper.results import words
+from sweeper.results.decision_lines import decision_lines
 from sweeper.spec import SweepSpec
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import varied
@@ -78,9 +77,12 @@ def _dataset(spec: SweepSpec, marks: Mapping[str, Any]) -> Dataset | None:
     return Dataset(name=source.rstrip("/").rpartition("/")[2] or source, digest=digest[:16], source=source)
 
 
-def note_of(summary: Summary, decision: Decision) -> str:
+def note_of(summary: Summary) -> str:
     """Returns Markdown for the reader of the experiment: the decision first, then what to do next."""
-    parts = [_decision(summary, decision), *_next(summary, decision)]
+    first, *lines = (line.strip() for line in decision_lines(summary))
+    parts = [f"**{first.removeprefix(f'{summary.name}: ')}**", *lines]
+    if summary.winner is not None:
+        parts.append(f"Use it: `sweeper export {summary.name}`.")
     ended = [record.outcome.finished_at for record in summary.records if record.outcome is not None]
     if ended:
         counted = ", ".join(f"{count} {kind}" for kind, count in summary.counts.items())
@@ -88,33 +90,6 @@ def note_of(summary: Summary, decision: Decision) -> str:
             f"Ran {_when(min(ended))} to {_when(max(ended))} UTC; searched trials: {counted or 'none'}."
         )
     return "\n\n".join(parts)
-
-
-def _decision(summary: Summary, decision: Decision) -> str:
-    if summary.state == "unfinished":
-        return f"**{words.state(summary)}**"
-    base, best, yardstick = decision.baseline, decision.best, summary.yardstick
-    lines = [f"**{words.headline(summary, decision)}**"]
-    if base is not None and best is not None and yardstick is not None:
-        lines.append(f"{words.paces(best, base, decision.ratio)}.")
-        if best.record.quality is not None and yardstick.losses:
-            lines.append(words.losses(best, base, yardstick.constant_loss))
-    lines += filter(None, [words.remedy(decision), words.state(summary)])
-    if summary.state == "finished" and summary.reason:
-        lines.append(f"The search ended because {summary.reason}.")
-    return "\n\n".join(lines)
-
-
-def _next(summary: Summary, decision: Decision) -> list[str]:
-    lines = []
-    if decision.is_confirmed:
-        lines.append(f"Use it: `sweeper export {summary.name}`.")
-    if decision.best is not None:
-        said = words.limits(words.title(decision), decision.best)
-    else:
-        said = words.limits("your baseline", decision.baseline)
-    # Without a next step, it says nothing that helps.
-    return [*lines, " ".join(said)] if len(said) > 1 else lines
 
 
 def _when(seconds: float) -> str:

@@ -165,7 +165,7 @@ def sweep_info(sweep: LoadedSweep) -> SweepInfo:
     return dataclasses.replace(
         info_of(sweep.journal, sweep.spec, sweep.journal.read()["fingerprint"], sweep.about),
         metrics=tuple(sorted(had)),
-        note=note_of(sweep.summary, sweep.decision),
+        note=note_of(sweep.summary),
     )
 
 

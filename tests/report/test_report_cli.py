@@ -25,7 +25,7 @@ def test_each_format_is_written_and_said(
     page, summary = capsys.readouterr().out.splitlines()
     assert page == f"Written to {home}/sweeps/toy/report.html."
     assert summary == f"Written to {tmp_path}/summary.md."
-    assert (tmp_path / "summary.md").read_text().startswith("## toy: Trial 002 ")
+    assert (tmp_path / "summary.md").read_text().startswith("## toy: Trial 2 ")
 
 
 @pytest.mark.parametrize("form", ["html", "md"])

@@ -137,7 +137,7 @@ def test_an_interval_of_an_earlier_version_is_not_said_to_be_of_a_later_run():
     ],
 )
 def test_what_is_undecided_says_what_is_known(ratio: Ratio, said: str, remedy: str):
-    summary = summary_of(undecided=("012 rows", ratio))
+    summary = summary_of(undecided=ratio)
     assert headline(summary) == said
     assert decision_lines(summary)[:2] == [f"toy: {said}", f"  {remedy}"]
 

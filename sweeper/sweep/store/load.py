@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -226,7 +227,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
             record=record,
             x_baseline=ratio.ratio if ratio else table.x_baseline(record),
             throughput=in_rounds.throughput if in_rounds else record.metric("throughput") or 0.0,
-            losses=losses,
+            loss=statistics.fmean(losses) if losses else None,
             is_one_seed=len(losses) == 1 < len(table.losses),
             confirmed=ratio is not None and winner is not None,
             disturbed=bool(
@@ -265,7 +266,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
         winner=table.records[winner] if winner is not None else None,
         tied=tuple(sweep.name_of(table.records[number]) for number in found.tied),
         ratio=ratios.get(winner) if winner is not None else None,
-        undecided=(sweep.name_of(table.records[tried.number]), tried) if tried and winner is None else None,
+        undecided=tried if winner is None else None,
         baseline_throughput=confirmed[BASELINE].throughput if BASELINE in confirmed else None,
         unconfirmed=quickest if BASELINE not in confirmed else None,
         per_size=tuple(
