@@ -64,6 +64,7 @@ _HOMES = {
 _REMOVED = {
     "sweeper.callbacks": "remove the callback, since sweeper sees Lightning and the Trainer without one",
     "sweeper.core.errors": "import from `sweeper.errors`",
+    "sweeper.export": "import from `sweeper.exports`, or call the function `sweeper.export`",
     "sweeper.integrations": "remove the callback, since sweeper sees Lightning and the Trainer without one",
     "sweeper.testing": "what it had is in sweeper's repository, in tests/parts and in benchmarks/recorded",
 }

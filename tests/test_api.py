@@ -223,8 +223,8 @@ def test_a_watch_shows_the_parts_of_a_step():
 def test_an_export_is_the_file_that_the_command_writes(tmp_path):
     home = tmp_path / "home"
     write_sweep(home, "toy", trials=12, with_series=False)
-    text = api.export("toy", home=home, out=tmp_path / "best.yaml")
+    text = sweeper.export("toy", home=home, out=tmp_path / "best.yaml")
     assert (tmp_path / "best.yaml").read_text() == text
-    assert api.export("toy", "args", home=home).startswith("--")
+    assert sweeper.export("toy", "args", home=home).startswith("--")
     with pytest.raises(UserError, match="nowhere"):
-        api.export("nowhere", home=home)
+        sweeper.export("nowhere", home=home)

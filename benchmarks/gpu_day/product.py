@@ -181,7 +181,7 @@ def _graph(form: str) -> str:
     from exports import export_of
     from replays import spec_of
 
-    from sweeper.export import rendered
+    from sweeper.exports import rendered
 
     device = DeviceInfo(kind="cuda", name="GPU", uuid="GPU-1", memory_gib=80.0, capability="9.0")
     spec = spec_of(pipeline="pipelines.tabular", data={"source": "synthetic", "rows": 20_000})

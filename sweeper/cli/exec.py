@@ -17,7 +17,7 @@ from sweeper import inject
 from sweeper.cli.options import Command
 from sweeper.cli.screen import console
 from sweeper.errors import UserError
-from sweeper.export import read
+from sweeper.exports import read
 from sweeper.interventions import VARIABLE
 from sweeper.interventions.kept import VARIABLE as KEPT
 from sweeper.interventions.loader import COLLATED, Loader

@@ -17,7 +17,7 @@ from sweeper.core.progress import TrialFailedError
 from sweeper.core.record import BASELINE
 from sweeper.core.template import arguments, render
 from sweeper.errors import NothingFeasibleError, UserError
-from sweeper.export.document import PROOF_FILE
+from sweeper.exports.document import PROOF_FILE
 from sweeper.interventions import FILE_VARIABLE, known
 from sweeper.interventions.loader import GATHERED, Loader
 from sweeper.judging.arms import root_of

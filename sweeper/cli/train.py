@@ -25,7 +25,7 @@ from sweeper.core.codec import encode
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS
 from sweeper.errors import UserError
-from sweeper.export import pass_env, read
+from sweeper.exports import pass_env, read
 from sweeper.production import run as production
 from sweeper.production.request import wanted
 from sweeper.production.run import Trained

@@ -18,7 +18,7 @@ class ExportFormat:
 
     Attributes:
         render: Import string of a function `(value, options) -> str`. `value` is the export as plain
-            values, `options` a `sweeper.export.Options`. The function raises a UserError for anything
+            values, `options` a `sweeper.exports.Options`. The function raises a UserError for anything
             that the format cannot express.
         about: A description in a few words, for `--help`.
         suffix: Suffix of the file in the sweep's folder, such as `.yaml`; empty if the text is
@@ -42,17 +42,17 @@ YAML = "yaml"
 """The default format, and the one that a text with `runs_export` trains from."""
 
 BUILTIN: Mapping[str, ExportFormat] = {
-    YAML: ExportFormat(render="sweeper.export.formats:as_yaml", suffix=".yaml", reads_back=True),
-    "json": ExportFormat(render="sweeper.export.formats:as_json", suffix=".json", reads_back=True),
-    "args": ExportFormat(render="sweeper.export.formats:as_arguments", about="flags", takes_map=True),
+    YAML: ExportFormat(render="sweeper.exports.formats:as_yaml", suffix=".yaml", reads_back=True),
+    "json": ExportFormat(render="sweeper.exports.formats:as_json", suffix=".json", reads_back=True),
+    "args": ExportFormat(render="sweeper.exports.formats:as_arguments", about="flags", takes_map=True),
     "sbatch": ExportFormat(
-        render="sweeper.export.formats:as_job_script",
+        render="sweeper.exports.formats:as_job_script",
         about="a SLURM job",
         suffix=".sbatch",
         runs_export=True,
     ),
     "python": ExportFormat(
-        render="sweeper.export.formats:as_python",
+        render="sweeper.exports.formats:as_python",
         about="lines to paste",
         gives_reasons=True,
     ),

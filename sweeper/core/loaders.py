@@ -55,14 +55,14 @@ BUILTIN: Mapping[str, LoaderTraits] = {
         why="samples are read one by one and collated, by worker processes if there are any",
         has_workers=True,
         reads_rows=True,
-        python="sweeper.export.python_loading:from_rows",
+        python="sweeper.exports.python_loading:from_rows",
     ),
     WORKERS: LoaderTraits(
         implementation="sweeper.trainer.data.workers:WorkerLoader",
         why="a whole batch is one read, dataset[[3, 1, 4]], without collation; TensorDataset supports it",
         label="work",
         has_workers=True,
-        python="sweeper.export.python_loading:from_batches",
+        python="sweeper.exports.python_loading:from_batches",
     ),
     RESIDENT: LoaderTraits(
         implementation="sweeper.trainer.data.resident:ResidentLoader",
@@ -70,13 +70,13 @@ BUILTIN: Mapping[str, LoaderTraits] = {
         label="res",
         is_resident=True,
         gathers_in_step=True,
-        python="sweeper.export.python_loading:on_the_device",
+        python="sweeper.exports.python_loading:on_the_device",
     ),
     STREAM: LoaderTraits(
         implementation="sweeper.trainer.data.stream:StreamLoader",
         why="samples are gathered in host memory and copied ahead of the step",
         copies_ahead=True,
-        python="sweeper.export.python_loading:copied_ahead",
+        python="sweeper.exports.python_loading:copied_ahead",
     ),
 }
 KINDS = Registry("`loader.kind`", LoaderTraits, BUILTIN)

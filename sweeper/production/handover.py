@@ -14,7 +14,7 @@ from sweeper.core.measurement import Report
 from sweeper.core.record import BASELINE
 from sweeper.core.template import shown
 from sweeper.errors import NothingFeasibleError, UserError, did_you_mean
-from sweeper.export import Options, Setting, exported, read, read_map, reads_export, rendered
+from sweeper.exports import Options, Setting, exported, read, read_map, reads_export, rendered
 from sweeper.sweep.store.catalog import cannot_write, find_sweep
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import STDOUT, check_out, write_atomic

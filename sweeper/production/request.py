@@ -12,7 +12,7 @@ from sweeper.core.codec import decode, encode
 from sweeper.core.config import FIELDS, LATER, TrialConfig
 from sweeper.core.training import Training
 from sweeper.errors import UserError
-from sweeper.export import pass_env, read
+from sweeper.exports import pass_env, read
 from sweeper.spec.training import training_options
 from sweeper.sweep.store.fingerprint import digest_of_code, digest_of_files
 

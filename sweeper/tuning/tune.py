@@ -23,7 +23,7 @@ from sweeper.core.measurement import Measurement
 from sweeper.core.progress import Silent
 from sweeper.core.template import arguments
 from sweeper.errors import UserError
-from sweeper.export.document import PROOF_FILE
+from sweeper.exports.document import PROOF_FILE
 from sweeper.interventions import takes_long
 from sweeper.interventions.change import EXACT
 from sweeper.interventions.kept import FOLDER as KEPT_FOLDER

@@ -15,7 +15,7 @@ from replays import PIPELINE, Bench, spec_of
 
 from sweeper.cli import main
 from sweeper.core.measurement import DeviceInfo
-from sweeper.export import read
+from sweeper.exports import read
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ def test_the_supervisor_imports_no_torch():
         "sweeper.tracking.mlflow",
         "sweeper.execution.local",
         "sweeper.execution.inline",
-        "sweeper.export",
+        "sweeper.exports",
         "sweeper.analysis.summary",
     ]
     code = f"import sys, {', '.join(modules)}; import mlflow; print('torch' in sys.modules)"

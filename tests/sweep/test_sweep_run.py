@@ -15,7 +15,7 @@ from sweeper.core.job import TRACE_RUNNER, Job, read_job, read_outcome, write_ou
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement, Report
 from sweeper.core.record import BASELINE
 from sweeper.errors import EnvironmentStopError, NothingFeasibleError, UserError
-from sweeper.export import exported
+from sweeper.exports import exported
 from sweeper.results.decision_lines import decision_lines
 from sweeper.sweep import bootstrap, budget, progress
 from sweeper.sweep.store.journal import Journal

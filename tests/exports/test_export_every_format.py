@@ -18,7 +18,7 @@ from sweeper.core.export_formats import BUILTIN, FORMATS
 from sweeper.core.loaders import WORKERS
 from sweeper.core.registry import resolve
 from sweeper.errors import UserError
-from sweeper.export import read, rendered
+from sweeper.exports import read, rendered
 
 ROOT = Path(__file__).parents[2] / "sweeper"
 
@@ -98,7 +98,7 @@ def test_the_tables_strings_resolve():
 
 
 def test_no_command_decides_by_a_formats_name():
-    for name in ("production/handover.py", "cli/export.py", "export/formats.py"):
+    for name in ("production/handover.py", "cli/export.py", "exports/formats.py"):
         tree = ast.parse((ROOT / name).read_text(encoding="utf-8"))
         compared = [
             each.value

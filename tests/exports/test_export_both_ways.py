@@ -14,7 +14,7 @@ import pytest
 from exports import A10, export_of
 
 from sweeper.core.config import TrialConfig
-from sweeper.export import rendered
+from sweeper.exports import rendered
 
 HERE = Path(__file__).parent
 STEPS = 3

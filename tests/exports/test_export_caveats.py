@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sweeper.core.config import TrialConfig
-from sweeper.export import caveats
+from sweeper.exports import caveats
 from sweeper.spec import SweepSpec
 
 

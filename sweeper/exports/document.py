@@ -23,9 +23,9 @@ from sweeper.core.record import TrialRecord
 from sweeper.core.script import FOLDER
 from sweeper.core.template import arguments, render
 from sweeper.errors import NothingFeasibleError, UserError
-from sweeper.export.caveats import caveats, confirmed_ratio
-from sweeper.export.credentials import without_credentials
-from sweeper.export.schema import (
+from sweeper.exports.caveats import caveats, confirmed_ratio
+from sweeper.exports.credentials import without_credentials
+from sweeper.exports.schema import (
     Execution,
     Export,
     Gpu,

@@ -16,9 +16,9 @@ import torch
 from exports import A10, export_of
 from torch.utils.data import TensorDataset
 
-from sweeper.export import rendered
-from sweeper.export.python_lines import YOURS
-from sweeper.export.python_step import CAPTURABLE_WARNING
+from sweeper.exports import rendered
+from sweeper.exports.python_lines import YOURS
+from sweeper.exports.python_step import CAPTURABLE_WARNING
 from sweeper.interventions.recurrent import NOTE
 
 ASKED = """

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from exports import A10, export_of
 
-from sweeper.export import rendered
-from sweeper.export.python_lines import YOURS
+from sweeper.exports import rendered
+from sweeper.exports.python_lines import YOURS
 
 pytestmark = pytest.mark.slow
 

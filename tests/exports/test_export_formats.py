@@ -13,8 +13,8 @@ from exports import A10, export_of
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
 from sweeper.errors import UserError
-from sweeper.export import SCHEMA, Options, read, rendered
-from sweeper.export.python_lines import YOURS
+from sweeper.exports import SCHEMA, Options, read, rendered
+from sweeper.exports.python_lines import YOURS
 
 HOSTILE = "$(touch /tmp/x) `id` ; rm -rf '\"\\ #%\n!& é"
 CONFIGS: list[dict[str, Any]] = [

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sweeper.core.config import Scalar
-from sweeper.export.description import origin, promise
+from sweeper.exports.description import origin, promise
 from sweeper.interventions import VARIABLE as CHANGES
 from sweeper.interventions.environment import RETAIN
 

@@ -70,7 +70,7 @@ def loading(settings: Mapping[str, Scalar], *, on_gpu: bool) -> Lines:
     """Returns the lines of `batches()`, which yields one epoch as lists of tensors on the device.
 
     Args:
-        settings: Settings that had an effect, by dotted name (`sweeper.export.flags.effective`).
+        settings: Settings that had an effect, by dotted name (`sweeper.exports.flags.effective`).
 
     Raises:
         UserError: A plain script cannot use this kind of loader.

@@ -13,7 +13,7 @@ from exports import A10, export_of
 from replays import spec_of
 
 from sweeper.core.measurement import Stats
-from sweeper.export import Options, Setting, rendered
+from sweeper.exports import Options, Setting, rendered
 
 DIRECTIVE = re.compile(r"#SBATCH --([a-z-]+)(?:=(\S+))?")
 HOSTILE = "/tmp/it's $(id) `id`/best.yaml"

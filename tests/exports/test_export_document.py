@@ -18,9 +18,9 @@ from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import FailureKind, Report, Stats
 from sweeper.errors import NothingFeasibleError, UserError
-from sweeper.export import Setting, exported, pass_env, read, rendered
-from sweeper.export.document import PROOF_FILE
-from sweeper.export.schema import Measured
+from sweeper.exports import Setting, exported, pass_env, read, rendered
+from sweeper.exports.document import PROOF_FILE
+from sweeper.exports.schema import Measured
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import LoadedSweep, load_sweep, summarise
 

@@ -10,9 +10,9 @@ from sweeper.core.config import FIELDS, Scalar
 from sweeper.core.loaders import traits
 from sweeper.core.template import shown
 from sweeper.errors import UserError
-from sweeper.export import python_loading, python_step
-from sweeper.export.description import origin, promise
-from sweeper.export.flags import effective
+from sweeper.exports import python_loading, python_step
+from sweeper.exports.description import origin, promise
+from sweeper.exports.flags import effective
 from sweeper.interventions.recurrent import NOTE
 
 WIDTH = 100

@@ -9,7 +9,7 @@ from typing import Any
 from sweeper.core.codec import DecodeError, decode, encode
 from sweeper.core.config import OPEN_SECTIONS, TrialConfig, check_value
 from sweeper.errors import UserError, did_you_mean
-from sweeper.export.schema import SCHEMA, OfPipeline, OfScript, blocks, kinds
+from sweeper.exports.schema import SCHEMA, OfPipeline, OfScript, blocks, kinds
 from sweeper.spec import read_yaml
 
 _BLOCKS = dict.fromkeys(blocks(), Mapping)

@@ -12,10 +12,10 @@ from sweeper import inject
 from sweeper.core.export_formats import FORMATS
 from sweeper.core.registry import resolve
 from sweeper.errors import UserError
-from sweeper.export.description import origin, promise
-from sweeper.export.flags import flags
-from sweeper.export.job_script import job_script, makes_changes
-from sweeper.export.python_lines import python_lines
+from sweeper.exports.description import origin, promise
+from sweeper.exports.flags import flags
+from sweeper.exports.job_script import job_script, makes_changes
+from sweeper.exports.python_lines import python_lines
 from sweeper.spec import to_yaml
 
 
@@ -24,7 +24,7 @@ class Options:
     """Inputs that a format may need besides the export.
 
     Attributes:
-        flags: The script's own flags by dotted name (`sweeper.export.flags`).
+        flags: The script's own flags by dotted name (`sweeper.exports.flags`).
         runs: The exported file that a job script trains from.
         reasons: The measured effect of a setting, by dotted name.
     """

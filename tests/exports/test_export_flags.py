@@ -13,7 +13,7 @@ import pytest
 from exports import A10, export_of
 
 from sweeper.errors import UserError
-from sweeper.export import Options, read_map, rendered
+from sweeper.exports import Options, read_map, rendered
 
 
 def words(settings: dict[str, Any], own: dict[str, Any] | None = None) -> list[str]:

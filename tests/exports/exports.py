@@ -14,7 +14,7 @@ from sweeper.analysis.summary import Summary
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import DeviceInfo, Measurement
 from sweeper.core.record import TrialRecord
-from sweeper.export import Setting, exported
+from sweeper.exports import Setting, exported
 from sweeper.spec import SweepSpec
 
 A10 = DeviceInfo(

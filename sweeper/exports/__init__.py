@@ -1,0 +1,20 @@
+"""Exports a measured, feasible trial for production, with its origin."""
+
+from sweeper.exports.document import Setting, exported
+from sweeper.exports.flags import read_map
+from sweeper.exports.formats import Options, rendered
+from sweeper.exports.job_script import reads_export
+from sweeper.exports.reading import pass_env, read
+from sweeper.exports.schema import SCHEMA
+
+__all__ = [
+    "SCHEMA",
+    "Options",
+    "Setting",
+    "exported",
+    "pass_env",
+    "read",
+    "read_map",
+    "reads_export",
+    "rendered",
+]
