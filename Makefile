@@ -10,7 +10,7 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # The tests start a thousand interpreters, which share compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup services sweep test docs lint check bench soak clean
+.PHONY: setup services debian sweep test docs lint check bench soak clean
 
 setup: $(READY)
 
@@ -25,8 +25,11 @@ $(READY): pyproject.toml setup.py constraints.txt
 	touch $(READY)
 
 # Services for some tests, which are skipped without them.
-services: $(READY)
+services: $(READY) debian
 	tests/services/install.sh $(BIN)/python
+
+debian:
+	tests/services/debian.sh
 
 sweep: $(READY)
 	$(BIN)/sweeper run search_spaces/a10.yaml

@@ -15,7 +15,7 @@ from hearing import TRAININGS, Run, run, training
 
 Bare = Callable[[str], dict[str, Any]]
 
-FAST = ("plain",)
+FAST, SOAK = ("plain",), ("compiled",)
 KINDS = (
     *("plain", "workers", "careless", "accumulation", "scaler", "lbfgs", "gan", "folds", "by_hand", "cut"),
     *("time_first", "compiled", "stream", "tars", "ahead", "pictures", "rough", "two_loaders", "replay"),
@@ -24,7 +24,10 @@ KINDS = (
 
 
 def marked(names):
-    return [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in names]
+    slow, soak = pytest.mark.slow, pytest.mark.soak
+    return [
+        name if name in FAST else pytest.param(name, marks=soak if name in SOAK else slow) for name in names
+    ]
 
 
 @functools.cache
@@ -127,7 +130,7 @@ def test_batches_that_the_loader_does_not_show_are_found_after_some_steps(kind):
         pytest.param("workers", {"num_workers": 2, "prefetch_factor": 2}, marks=pytest.mark.slow),
         pytest.param("accumulation", {"accumulate_steps": 4, "batch_size": 32}, marks=pytest.mark.slow),
         pytest.param("scaler", {"precision": "bf16"}, marks=pytest.mark.slow),
-        pytest.param("compiled", {"compiled": True}, marks=pytest.mark.slow),
+        pytest.param("compiled", {"compiled": True}, marks=pytest.mark.soak),
     ],
 )
 def test_what_a_training_uses_is_known(kind, expected):

@@ -1,41 +1,13 @@
 #!/usr/bin/env bash
-# Installs what tests need beyond the package: SLURM, munge, PostgreSQL and Chromium from Debian's packages, and
-# for the interpreter that is named ($1) Dask, Ray, psycopg2 and the libraries whose training loops and logs are
-# watched. What cannot be installed is said in a line, and its tests are skipped. No service is started.
+# Installs what tests need beyond the package and beyond Debian's packages (`debian.sh`), for the interpreter
+# that is named ($1): Dask, Ray, psycopg2 and the libraries whose training loops and logs are watched. What
+# cannot be installed is said in a line, and its tests are skipped.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 python=${1:?"usage: $0 PYTHON"}
 
-lacking=()
-command -v setpriv >/dev/null || lacking+=(util-linux)
-command -v munged >/dev/null || lacking+=(munge)
-command -v slurmctld >/dev/null || lacking+=(slurm-wlm)
-command -v chromium >/dev/null || lacking+=(chromium)
-compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null || lacking+=(postgresql)
-
-debian() {
-  export DEBIAN_FRONTEND=noninteractive
-  # Else each package starts its daemon, PostgreSQL's on its usual port.
-  local policy=/usr/sbin/policy-rc.d own=
-  if [ ! -e $policy ]; then
-    own=$policy
-    printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy
-  fi
-  (apt-get update -qq && apt-get install -y -qq --no-install-recommends "${lacking[@]}") >/dev/null 2>&1 ||
-    echo "apt-get does not install all of ${lacking[*]} here; tests that need them will be skipped."
-  [ -z "$own" ] || rm -f "$own"
-}
-
-if [ ${#lacking[@]} -gt 0 ]; then
-  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    debian &
-  else
-    echo "Only root of a Debian can install ${lacking[*]}; tests that need them will be skipped."
-  fi
-fi
-
 pip() {
-  "$python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "$@"
+  "$python" -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt "$@"
 }
 
 # What is installed together, and the modules that it is known by.
@@ -67,5 +39,4 @@ if ! "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec
   DS_BUILD_OPS=0 pip --no-build-isolation deepspeed ||
     echo "pip does not install deepspeed here; tests that need it will be skipped."
 fi
-wait
 exit 0

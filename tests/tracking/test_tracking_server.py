@@ -45,8 +45,8 @@ def nothing_told(folder: Path, secret: str) -> None:
     assert not [path for path in files if secret.encode() in path.read_bytes()]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("seconds", "tail"), [(3, 5), pytest.param(60, 24, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize(("seconds", "tail"), [(3, 5), (60, 24)])
 def test_server_and_database_are_killed(sweep, mlflow_server: MlflowServer, seconds: int, tail: int) -> None:
     made = sweep(mlflow_server.url.replace("//", f"//someone:{SECRET}@"))
     nothing_lost(through_outage(made, seconds, mlflow_server.postgres, mlflow_server, tail))
