@@ -62,7 +62,7 @@ def facts(m: ReportData) -> Iterator[Fact]:
         yield Fact(
             "loss" if best.record.quality.of == "validation" else "training loss",
             loss(best.loss),
-            f"{words.seeds(best)}, was {loss(base.loss)} ({words.seeds(base)}), {limit}",
+            f"{words.seeds(best)}; was {loss(base.loss)}, {words.seeds(base)}; {limit}",
         )
 
 

@@ -42,7 +42,8 @@ def _lines(m: ReportData) -> Iterator[str]:
 
 
 def _table(table: Table) -> Iterator[str]:
-    yield f"**{as_markdown(table.caption)}**"
+    note = f" ({as_markdown(table.note)})" if table.note else ""
+    yield f"**{as_markdown(table.caption)}**{note}"
     yield ""
     yield f"| {' | '.join(as_markdown(column.title) or ' ' for column in table.columns)} |"
     yield f"|{'|'.join('--:' if column.number else ':--' for column in table.columns)}|"
