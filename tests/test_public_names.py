@@ -11,7 +11,8 @@ import sweeper
 
 NAMES = {
     *("Pipeline", "Prepared", "Samples", "Source", "TrialConfig", "UserError"),
-    *("Meter", "Sweep", "__version__", "judge", "load", "meter", "run"),
+    *("Meter", "Sweep", "__version__", "load", "meter"),
+    *("confirm", "export", "judge", "run", "tune", "watch"),
     *("ParquetSource", "ShardSource"),
 }
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from pathlib import Path
 
 import pytest
 import stub_nvml
 from measurements import measurement
-from rich.console import Console
 
-from sweeper.cli import gpus, judge, tune, watch
-from sweeper.cli.screen import Screen
+from sweeper.cli import judge
 from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import TrialFailedError
+from sweeper.errors import UserError
 from sweeper.judging.arms import commands
+from sweeper.sweep.observer import Observer
+from sweeper.telemetry import gpu_lines
 from sweeper.telemetry.gpu_lines import Build
+from sweeper.tuning import tune, watch
 
 UUID = stub_nvml.Gpu().uuid
 CPU_ONLY = "This training can use the CPU only, not the GPU (NVIDIA A10): torch must be built for CUDA, but "
@@ -28,7 +29,7 @@ def scenario(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     if stub_nvml.compiler() is None:
         pytest.skip("no C compiler for the stand-in for NVML")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(gpus, "build_of", lambda command: Build("2.13.0+cpu"))
+    monkeypatch.setattr(gpu_lines, "build_of", lambda command: Build("2.13.0+cpu"))
     (tmp_path / "train.py").write_text("")
     scenario = stub_nvml.write(tmp_path / "scenario", [stub_nvml.Gpu().but(persistence=[0])], cuda=13000)
     stub_nvml.loaded(monkeypatch, stub_nvml.build(tmp_path), scenario)
@@ -81,22 +82,21 @@ class _Entered:
         pass
 
 
-def test_the_sweep_of_a_tune_does_not_say_it_again(in_process, scenario, monkeypatch, tmp_path):
-    heard: list[object] = []
+def test_the_sweep_of_a_tune_does_not_say_it_again(in_process, scenario, monkeypatch):
+    def run_sweep(home: object, spec: object, tracker: object, observer: Observer, **_: object) -> None:
+        (line,) = gpu_lines.gpu_lines(Build("2.13.0+cpu"))
+        observer.line(line)
+        observer.line("Running on a CPU.")
+        raise UserError("it ends here")
+
     monkeypatch.setattr(tune, "watch_script", lambda *_, **__: measurement())
-    monkeypatch.setattr(tune, "_proved", lambda asked, watched, out: ((), None))
-    monkeypatch.setattr(tune, "names", lambda tried: "nothing")
-    monkeypatch.setattr(tune, "run_spec", lambda *_, said, **__: (heard.extend(said), (3, tmp_path))[1])
+    monkeypatch.setattr(tune.Tune, "_proved", lambda *_: ())
+    monkeypatch.setattr(tune.Tune, "_spec", lambda *_: None)
+    monkeypatch.setattr(tune, "run_sweep", run_sweep)
     done = in_process("tune", "--with-flags", "--", sys.executable, "train.py")
-    assert (done.returncode, done.stderr) == (3, "")
+    assert (done.returncode, done.stderr) == (2, "sweeper: it ends here\n")
     assert done.stdout.count(CPU_ONLY) == 1
-    (line,) = heard
-    out = Console(file=io.StringIO(), width=200)
-    screen = Screen(out, said=[str(line)])
-    with out.capture() as captured:
-        screen.line(str(line))
-        screen.line("Running on a CPU.")
-    assert captured.get() == "Running on a CPU.\n"
+    assert done.stdout.endswith("Running on a CPU.\n")
 
 
 def test_without_a_gpu_they_say_nothing(in_process, monkeypatch, tmp_path):
