@@ -29,6 +29,7 @@ from sweeper.analysis.time_to_loss import MAX_SAMPLES, TimeToLoss
 from sweeper.cli.screen import prose, rate
 from sweeper.core.metrics import metric_row
 from sweeper.core.record import TrialRecord
+from sweeper.core.workload import is_reported
 
 LOSS_HINT = (
     "  The loss was not compared. To compare it, add"
@@ -123,7 +124,7 @@ def decision(summary: Summary) -> list[str]:
     ]
     if found.tied:
         lines.append(f"  {tie_line(found.tied)}")
-    if best.reported_by:
+    if is_reported(best.record.measurement):
         lines.append(f"  The speeds are as reported by {best.reported_by}.")
         if best.record.quality is None:
             lines.append(LOSS_HINT)

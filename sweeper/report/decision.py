@@ -24,6 +24,7 @@ from sweeper.analysis.formatting import (
 from sweeper.analysis.time_to_loss import MAX_SAMPLES
 from sweeper.core.job import LOG
 from sweeper.core.record import BASELINE
+from sweeper.core.workload import is_reported
 from sweeper.report.before_after import TITLES, limits_in_words, value_at
 from sweeper.report.report_data import ReportData
 from sweeper.report.table import Cell, Table, cells, columns
@@ -180,7 +181,7 @@ def warnings(m: ReportData) -> Iterator[str]:
         yield "The loss was not compared: the winner may train worse than your baseline."
     if summary.yardstick is not None and not summary.yardstick.loss_is_informative:
         yield "The loss cannot tell configurations apart here: a constant predictor does as well."
-    if found.best is not None and found.best.reported_by:
+    if found.best is not None and is_reported(found.best.record.measurement):
         yield f"The speeds are as reported by {found.best.reported_by}."
     if summary.unfit:
         yield f"Faster, but beyond a limit in confirmation: {', '.join(summary.unfit)}."
