@@ -58,10 +58,11 @@ from sweeper.spec.writer import to_yaml
 from sweeper.sweep.dry_run import dry_run
 from sweeper.sweep.publish import run_views, sweep_info
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.store.fingerprint import fingerprint
 from sweeper.sweep.store.journal import Journal, sweeps_folder
 from sweeper.sweep.store.load import load_sweep
 from sweeper.sweep.store.past import earlier
+from sweeper.sweep.workloads import fingerprint
+from sweeper.system.cpu import cpu_name
 from sweeper.tracking import NullTracker
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.space import space
@@ -456,6 +457,7 @@ def write(out: Path, name: str, text: str) -> None:
     """Writes a text without what differs between machines, folders and times."""
     for path, mark in PLACES.items():
         text = text.replace(path, mark)
+    text = re.sub(rf"{re.escape(cpu_name().rpartition(',')[0])}, \d+ cores?", "CPU", text)
     text = re.sub(r"\d+(\.\d+)?(e-\d+)? (s|ms|seconds) ", "TIME ", text) if name.startswith("built") else text
     (out / f"{name}.txt").write_text(text + "\n", encoding="utf-8")
 

@@ -122,7 +122,7 @@ class WorkloadTraits:
 
 
 _PIPELINE = WorkloadTraits(
-    implementation="sweeper.sweep.workloads.pipeline:PipelineWork",
+    implementation="sweeper.sweep.workloads.pipeline:PIPELINE",
     exported="sweeper.export.subjects:of_pipeline",
     check="sweeper.cli.check_pipeline:deep_pipeline_command",
     words=_module,
@@ -134,7 +134,7 @@ _PIPELINE = WorkloadTraits(
     drops="refused",
 )
 _SCRIPT = WorkloadTraits(
-    implementation="sweeper.sweep.workloads.script:ScriptWork",
+    implementation="sweeper.sweep.workloads.script:SCRIPT",
     exported="sweeper.export.subjects:of_script",
     check="sweeper.cli.check_script:deep_command",
     sees_environment=True,
@@ -143,7 +143,7 @@ _SCRIPT = WorkloadTraits(
     no_breakdown="A script's steps are not broken down.",
 )
 _CHANGES = WorkloadTraits(
-    implementation="sweeper.sweep.workloads.changes:ChangesWork",
+    implementation="sweeper.sweep.workloads.changes:CHANGES",
     exported="sweeper.export.subjects:of_script",
     check="sweeper.cli.check_script:deep_command",
     learning_names=_batch_and_flags,

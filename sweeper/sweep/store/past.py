@@ -77,7 +77,7 @@ def earlier(home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any]) -> Past
         UserError: The sweep that the specification names does not exist.
     """
     wanted = spec.search.warm_start
-    if wanted == NONE or spec.confirm.ladder:
+    if wanted == NONE or spec.traits.is_of_changes:
         return None
     if wanted != LATEST:
         return _asked_for(home, wanted, fingerprint)
