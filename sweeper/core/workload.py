@@ -35,6 +35,10 @@ class SpecLike(Protocol):
         """The words of a script's command line."""
 
     @property
+    def data(self) -> Mapping[str, Any]:
+        """The options of what is trained."""
+
+    @property
     def space(self) -> Mapping[str, Any]:
         """The searched parameters."""
 
@@ -76,7 +80,8 @@ class WorkloadTraits:
         is_traced: Its baseline and its winner get a profiler trace.
         uses_own_torch: It trains with sweeper's own PyTorch; a script brings its own.
         sees_environment: On this machine, a trial sees the whole environment, as the user's own run does.
-        takes_turns: The processes of a confirmation may rest between windows while others run.
+        rests: Where the processes of a confirmation can rest while others run: `never`, `between windows`, as
+            sweeper's trainer does, or `between steps`, so that they take turns.
         taken_apart: The trials whose steps are taken apart: `all`, only the `references`, whose second run
             with another start-up is worth it, or `none`.
         searches: What is searched: a `space`, or `changes` from the user's own values, of which the winner
@@ -99,7 +104,7 @@ class WorkloadTraits:
     is_traced: bool = False
     uses_own_torch: bool = False
     sees_environment: bool = False
-    takes_turns: bool = False
+    rests: Literal["never", "between windows", "between steps"] = "never"
     taken_apart: Literal["all", "references", "none"] = "none"
     searches: Literal["space", "changes"] = "space"
     simplest_is: Literal["configuration", "fewest changes"] = "configuration"
@@ -111,6 +116,11 @@ class WorkloadTraits:
     def is_of_changes(self) -> bool:
         """Whether changes are searched, of which the winner has only those that pay off."""
         return self.searches == "changes"
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether its processes take turns of some steps."""
+        return self.rests == "between steps"
 
     def takes_apart(self, *, searching: bool) -> bool:
         """Returns whether the steps of a trial are taken apart.
@@ -130,6 +140,7 @@ _PIPELINE = WorkloadTraits(
     counts_samples=True,
     is_traced=True,
     uses_own_torch=True,
+    rests="between windows",
     taken_apart="all",
     drops="refused",
 )
@@ -138,7 +149,7 @@ _SCRIPT = WorkloadTraits(
     exported="sweeper.export.subjects:of_script",
     check="sweeper.cli.check_script:deep_command",
     sees_environment=True,
-    takes_turns=True,
+    rests="between steps",
     taken_apart="references",
     no_breakdown="A script's steps are not broken down.",
 )
@@ -148,7 +159,7 @@ _CHANGES = WorkloadTraits(
     check="sweeper.cli.check_script:deep_command",
     learning_names=_batch_and_flags,
     sees_environment=True,
-    takes_turns=True,
+    rests="between steps",
     # A tune has watched its script before.
     taken_apart="none",
     searches="changes",
@@ -169,18 +180,18 @@ BUILTIN: Mapping[str, WorkloadTraits] = {
         repeats_disturbed=True,
     ),
 }
-WORKLOADS = Registry("`workload`", WorkloadTraits, BUILTIN)
-"""What `workload` can name."""
+WORKLOADS: Registry[WorkloadTraits] = Registry("`workload`", WorkloadTraits, {})
+"""What `workload` can name: kinds of third parties, since the others follow from the other keys."""
 
 
-def kind_of(*, named: str, has_command: bool, has_ladder: bool) -> str:
+def kind_of(*, named: object, has_command: bool, has_ladder: bool) -> str:
     """Returns the kind of a specification.
 
     Args:
         named: Its `workload`; empty for a built-in kind.
     """
     if named:
-        return named
+        return str(named)
     if has_command:
         return CHANGES if has_ladder else SCRIPT
     return CHANGES_OF_PIPELINE if has_ladder else PIPELINE
@@ -188,7 +199,7 @@ def kind_of(*, named: str, has_command: bool, has_ladder: bool) -> str:
 
 def traits(kind: str) -> WorkloadTraits:
     """Returns the traits of a kind of work; neutral ones if it is unknown here."""
-    return WORKLOADS.look_up(kind) or WorkloadTraits(implementation="")
+    return BUILTIN.get(kind) or WORKLOADS.look_up(kind) or WorkloadTraits(implementation="")
 
 
 def script_of(job: Job) -> Script:

@@ -73,7 +73,7 @@ def _dataset(spec: SweepSpec, marks: Mapping[str, Any]) -> Dataset | None:
     if "data" not in marks:
         return None  # A script loads its data itself.
     shown = public(spec.data)
-    source = shown.get("path") or shown.get("source") or spec.pipeline
+    source = shown.get("path") or shown.get("source") or " ".join(spec.traits.words(spec))
     digest = hashlib.sha256(json.dumps(marks["data"], sort_keys=True, default=list).encode()).hexdigest()
     return Dataset(name=source.rstrip("/").rpartition("/")[2] or source, digest=digest[:16], source=source)
 

@@ -47,7 +47,7 @@ def keeps_processes(
 ) -> bool:
     """Returns whether the processes of a round stay: slow to start again, or scripts that can take turns."""
     spec, devices = context.spec, context.machine.devices
-    if not traits(spec.execution.launcher).keeps_processes:
+    if not traits(spec.execution.launcher).keeps_processes or spec.traits.rests == "never":
         return False
     if spec.traits.takes_turns:
         return can_take_turns(records)

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.codec import encode
-from sweeper.core.config import TrialConfig
 from sweeper.core.job import PREPARE_RUNNER, QUALITY_RUNNER, TRIAL_RUNNER, Job, MeasurePlan
 from sweeper.core.measurement import Measurement
 from sweeper.core.modules import import_paths
 from sweeper.spec import SweepSpec
 from sweeper.sweep.store.fingerprint import code_of, digest_of_code, digest_of_files, prepared_folder
+from sweeper.sweep.workloads import Workload
 
 PREPARE_SECONDS = 3600
 
 
-class PipelineWork:
+class PipelineWork(Workload):
     """A pipeline: its data is prepared once, and its code travels to the workers of a cluster."""
 
     loss_runner = QUALITY_RUNNER
@@ -62,10 +62,6 @@ class PipelineWork:
             plan=MeasurePlan(repeats=0),
             timeout_seconds=PREPARE_SECONDS,
         )
-
-    def config_for_loss(self, spec: SweepSpec, config: TrialConfig) -> TrialConfig:
-        """Returns `config`: the quality pass gathers its batches on the device, whatever the loader is."""
-        return config
 
     def quality_samples(self, spec: SweepSpec, baseline: Measurement, batch_size: int, seconds: float) -> int:
         """Returns how many samples the baseline trains on in `seconds`, without the cost of its data path.

@@ -8,19 +8,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.config import TrialConfig
 from sweeper.core.job import SCRIPT_QUALITY_RUNNER, SCRIPT_RUNNER, Job
-from sweeper.core.measurement import Measurement
 from sweeper.core.modules import import_paths
 from sweeper.core.script import Script
 from sweeper.execution.local import own_environment
 from sweeper.spec import SweepSpec
 from sweeper.sweep.store.fingerprint import digest_of_command
+from sweeper.sweep.workloads import Workload
 from sweeper.system.environment import PASS_ENV, named
 from sweeper.tracking.script_store import empty_store
 
 
-class ScriptWork:
+class ScriptWork(Workload):
     """A script: it loads its data itself, on the machine where its files are."""
 
     loss_runner = SCRIPT_QUALITY_RUNNER
@@ -46,31 +45,6 @@ class ScriptWork:
             probes=spec.measure.probes,
             cold_cache=spec.measure.cold_cache,
         )
-
-    def code(self, spec: SweepSpec) -> Mapping[str, str]:
-        """Returns nothing: a worker needs the script's folder."""
-        return {}
-
-    def prepared_folder(self, spec: SweepSpec, home: Path) -> Path:
-        """Returns that nothing is prepared."""
-        return Path()
-
-    def prepare_job(self, spec: SweepSpec, prepared: Path) -> Job | None:
-        """Returns None: nothing is prepared."""
-        return None
-
-    def config_for_loss(self, spec: SweepSpec, config: TrialConfig) -> TrialConfig:
-        """Returns `config`: of a script's own parameters, it is unknown which affect the loss."""
-        return config
-
-    def quality_samples(self, spec: SweepSpec, baseline: Measurement, batch_size: int, seconds: float) -> int:
-        """Returns how many samples the script has trained on after its warm-up and its windows.
-
-        Every trial trains on that many to be timed. Disturbed windows of the baseline do not count.
-        """
-        usual = spec.measure.repeats * spec.measure.window_seconds
-        timed = min(usual, sum(window.seconds for window in baseline.windows))
-        return max(1, int(baseline.throughput * (timed + min(baseline.warmup_seconds, usual))))
 
 
 def _script(spec: SweepSpec) -> Script:
