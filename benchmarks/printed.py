@@ -183,7 +183,7 @@ VARIANTS: tuple[Mapping[str, Any], ...] = (
 def generated() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields specifications of all three kinds in many variants."""
     names = ("loader", "optimizer", "precision", "threads")
-    some = [each for each in CHANGES if not each.refused]
+    some = [change for change in CHANGES if not change.refused]
     bases = {
         "pipeline": dict(SPEC),
         "script": dict(SCRIPT_SPEC),
@@ -199,7 +199,7 @@ def generated() -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"{kind}-{sampler}-goal-{goal}", merged(merged(base, goals[goal]), search)
     for size in range(1, len(names)):
         for chosen in itertools.combinations(names, size):
-            among = [each for each in some if each.name in chosen]
+            among = [change for change in some if change.name in chosen]
             yield f"tune-of-{'-'.join(chosen)}", tune_spec(among, "tune-some", 2.0, samples_per_s=50.0)
 
 
@@ -233,7 +233,7 @@ def said_of_spec(spec: SweepSpec, home: Path) -> Iterator[str]:
     for i, config in enumerate([*spec.references(), *map(spec.config, params)]):
         learns, sooner = spec.trained_as(config), spec.trained_sooner(config)
         yield f"{run_name(i, 'search', config, tuple(spec.space))} | {label(config, tuple(spec.space))}"
-        yield " ".join(each.key() for each in (config, learns, sooner))
+        yield " ".join(one.key() for one in (config, learns, sooner))
         yield f"{config.quality_key()} {config.work_key()} {spec.params_of(config)}"
     yield attempt(lambda: "\n".join(plan_lines(dry_run(home, spec, new=False, launch=lambda _: replaying()))))
 
@@ -443,9 +443,11 @@ def sweeps(home: Path) -> Iterator[tuple[str, str]]:
 def verdicts() -> Iterator[tuple[str, str]]:
     """Yields the closing lines of `judge` for each verdict."""
     arms = tuple(Arm(name=name, command=("python",), folder=Path()) for name in ("before", "after"))
-    found = measurement()
+    measured = measurement()
     for speed, losses, required in itertools.product(Speed, Losses, [None, *Required]):
-        compared = Compared(answer=speed, ratio=1.2, low=1.1, high=1.3, before=[found] * 4, after=[found] * 4)
+        compared = Compared(
+            answer=speed, ratio=1.2, low=1.1, high=1.3, before=[measured] * 4, after=[measured] * 4
+        )
         verdict = Verdict(arms=(arms[0], arms[1]), speed=compared, training=Trained(answer=losses, why="a"))
         yield f"judge-{speed}-{losses}-{required}", "\n".join(judge_lines(verdict, required))
 

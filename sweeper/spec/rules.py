@@ -102,8 +102,8 @@ def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
         if key in _mapping(tree.get(section)):
             parts.append(((section, key), names, tree[section][key]))
     if "workload" in tree and _mapping(tree.get("confirm")).get("ladder") is True:
-        text = "`confirm.ladder: true` has no effect with a `workload`, which says how it is searched. Remove it."
-        yield Mistake(("confirm", "ladder"), text)
+        text = "`confirm.ladder: true` has no effect with a `workload`, which says how it is searched."
+        yield Mistake(("confirm", "ladder"), f"{text} Remove it.")
     if "workload" in tree:
         parts.append((("workload",), WORKLOADS, tree["workload"]))
     probes = _list(_mapping(tree.get("measure")).get("probes"))
