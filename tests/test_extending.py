@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(r'^```python title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 SHOWN = dict(_BLOCK.findall(PAGE))
+TITLED = dict(re.findall(r'^```yaml title="([^"]+)"\n(.*?)^```$', PAGE, re.MULTILINE | re.DOTALL))
 (SPACE,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 # Twice the batch is faster without doubt, so that there is a winner.
 EXTRA = 'name: mine\nalso_try: [{"loader.kind": "turbo_loader:TRAITS"}, {"batch_size": 200}]\n'
@@ -71,8 +72,8 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def shown(folder: Path) -> dict:
-    done = sweeper(folder, "show", "mine", "--json")
+def shown(folder: Path, name: str = "mine") -> dict:
+    done = sweeper(folder, "show", name, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -127,6 +128,44 @@ def test_a_sweep_is_listed_shown_and_reported_without_its_parts(swept: Path):
     finally:
         for name in SHOWN:
             (swept / f"{name}.gone").rename(swept / name)
+
+
+STEPS = """\
+import time
+
+def train(batch_size):
+    for step in range(10**6):
+        time.sleep(0.002)
+        yield batch_size
+"""
+
+
+@pytest.mark.slow
+def test_a_kind_of_work_is_swept_confirmed_and_exported(tmp_path: Path):
+    (tmp_path / "steps.py").write_text(STEPS)
+    (tmp_path / "function_work.py").write_text(SHOWN["function_work.py"])
+    (tmp_path / "function.yaml").write_text(TITLED["function.yaml"])
+    quick = [word for word in QUICK if "rounds" not in word]
+    done = sweeper(tmp_path, "run", "function.yaml", *quick, "--set=confirm.rounds=3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = shown(tmp_path, "function")
+    assert result["winner"]["number"] == 1
+    assert result["trials"][1]["config"] == {"batch_size": 64}
+    assert "confirmed" in done.stdout
+    plain = sweeper(tmp_path, "export", "function", "--format", "json", "--out", "-")
+    assert plain.returncode == 0, plain.stderr
+    exported = json.loads(plain.stdout)
+    assert exported["params"] == {"batch_size": 64}
+    assert "steps.train(**{'batch_size': 64})" in exported["command"][2]
+    again = sweeper(tmp_path, "run", "function.yaml", *quick, "--set=confirm.rounds=3")
+    assert "already finished" in again.stdout
+    # Without its kind, it is still shown.
+    (tmp_path / "function_work.py").unlink()
+    assert shown(tmp_path, "function")["winner"]["number"] == 1
+    assert sweeper(tmp_path, "report", "function").returncode == 0
+    gone = sweeper(tmp_path, "run", "function.yaml")
+    assert (gone.returncode, gone.stderr.count("\n")) == (2, 1)
+    assert "function.yaml:2:11: `workload`" in gone.stderr
 
 
 @pytest.mark.soak

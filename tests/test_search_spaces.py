@@ -16,7 +16,7 @@ from sweeper.spec import SweepSpec, load
 from sweeper.spec.shipped import space_file
 from sweeper.sweep.observer import Quiet
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.store.fingerprint import fingerprint
+from sweeper.sweep.workloads import fingerprint
 from sweeper.tracking import NullTracker
 
 REPOSITORY = Path(__file__).parents[1]

@@ -17,6 +17,7 @@ from sweeper.analysis.signals import Signals, signals_of
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Bottleneck, Measurement
 from sweeper.core.record import TrialRecord
+from sweeper.core.workload import is_reported
 
 MIN_COST = 0.2
 """Smallest share of a step that counts as a cause; loadtune uses the same bound for waiting."""
@@ -282,11 +283,11 @@ def launch_share(found: Measurement) -> float | None:
 
 def verdict_of(found: Measurement, config: TrialConfig) -> Verdict:
     """Returns why a trial of `config` that measured `found` is not faster."""
-    if found.reported_by and not found.breakdown.step_s:
+    if is_reported(found) and not found.breakdown.step_s:
         return _from_outside(found)
     verdict = _judged(found, config)
     # A script's steps are taken apart in another run than the one that is timed.
-    return _unless_unclear(verdict, found, config) if found.reported_by else verdict
+    return _unless_unclear(verdict, found, config) if is_reported(found) else verdict
 
 
 def _unless_unclear(verdict: Verdict, found: Measurement, config: TrialConfig) -> Verdict:

@@ -50,7 +50,7 @@ class Idle:
         Args:
             flat: The canonical configuration, flattened.
         """
-        key = (config.args is None, *(flat.get(name) for name in self._gates))
+        key = (config.names_are_fields, *(flat.get(name) for name in self._gates))
         if key not in self._known:
             self._known[key] = idle(config, self._spec)
         return self._known[key]

@@ -77,8 +77,9 @@ def finalists(
 def beyond_production(record: TrialRecord, spec: SweepSpec) -> str:
     """Returns why a trial's loader cannot hold the production data; empty if it can."""
     measured = record.measurement
-    is_resident = traits(record.config.loader.kind).is_resident
-    if spec.command or spec.production is None or measured is None or not is_resident:
+    config = record.config
+    is_resident = config.names_are_fields and traits(config.loader.kind).is_resident
+    if spec.production is None or measured is None or not is_resident:
         return ""
     return spec.production.too_large_for(measured.device)
 

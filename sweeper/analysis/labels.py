@@ -53,7 +53,7 @@ def label(config: TrialConfig, varied: Collection[str]) -> str:
     """Returns a label such as `bs2048 work w4 pf2 bf16 h256` from the names in `varied`."""
     flat = config.canonical().flatten()
     names = _in_order(tuple(varied))
-    is_script = config.args is not None
+    is_script = not config.names_are_fields
     return " ".join(filter(None, (_part(name, flat, is_script=is_script) for name in names if name in flat)))
 
 

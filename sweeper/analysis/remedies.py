@@ -11,6 +11,7 @@ from sweeper.analysis.signals import Signals
 from sweeper.core import loaders
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Bottleneck, Measurement
+from sweeper.core.workload import is_reported
 
 SATURATED = 0.85
 """CPU utilisation from which more workers cannot help; loadtune has the same bound."""
@@ -44,7 +45,7 @@ def remedy_for(kind: Bottleneck, signals: Signals, found: Measurement, config: T
 
     A script chooses the names of its settings, so its remedies change no configuration.
     """
-    if found.reported_by:
+    if is_reported(found):
         return Remedy(_for_script(kind, signals, found))
     return next(_OF[kind](signals, found, config))
 

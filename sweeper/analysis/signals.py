@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sweeper.core.measurement import Measurement
+from sweeper.core.workload import is_reported
 
 FAULT_SECONDS = 1.1e-6
 """Cost of a page that the kernel maps and clears, from an LSTM's step on an EPYC."""
@@ -94,7 +95,7 @@ def signals_of(found: Measurement) -> Signals:
             missing = 1 - found.throughput / diagnosis.device_samples_s - parts.h2d_s / step
             # Measured alone, a cooler GPU is faster for a moment; that difference is not idle time.
             lost = max(wait, missing if idle is None else min(missing, idle))
-        if idle is not None and found.reported_by and lost > idle:
+        if idle is not None and is_reported(found) and lost > idle:
             # What a script does to its batch on the GPU is arithmetic.
             compute += lost - idle
             lost, wait, preparation = idle, min(wait, idle), min(preparation, idle)
@@ -118,7 +119,7 @@ def signals_of(found: Measurement) -> Signals:
         dram_active=_share(found, "gpu_dram_active_pct"),
         memory=gpu_memory / found.device.memory_gib if gpu_memory and found.device.memory_gib else None,
         sync_places=diagnosis.sync_places if diagnosis else None,
-        rest=parts.host_gap_s / step if found.reported_by else None,
+        rest=parts.host_gap_s / step if is_reported(found) else None,
         evaluation=diagnosis.evaluation_share if diagnosis else None,
         device_rate=diagnosis.device_samples_s if diagnosis else None,
         loader_rate=diagnosis.loader_samples_s if diagnosis else None,

@@ -20,6 +20,7 @@ from sweeper.core.config import Scalar
 from sweeper.core.metrics import REPORTED_DIGITS, metric_row, rounded
 from sweeper.core.place import Place
 from sweeper.core.record import TrialRecord
+from sweeper.core.workload import is_reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +253,7 @@ def _of_script(record: TrialRecord) -> dict[str, Any]:
     found = record.measurement
     return (
         {"told_by": found.reported_by, "left_out": list(found.left_out)}
-        if found and found.reported_by
+        if found and is_reported(found)
         else {}
     )
 

@@ -10,17 +10,16 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from sweeper.cli.check_pipeline import deep_pipeline_command
-from sweeper.cli.check_script import deep_command
 from sweeper.cli.options import Home, Json, Sets, Space
 from sweeper.cli.screen import console
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.launchers import find_installed
+from sweeper.core.registry import resolve
 from sweeper.errors import UserError
 from sweeper.spec import CategoricalParameter, SweepSpec, load
 from sweeper.spec.space import Bounds, Condition
 from sweeper.sweep.setup import device_model
-from sweeper.sweep.store.fingerprint import fingerprint
+from sweeper.sweep.workloads import fingerprint
 
 
 def check(
@@ -55,10 +54,8 @@ def check(
     if as_json and not deep:
         raise UserError("`--json` needs `--deep`.")
     spec = check_command(space, overrides or [], silent=as_json)
-    if deep and spec.command:
-        raise typer.Exit(deep_command(spec, as_json=as_json))
-    if deep:
-        raise typer.Exit(deep_pipeline_command(spec, home, as_json=as_json))
+    if deep and spec.traits.check:
+        raise typer.Exit(resolve(spec.traits.check)(spec, home, as_json=as_json))
 
 
 def check_command(space: Path, overrides: list[str], *, silent: bool = False) -> SweepSpec:
@@ -70,7 +67,7 @@ def check_command(space: Path, overrides: list[str], *, silent: bool = False) ->
     if silent:
         return spec
     out = console()
-    subject = spec.pipeline or shlex.join(spec.command)
+    subject = shlex.join(spec.traits.words(spec))
     out.print(Text(f"{space} is valid: {spec.name}, {subject}, on {device}."), soft_wrap=True)
     for line in space_lines(spec):
         out.print(Text(line), soft_wrap=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 from rich.text import Text
 
@@ -20,7 +21,7 @@ from sweeper.spec import SweepSpec
 FAILED = 1
 
 
-def deep_command(spec: SweepSpec, *, as_json: bool) -> int:
+def deep_command(spec: SweepSpec, _home: Path, *, as_json: bool) -> int:
     """Runs the baseline for a few seconds and prints what was read; returns the exit code."""
     out = console()
     tried = try_out(spec)

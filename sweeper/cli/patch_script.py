@@ -16,6 +16,7 @@ from sweeper.core.job import read_job
 from sweeper.core.progress import TrialFailedError
 from sweeper.core.record import BASELINE
 from sweeper.core.template import arguments, render
+from sweeper.core.workload import script_of
 from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.exports.document import PROOF_FILE
 from sweeper.interventions import FILE_VARIABLE, known
@@ -48,10 +49,10 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
     sweep = load_sweep(find_sweep(home, name))
     made = _made(sweep)
     job = read_job(sweep.journal.trial_folder(BASELINE))
-    assert job.script is not None
+    script = script_of(job)
     # With the values that its own options had, if a tune searched those, too.
-    command, folder = arguments(job.script.command, job.config.args or {}), Path(job.script.folder)
-    file = render(job.script.env.get(FILE_VARIABLE, ""), {})
+    command, folder = arguments(script.command, job.config.args or {}), Path(script.folder)
+    file = render(script.env.get(FILE_VARIABLE, ""), {})
     path = out or sweep.journal.folder / FILE
     if path != STDOUT:
         # Before the minutes of measuring.

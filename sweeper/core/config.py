@@ -223,6 +223,15 @@ class TrialConfig:
         )
 
     @property
+    def names_are_fields(self) -> bool:
+        """Whether its names are the fields here, whose meaning is known; a script's are the user's own."""
+        return self.args is None
+
+    def sets(self, *names: str) -> bool:
+        """Returns whether it has a value for each of these fields; a script may not."""
+        return self.args is None or self.args.keys() >= {*names}
+
+    @property
     def global_batch(self) -> int:
         """Samples that go into one optimiser step."""
         return self.batch_size * self.accumulate_steps * self.device.count

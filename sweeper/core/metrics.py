@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sweeper.core.gpu_series import by_rank
 from sweeper.core.measurement import Measurement
 from sweeper.core.registry import Registry
+from sweeper.core.workload import is_reported
 from sweeper.errors import UserError
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ METRICS: Mapping[str, Metric] = {
     "data_pct": Metric("%", "minimize", _of_measurement(_data_pct)),
     "startup_s": Metric("s", "minimize", _of_measurement(lambda m: m.startup_seconds)),
     "compile_s": Metric(
-        "s", "minimize", _of_measurement(lambda m: None if m.reported_by else m.compile_seconds)
+        "s", "minimize", _of_measurement(lambda m: None if is_reported(m) else m.compile_seconds)
     ),
     **_summaries("gpu_util_pct", "%", "maximize"),
     **_summaries("gpu_sm_active_pct", "%", "maximize"),

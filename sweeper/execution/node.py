@@ -34,6 +34,7 @@ from sweeper.core.job import (
     write_outcome,
 )
 from sweeper.core.measurement import Failure, Outcome, Report
+from sweeper.core.workload import needs_prepared_data
 from sweeper.errors import EnvironmentStopError
 from sweeper.execution.launcher import Handle
 from sweeper.execution.local import LocalLauncher
@@ -173,7 +174,9 @@ class Node:
         try:
             job = self._job = self._job_here(parcel)
             folder = self._scratch / "jobs" / f"{job.uid}-{job.attempt}"
-            failure = self._prepared(job) if job.pipeline and job.runner != PREPARE_RUNNER else None
+            failure = (
+                self._prepared(job) if needs_prepared_data(job) and job.runner != PREPARE_RUNNER else None
+            )
             if failure is None:
                 self._run(folder, job)
             else:
@@ -195,7 +198,7 @@ class Node:
         folder = self._scratch / "jobs" / f"{job.uid}-{job.attempt}"
         return dataclasses.replace(
             job,
-            import_paths=(str(code),) if job.pipeline else job.import_paths,
+            import_paths=(str(code),) if needs_prepared_data(job) else job.import_paths,
             prepared=str(self._cache / Path(job.prepared).name) if job.prepared else "",
             cache=str(self._cache / "compile"),
             trace=str(folder / Path(job.trace).name) if job.trace else "",

@@ -48,13 +48,13 @@ def confirmed_ratio(summary: Summary, record: TrialRecord) -> Ratio | None:
 
 def _learning_rate(spec: SweepSpec, config: TrialConfig, baseline: TrialConfig) -> Iterator[str]:
     """Warns if the batch differs from the baseline's and nothing adapted the learning rate to it."""
-    if config.args is not None and "batch_size" not in config.args:
+    if not config.sets("batch_size"):
         return
     rate = config.optimizer
-    if config.args is None and rate.lr_rule != "none":
+    if config.names_are_fields and rate.lr_rule != "none":
         return
     if config.global_batch != baseline.global_batch and "optimizer.lr" not in spec.space:
-        what = f"`optimizer.lr: {rate.lr:g}`" if config.args is None else "the learning rate"
+        what = f"`optimizer.lr: {rate.lr:g}`" if config.names_are_fields else "the learning rate"
         yield (
             f"The global batch is {config.global_batch} (baseline: {baseline.global_batch}), but nothing "
             f"adapted {what} to it. Check the learning rate."

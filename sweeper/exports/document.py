@@ -13,15 +13,11 @@ from sweeper._version import __version__
 from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.summary import Summary
-from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
-from sweeper.core.job import read_job
 from sweeper.core.loaders import STREAM, traits
 from sweeper.core.measurement import Measurement
 from sweeper.core.metrics import rounded
 from sweeper.core.record import TrialRecord
-from sweeper.core.script import FOLDER
-from sweeper.core.template import arguments, render
 from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.exports.caveats import caveats, confirmed_ratio
 from sweeper.exports.credentials import without_credentials
@@ -32,13 +28,12 @@ from sweeper.exports.schema import (
     HoldsFor,
     LearningRate,
     Measured,
-    OfPipeline,
-    OfScript,
     Proved,
     Provenance,
     XBaseline,
     plain,
 )
+from sweeper.exports.subjects import subject_of
 from sweeper.spec import SweepSpec
 
 PROOF_FILE = "proof.json"
@@ -76,7 +71,7 @@ def exported(
     measured = record.measurement
     assert measured is not None
     _refuse_beyond_production(spec, record, measured)
-    subject, left_out = without_credentials(plain(_subject(spec, record)))
+    subject, left_out = without_credentials(plain(subject_of(spec, record)))
     passing = spec.execution.pass_env
     return plain(
         Export(
@@ -138,7 +133,7 @@ def _production(spec: SweepSpec) -> Mapping[str, Any] | None:
 
 def _refuse_beyond_production(spec: SweepSpec, record: TrialRecord, measured: Measurement) -> None:
     kind = record.config.loader.kind
-    if spec.command or spec.production is None or not traits(kind).is_resident:
+    if not record.config.names_are_fields or spec.production is None or not traits(kind).is_resident:
         return
     if why := spec.production.too_large_for(measured.device):
         raise UserError(
@@ -146,22 +141,6 @@ def _refuse_beyond_production(spec: SweepSpec, record: TrialRecord, measured: Me
             f"but {why}. Export a trial with `loader.kind: {STREAM}`, or sweep with `fix: "
             f"{{loader.kind: {STREAM}}}`."
         )
-
-
-def _subject(spec: SweepSpec, record: TrialRecord) -> OfPipeline | OfScript:
-    config = record.config.canonical()
-    if not spec.command:
-        return OfPipeline(pipeline=spec.pipeline, data=spec.to_dict()["data"], config=encode(config))
-    # From the job: the templates' files may have changed since it ran.
-    script = read_job(Path(record.folder)).script
-    assert script is not None
-    values = {**(config.args or {}), FOLDER: "."}
-    return OfScript(
-        command=arguments(script.command, values),
-        env=script.own_environment(values),
-        files={path: render(text, values) for path, text in script.files.items()},
-        params=config.flatten(),
-    )
 
 
 def _measured(summary: Summary, spec: SweepSpec, record: TrialRecord, measured: Measurement) -> Measured:
@@ -177,7 +156,7 @@ def _measured(summary: Summary, spec: SweepSpec, record: TrialRecord, measured: 
         x_baseline=_x_baseline(ratio) if ratio else None,
         val_loss=rounded(quality.val_loss, 6) if quality else None,
         quality_samples=quality.samples if quality else None,
-        lr=None if spec.command else _learning_rate(record.config),
+        lr=_learning_rate(record.config) if record.config.names_are_fields else None,
         gpu_mem_peak_gib=peak,
         gpu_mem_headroom_gib=round(memory - peak, 3) if memory and peak is not None else None,
         host_mem_peak_gib=measured.host_mem_peak_gib,

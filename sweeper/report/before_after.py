@@ -89,7 +89,7 @@ def _setting(flat: Mapping[str, Scalar], name: str) -> str | None:
 
 def _learning_rate(config: TrialConfig) -> str | None:
     """Returns the learning rate that the rule gives; None for a script or without a rule."""
-    if config.args is not None or config.optimizer.lr_rule == "none":
+    if not config.names_are_fields or config.optimizer.lr_rule == "none":
         return None
     return f"{config.optimizer.lr_at(config.global_batch):.4g}"
 

@@ -13,6 +13,7 @@ from sweeper.analysis.formatting import figure, joules, loss, metric, seconds, t
 from sweeper.analysis.time_to_loss import MAX_SAMPLES
 from sweeper.core.job import LOG
 from sweeper.core.record import BASELINE
+from sweeper.core.workload import is_reported
 from sweeper.report.before_after import limits_in_words
 from sweeper.report.report_data import ReportData
 from sweeper.report.table import Cell, Table, cells, columns
@@ -115,7 +116,7 @@ def warnings(m: ReportData) -> Iterator[str]:
         yield words.NOT_COMPARED
     if summary.yardstick is not None and not summary.yardstick.loss_is_informative:
         yield words.CANNOT_TELL
-    if found.best is not None and found.best.reported_by:
+    if found.best is not None and is_reported(found.best.record.measurement):
         yield f"The speeds are as reported by {found.best.reported_by}."
     if summary.unfit:
         yield f"Faster, but beyond a limit in confirmation: {', '.join(summary.unfit)}."

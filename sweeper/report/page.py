@@ -182,9 +182,7 @@ def _none(text: str) -> Html:
 
 
 def _no_steps(m: ReportData) -> str:
-    if m.spec.command:
-        return "A script's steps are not broken down."
-    return "No breakdown of a step is available."
+    return m.spec.traits.no_breakdown
 
 
 def _counted(m: ReportData) -> Iterator[str]:

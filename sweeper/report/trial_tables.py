@@ -214,7 +214,7 @@ def provenance(m: ReportData) -> Table:
         "device": m.summary.device,
         **{name: str(value) for name, value in (found.versions if found else {}).items()},
         "torch requested": marks.get("torch"),
-        "runs": m.spec.pipeline or " ".join(m.spec.command),
+        "runs": " ".join(m.spec.traits.words(m.spec)),
         "data": ", ".join(f"{key}: {value}" for key, value in m.spec.data.items()),
         "samples per epoch": f"{found.train_samples:,}" if found and found.train_samples else None,
         "code fingerprint": marks.get("code"),

@@ -145,7 +145,7 @@ def compare(a: Side, b: Side) -> Comparison:
     """Compares B with A."""
     left, right = (side.best[0] if side.best else None for side in (a, b))
     differ = _differ(left.config, right.config) if left and right else {}
-    if left and right and (left.config.args is None) != (right.config.args is None):
+    if left and right and left.config.names_are_fields != right.config.names_are_fields:
         # A script and a pipeline share few names.
         differ = {name: values for name, values in differ.items() if name in {*a.varied, *b.varied}}
     both = a.fingerprint.get("space", {}).keys() & b.fingerprint.get("space", {}).keys()

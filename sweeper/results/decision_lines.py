@@ -7,6 +7,7 @@ import math
 from sweeper.analysis.decision import Decision, Side, decide
 from sweeper.analysis.summary import Summary
 from sweeper.core.record import TrialRecord
+from sweeper.core.workload import is_reported
 from sweeper.results import words
 
 
@@ -35,7 +36,7 @@ def _winner_lines(summary: Summary, decision: Decision, best: Side, base: Side) 
     lines = [f"{words.paces(best, base, decision.ratio)}{_data_share(best, base)}."]
     if decision.tied:
         lines.append(words.tied(decision.tied))
-    if best.reported_by:
+    if is_reported(best.record.measurement):
         lines.append(f"The speeds are as reported by {best.reported_by}.")
         if best.record.quality is None:
             lines.append(words.NOT_COMPARED)

@@ -11,6 +11,7 @@ from sweeper.analysis.straggler import straggler
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Breakdown, Diagnosis, Measurement
 from sweeper.core.record import TrialRecord
+from sweeper.core.workload import is_reported
 
 _BAR = 40
 _PARTS = (
@@ -55,7 +56,7 @@ def card(measured: Measurement, config: TrialConfig) -> Iterator[str]:
         yield f"outside its folder, the script {each}"
     if slow := straggler(measured, config.device.count):
         yield slow
-    if measured.reported_by:
+    if is_reported(measured):
         yield f"speed as reported by {measured.reported_by}"
     for each in measured.left_out:
         yield f"left out: {each}"

@@ -21,11 +21,11 @@ from sweeper.errors import UserError
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.spec.data_path import on_this_machine
 from sweeper.sweep import setup
-from sweeper.sweep.bootstrap import Launch, surveyed, template_of
+from sweeper.sweep.bootstrap import Launch, surveyed
 from sweeper.sweep.job_runner import JobRunner
 from sweeper.sweep.launchers import launcher_for
 from sweeper.sweep.store.catalog import cannot_write
-from sweeper.sweep.store.fingerprint import prepared_folder
+from sweeper.sweep.workloads import workload_of
 
 LIMIT_SECONDS = 300.0
 PATIENCE_SECONDS = 5.0
@@ -103,7 +103,7 @@ def build_out(home: Path, spec: SweepSpec, launch: Launch | None = None) -> Buil
         UserError: The data cannot be used, or the pipeline refuses a configuration.
         EnvironmentStopError: The device cannot be probed, or the state folder cannot be written.
     """
-    prepared = prepared_folder(home, spec.pipeline, spec.to_dict()["data"])
+    prepared = workload_of(spec).prepared_folder(spec, home)
     spec = spec.model_copy(update={"data": on_this_machine(spec.data, lambda line: None)})
     try:
         prepared.parent.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,9 @@ def build_out(home: Path, spec: SweepSpec, launch: Launch | None = None) -> Buil
                 room_gib=min(each.room_gib for each in machine.devices),
             )
             cache = str(home.resolve() / "cache" / "compile")
-            template = dataclasses.replace(template_of(spec, home), prepared=str(prepared), cache=cache)
+            template = dataclasses.replace(
+                workload_of(spec).template(spec, home), prepared=str(prepared), cache=cache
+            )
             steps = _Steps(JobRunner(launcher, machine.slots, lambda: None), folder, template)
             baseline = steps.of(here.baseline_config())
             if isinstance(baseline, Failure):

@@ -13,9 +13,10 @@ from typing import Any
 from sweeper.core.job import RECORD, MeasurePlan
 from sweeper.core.measurement import Failure, Measurement
 from sweeper.spec import SweepSpec
-from sweeper.sweep.bootstrap import Launch, probed, template_of
+from sweeper.sweep.bootstrap import Launch, probed
 from sweeper.sweep.job_runner import JobRunner
 from sweeper.sweep.launchers import launcher_for
+from sweeper.sweep.workloads import workload_of
 from sweeper.system.files import read_json
 
 PLAN = MeasurePlan(window_seconds=0.5, repeats=2, warmup_cap_seconds=10.0, cap_seconds=10.0, diagnose=False)
@@ -49,7 +50,7 @@ def try_out(spec: SweepSpec, launch: Launch | None = None) -> Tried:
         with contextlib.closing(launch(folder) if launch else launcher_for(folder, spec, most=1)) as launcher:
             machine = probed(launcher, folder / "probe", spec)
             job = dataclasses.replace(
-                template_of(spec, folder),
+                workload_of(spec).template(spec, folder),
                 uid="deep",
                 config=spec.baseline_config(),
                 plan=PLAN,

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from sweeper.core.job import Job
 from sweeper.core.measurement import Quality, Window
 from sweeper.core.script import WATCH, Script
+from sweeper.core.workload import script_of
 from sweeper.script.output import Listener
 from sweeper.script.sandbox import Sandbox
 from sweeper.script.timeline import Stretch
@@ -38,10 +39,10 @@ def quality(job: Job, listener: Listener) -> Quality | None:
     This is the last validation loss if the script ran to its end. A script stopped earlier may or
     may not have validated, so its training loss after the same number of samples counts.
     """
-    assert job.script is not None
+    script = script_of(job)
     plan, losses = job.plan, listener.losses()
     validation = listener.val_losses()
-    at_end = job.script.stop == "at_end"
+    at_end = script.stop == "at_end"
     at = losses.samples if at_end else plan.quality_samples
     if not plan.quality_samples or losses.samples < at:
         return None

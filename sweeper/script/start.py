@@ -19,6 +19,7 @@ from sweeper.core.measurement import DeviceInfo, FailureKind
 from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.core.script import FOLDER, Script
 from sweeper.core.template import arguments, render
+from sweeper.core.workload import script_of
 from sweeper.errors import UserError
 from sweeper.interventions import VARIABLE as CHANGES
 from sweeper.interventions.kept import FOLDER as KEPT_FOLDER
@@ -83,9 +84,8 @@ def started(job: Job, progress: Progress, mode: str = inject.WATCH, from_step: i
     Raises:
         UserError: It cannot be started.
     """
-    script, place = job.script, Path(job.folder)
+    script, place = script_of(job), Path(job.folder)
     is_trial = mode == inject.WATCH
-    assert script is not None
     values: dict[str, Scalar] = {**(job.config.args or {}), FOLDER: str(place)}
     command = arguments(script.command, values)
     if is_trial:
@@ -151,17 +151,17 @@ def begun_again(job: Job, run: Callable[[], T]) -> T:
     Raises:
         TrialFailedError: The script needs another mirror again and again.
     """
-    assert job.script is not None
+    script = script_of(job)
     places: list[Path] = []
     while len(places) < MAX_BEGINNINGS:
         try:
             return run()
         except BeginAgainError as again:
             places.append(again.place)
-            remember(Path(job.script.folder).resolve(), job.cache, again.place)
+            remember(Path(script.folder).resolve(), job.cache, again.place)
             if len(places) < MAX_BEGINNINGS:
                 print(f"sweeper: the script writes {again.place}: it begins again with a copy.")
-    folder = Path(job.script.folder).resolve()
+    folder = Path(script.folder).resolve()
     names = ", ".join(min(str(place), os.path.relpath(place, folder), key=len) for place in places)
     raise TrialFailedError(FailureKind.USER_ERROR, f"the script begins again too often: it writes {names}")
 

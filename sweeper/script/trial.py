@@ -19,6 +19,7 @@ from sweeper.core.codec import encode
 from sweeper.core.job import Job
 from sweeper.core.measurement import Breakdown, FailureKind, Measurement, Report
 from sweeper.core.progress import Progress, TrialFailedError
+from sweeper.core.workload import script_of
 from sweeper.errors import UserError
 from sweeper.script import failure
 from sweeper.script.output import Listener
@@ -117,9 +118,8 @@ class _Trial:
     """A running script and its measurement."""
 
     def __init__(self, job: Job, progress: Progress, started: Started, turn: Turn | None = None) -> None:
-        assert job.script is not None
         self._turn, self._resumed_s = turn, 0.0
-        self._job, self._script, self._progress = job, job.script, progress
+        self._job, self._script, self._progress = job, script_of(job), progress
         self._process, self._listener, self._sandbox = started.process, started.listener, started.sandbox
         self._device, self._kills = started.device, started.oom_kills
         self._last_heard_s = 0.0

@@ -180,7 +180,7 @@ class Climb:
 
     def _left(self, number: int, taken: Container[str]) -> list[_Neighbour]:
         left = [each for each in self._neighbours(number) if each.key not in taken]
-        if self._spec.confirm.ladder:
+        if self._spec.traits.is_of_changes:
             # The ladder (`sweep.phases.ladder`) measures the best without each of its changes.
             left = [each for each in left if each.value != self._own.get(each.name)]
         return left

@@ -299,7 +299,7 @@ class Halves:
     @staticmethod
     def suits(spec: SweepSpec) -> bool:
         """Returns whether a tune has changes only: no ranges, batch sizes, `model.*` or `data.*`."""
-        return (spec.confirm.ladder and spec.search.sampler == AUTO) and all(
+        return (spec.traits.is_of_changes and spec.search.sampler == AUTO) and all(
             isinstance(each, CategoricalParameter)
             and name != "batch_size"
             and name.partition(".")[0] not in OPEN_SECTIONS

@@ -98,7 +98,7 @@ def presets(spec: SweepSpec, hints: Hints | None = None) -> list[Start]:
     def add(params: dict[str, Scalar], why: str, *, is_late: bool = False) -> None:
         found.setdefault(spec.config(params).key(), Start(params, why, is_late))
 
-    if spec.confirm.ladder:
+    if spec.traits.is_of_changes:
         for params, said in (*_larger_batches(spec), *_single_changes(spec)):
             add(params, said)
         return list(found.values())
@@ -135,7 +135,7 @@ def _larger_batches(spec: SweepSpec) -> Iterator[tuple[dict[str, Scalar], str]]:
 
 def _single_changes(spec: SweepSpec) -> list[tuple[dict[str, Scalar], str]]:
     """Returns a script's baseline with one value changed, the most promising first."""
-    if not spec.command:
+    if spec.traits.names_are_fields:
         return []
     own = spec.baseline_config().flatten()
     # The baseline may lie outside the space: more workers than this machine has cores.

@@ -15,8 +15,7 @@ def with_enough_steps(spec: SweepSpec, samples: int) -> tuple[SweepSpec, list[st
     Args:
         samples: Training samples of the quality pass.
     """
-    # A script decides for itself how long it trains.
-    if "batch_size" not in spec.space or spec.command:
+    if "batch_size" not in spec.space or not spec.traits.counts_samples:
         return spec, []
     high = max(samples // MIN_STEPS_OF_LARGEST, whole_range(spec.space["batch_size"])[0])
     clipped = spec.clipped("batch_size", high)

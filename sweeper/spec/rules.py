@@ -20,6 +20,7 @@ from sweeper.core.registry import Registry
 from sweeper.core.samplers import AUTO, CLIMB, SAMPLERS
 from sweeper.core.script import FOLDER
 from sweeper.core.template import names_in
+from sweeper.core.workload import WORKLOADS, WorkloadTraits, kind_of, traits
 from sweeper.errors import UserError, did_you_mean
 from sweeper.inject.outside import SUBMITTERS
 from sweeper.spec.mistakes import Mistake, Path, dotted, show
@@ -35,13 +36,15 @@ def broken(tree: Mapping[str, Any], secrets: Collection[str]) -> Iterator[Mistak
     yield from _subject(tree)
     yield from _space(tree)
     yield from _when(tree)
-    is_script = "command" in tree
+    own_names = not _traits(tree).names_are_fields
     for section in ("fix", "baseline"):
-        yield from _values(_mapping(tree.get(section)), (section,), is_script)
+        yield from _values(_mapping(tree.get(section)), (section,), own_names)
     for index, entry in enumerate(_list(tree.get("also_try"))):
-        yield from _values(_mapping(entry), ("also_try", index), is_script)
-    if is_script:
+        yield from _values(_mapping(entry), ("also_try", index), own_names)
+    if "command" in tree:
         yield from _script(tree)
+    elif own_names:
+        yield from _without_value(tree)
     for name in _mapping(tree.get("fix")):
         if name in _mapping(tree.get("space")):
             text = f"`{name}` must not be both in `space` and in `fix`. Remove one."
@@ -64,14 +67,17 @@ def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
             " `script: {elsewhere: true}` if every trial may do that."
         )
         yield Mistake(("command",), text)
-    if "command" in tree and _mapping(tree.get("measure")).get("cold_cache") is True:
-        text = "`measure.cold_cache: true` is for pipelines, but got a `command`, which reads its own data."
-        yield Mistake(("measure", "cold_cache"), f"{text} Remove it.")
+    work = _traits(tree)
+    subject = "command" if "command" in tree else "workload"
+    if not work.names_are_fields and _mapping(tree.get("measure")).get("cold_cache") is True:
+        text = f"is for pipelines, but got a `{subject}`, which reads its own data. Remove it."
+        yield Mistake(("measure", "cold_cache"), f"`measure.cold_cache: true` {text}")
     yield from _no_effect_on_search(_mapping(tree.get("search")), tree)
     if _mapping(tree.get("confirm")).get("to_loss") is True:
         text = ""
-        if "command" in tree:
-            text = "is for pipelines, but got a `command`, which decides for itself when to stop. Remove it."
+        if not work.counts_samples:
+            text = f"is for pipelines, but got a `{subject}`, which decides for itself when to stop."
+            text += " Remove it."
         elif _mapping(tree.get("measure")).get("quality_samples") == 0:
             text = (
                 "needs a quality pass, but `measure.quality_samples: 0` turns it off."
@@ -95,6 +101,11 @@ def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     for section, key, names in (("execution", "launcher", LAUNCHERS), ("search", "sampler", SAMPLERS)):
         if key in _mapping(tree.get(section)):
             parts.append(((section, key), names, tree[section][key]))
+    if "workload" in tree and _mapping(tree.get("confirm")).get("ladder") is True:
+        text = "`confirm.ladder: true` has no effect with a `workload`, which says how it is searched."
+        yield Mistake(("confirm", "ladder"), f"{text} Remove it.")
+    if "workload" in tree:
+        parts.append((("workload",), WORKLOADS, tree["workload"]))
     probes = _list(_mapping(tree.get("measure")).get("probes"))
     parts += [(("measure", "probes", i), PROBES, name) for i, name in enumerate(probes)]
     parts += [(path, OBJECTIVES, name) for path, name in _metrics(tree)]
@@ -140,7 +151,7 @@ def _list(value: Any) -> list[Any]:
 
 def _subject(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yields a mistake unless there is either a pipeline or a script."""
-    if "pipeline" not in tree and "command" not in tree:
+    if not {"pipeline", "command", "workload"} & tree.keys():
         text = "`pipeline` (a module) or `command` (a script) is required, but both are missing."
         yield Mistake(("pipeline",), text, at_key=True)
     if "command" not in tree:
@@ -152,6 +163,21 @@ def _subject(tree: Mapping[str, Any]) -> Iterator[Mistake]:
         if section in tree:
             text = f"`{section}` belongs to a pipeline and cannot be combined with `command`. Remove one."
             yield Mistake((section,), text, at_key=True)
+
+
+def _traits(tree: Mapping[str, Any]) -> WorkloadTraits:
+    """Returns the traits of what is trained."""
+    has_ladder = _mapping(tree.get("confirm")).get("ladder") is True
+    return traits(kind_of(named=tree.get("workload"), has_command="command" in tree, has_ladder=has_ladder))
+
+
+def _without_value(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yields a mistake for each searched name without a value, where names have no defaults."""
+    given = {*_mapping(tree.get("baseline")), *_mapping(tree.get("fix"))}
+    for name in _mapping(tree.get("space")):
+        if name not in given:
+            text = f"`{name}` needs a value in `baseline`: the names of a `workload` have no defaults."
+            yield Mistake(("space", name), text, at_key=True)
 
 
 def _script(tree: Mapping[str, Any]) -> Iterator[Mistake]:
@@ -222,7 +248,7 @@ def unused(name: str, used: Collection[str]) -> str:
 def _space(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     for name, parameter in _mapping(tree.get("space")).items():
         path: Path = ("space", name)
-        if "command" in tree and not is_known(name):
+        if not _traits(tree).names_are_fields and not is_known(name):
             continue
         try:
             known = field_of(name)
@@ -240,9 +266,9 @@ def _space(tree: Mapping[str, Any]) -> Iterator[Mistake]:
             yield from _value(name, value, place)
 
 
-def _values(values: Mapping[str, Any], path: Path, is_script: bool) -> Iterator[Mistake]:
+def _values(values: Mapping[str, Any], path: Path, own_names: bool) -> Iterator[Mistake]:
     for name, value in values.items():
-        if is_script and not is_known(name):
+        if own_names and not is_known(name):
             continue
         try:
             field_of(name)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from sweeper.core.codec import encode
 from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.script import FOLDER, Script
-from sweeper.core.template import names_in
+from sweeper.core.workload import WorkloadTraits, kind_of, traits
 from sweeper.errors import UserError
 from sweeper.interventions.loader import COLLATED, Loader
 from sweeper.spec import rules
@@ -68,8 +68,10 @@ class SweepSpec(Section):
     Attributes:
         pipeline: Module with `prepare` and `build`; empty if a `command` runs instead.
         command: Program and arguments of a user's script, with templates for searched values.
+        workload: Import string of the traits of another kind of work (`sweeper.core.workload`); empty for the
+            built-in kinds, which follow from the other keys.
         script: Options of the script.
-        data: Options of `prepare`; a `path` replaces any `source`.
+        data: Options of `prepare`, or of a `workload`; a `path` replaces any `source`.
         space: The searched parameters by name.
         fix: Values of names that are not searched; every other field keeps its default.
         baseline: The user's starting point, which may lie outside the space.
@@ -81,6 +83,7 @@ class SweepSpec(Section):
     name: SweepName
     pipeline: ModuleName | Literal[""] = ""
     command: Command = ()
+    workload: str = ""
     script: ScriptOptions = ScriptOptions()
     data: dict[str, Datum] = Field(default_factory=dict)
     space: dict[str, Parameter]
@@ -128,8 +131,18 @@ class SweepSpec(Section):
     def to_dict(self) -> dict[str, Any]:
         """Returns the specification as JSON values, from which `from_dict` reads an equal one."""
         tree: dict[str, Any] = encode(self.model_dump())
-        absent = ("pipeline", "data") if self.command else ("command", "script")
+        absent = ["workload", *(("pipeline", "data") if self.command else ("command", "script"))]
+        if self.workload:
+            absent = [name for name in ("pipeline", "command") if not tree[name]]
+            absent += ["script"] if not self.command else []
         return {key: value for key, value in tree.items() if key not in absent}
+
+    @property
+    def traits(self) -> WorkloadTraits:
+        """The traits of what is trained."""
+        return traits(
+            kind_of(named=self.workload, has_command=bool(self.command), has_ladder=self.confirm.ladder)
+        )
 
     def script_in(self, folder: Path) -> Script | None:
         """Returns the script of a command with its templates read; None for a pipeline.
@@ -207,16 +220,17 @@ class SweepSpec(Section):
 
     def trained_as(self, config: TrialConfig) -> TrialConfig:
         """Returns a configuration that learns the same: for a tune, the one without proved changes."""
-        if not self.confirm.ladder:
+        learning = self.traits.learning_names(self)
+        others = [name for name in self.space if name not in learning]
+        if not others:
             return config
-        learning = {"batch_size", *(name for text in self.command for name in names_in(text))}
         usual = self.baseline_config().flatten()
-        return config.replace({name: usual[name] for name in self.space if name not in learning})
+        return config.replace({name: usual[name] for name in others})
 
     def trained_sooner(self, config: TrialConfig) -> TrialConfig:
         """Returns a configuration that learns the same, but faster: for a tune, with a gathered loader."""
         parameter = self.space.get(Loader.name)
-        if not self.confirm.ladder or parameter is None:
+        if not self.traits.is_of_changes or parameter is None:
             return config
         faster = next((value for value in COLLATED if parameter.contains(value)), None)
         return config if faster is None else config.replace({Loader.name: faster})
@@ -298,13 +312,13 @@ class SweepSpec(Section):
     def _carried(self) -> dict[str, Scalar]:
         """Returns the baseline's values that trials inherit unless they say otherwise."""
         written = self._written(self.baseline)
-        if self.command:
+        if not self.traits.names_are_fields:
             return written
         return {name: value for name, value in written.items() if name.partition(".")[0] in CARRIED}
 
     def _complete(self, values: Mapping[str, Scalar]) -> TrialConfig:
         """Returns the configuration, whose learning rate is meant for the baseline's global batch."""
-        if self.command:
+        if not self.traits.names_are_fields:
             return TrialConfig(args={}).replace(values)
         config = TrialConfig().replace(values)
         if config.optimizer.lr_rule == "none" or config.optimizer.lr_batch_size:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,13 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.codec import encode
-from sweeper.core.job import LOG, SCRIPT_RUNNER, TRIAL_RUNNER, Job
+from sweeper.core.job import LOG
 from sweeper.core.measurement import Failure, Outcome, Report
-from sweeper.core.modules import import_paths
 from sweeper.errors import EnvironmentStopError
 from sweeper.execution.launcher import Launcher
-from sweeper.execution.local import end_leftovers, own_environment
+from sweeper.execution.local import end_leftovers
 from sweeper.spec import SweepSpec
 from sweeper.spec.data_path import on_this_machine
 from sweeper.sweep import setup
@@ -30,16 +27,14 @@ from sweeper.sweep.launchers import launcher_for
 from sweeper.sweep.observer import Observer
 from sweeper.sweep.publish import Publisher
 from sweeper.sweep.stopping import Stopping
-from sweeper.sweep.store.fingerprint import prepared_folder
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import varied
 from sweeper.sweep.store.lock import SweepLock
 from sweeper.sweep.store.past import past_line, remember, remembered
-from sweeper.system.environment import PASS_ENV, named
+from sweeper.sweep.workloads import workload_of
 from sweeper.system.failpoints import failpoint
 from sweeper.telemetry.nvml.probe import awake
 from sweeper.tracking import Tracker
-from sweeper.tracking.script_store import empty_store
 
 Launch = Callable[[Path], Launcher]
 """Function that makes the launcher for a sweep's folder."""
@@ -75,12 +70,12 @@ def supervised(
         UserError: The data or the code cannot be used.
         EnvironmentStopError: The machine cannot run it.
     """
-    journal, spec = sweep.journal, sweep.spec
+    journal, spec, work = sweep.journal, sweep.spec, workload_of(sweep.spec)
     began = time.monotonic()
     end_earlier_run(journal.folder)
     if not journal.begun:
         remember(journal, sweep.home, spec, sweep.fingerprint)
-    prepared = prepared_folder(sweep.home, spec.pipeline, spec.to_dict()["data"]) if spec.pipeline else Path()
+    prepared = work.prepared_folder(spec, sweep.home)
     here = spec.model_copy(update={"data": on_this_machine(spec.data, observer.line)})
     launcher = launch(journal.folder) if launch else _launcher(sweep, observer, most)
     with contextlib.closing(launcher):
@@ -102,7 +97,7 @@ def supervised(
         publisher.open()
         cache = shared_cache(sweep.home)
         template = dataclasses.replace(
-            template_of(possible, sweep.home), prepared=str(prepared), cache=str(cache)
+            work.template(possible, sweep.home), prepared=str(prepared), cache=str(cache)
         )
         gpus = uuids_of([slot.device for slot in machine.slots])
         with contextlib.closing(publisher), awake(gpus), Stopping() as stopping:
@@ -145,31 +140,6 @@ def shared_cache(home: Path) -> Path:
     return home.resolve() / "cache" / "compile"
 
 
-def template_of(spec: SweepSpec, home: Path) -> Job:
-    """Returns what the jobs of all trials have in common."""
-    script = spec.script_in(Path.cwd())
-    if script is not None and script.mlflow != "off":
-        store, run_id = empty_store(home / "cache")
-        script = dataclasses.replace(script, mlflow_store=str(store), mlflow_run=run_id)
-    return Job(
-        uid="",
-        runner=SCRIPT_RUNNER if spec.command else TRIAL_RUNNER,
-        pipeline=spec.pipeline,
-        script=script,
-        env=_environment(spec) if spec.command else {},
-        import_paths=import_paths(),
-        data=encode(spec.data),
-        probes=spec.measure.probes,
-        cold_cache=spec.measure.cold_cache,
-    )
-
-
-def _environment(spec: SweepSpec) -> dict[str, str]:
-    """Returns the variables that a script sees as the user set them, and the names of those it may see."""
-    names = "\n".join((*spec.execution.pass_env, *named(os.environ)))
-    return {**own_environment(), **({PASS_ENV: names} if names else {})}
-
-
 def surveyed(
     launcher: Launcher, folder: Path, spec: SweepSpec, prepared: Path
 ) -> tuple[setup.Machine, Mapping[str, Any]]:
@@ -177,20 +147,20 @@ def surveyed(
 
     Args:
         folder: Folder that holds the folders of the two jobs.
-        prepared: Folder of the prepared data, which may not exist yet; ignored for a script.
+        prepared: Folder of the prepared data, which may not exist yet; ignored if nothing is prepared.
     """
     device = "cpu" if spec.execution.gpus == 0 else "auto"
     runner = JobRunner(launcher, [Slot(device), Slot(device)], lambda: None)
     runner.start(0, folder / "probe", setup.probe_job(spec))
-    if spec.pipeline:
-        runner.start(1, folder / "prepare", setup.prepare_job(spec, prepared, import_paths()))
+    if preparing := workload_of(spec).prepare_job(spec, prepared):
+        runner.start(1, folder / "prepare", preparing)
     outcomes: dict[int, Outcome | Report] = {}
     while runner.running:
         outcomes.update({key: outcome for key, _, outcome in runner.wait()})
     elsewhere = spec.execution.is_remote
     machine = setup.machine_of(setup.probe_report(outcomes[0], elsewhere=elsewhere), spec)
     data = setup.NO_DATA
-    if spec.pipeline:
+    if 1 in outcomes:
         log = prepared.with_name(prepared.name + ".log")
         if isinstance(outcomes[1], Failure):
             # The folder of a sweep that has not begun is removed, so the log is copied out of it.

@@ -23,10 +23,11 @@ from sweeper.sweep.launchers import job_script_of, launcher_for
 from sweeper.sweep.phases.losses import QUALITY_SECONDS, QUALITY_SHARE, looks_at_loss
 from sweeper.sweep.phases.search import hints_of
 from sweeper.sweep.store.catalog import continued, of_name
-from sweeper.sweep.store.fingerprint import differences, fingerprint
+from sweeper.sweep.store.fingerprint import differences
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import NUM_SEEDS
 from sweeper.sweep.store.past import earlier, remembered
+from sweeper.sweep.workloads import fingerprint
 
 COUNTED_AT_MOST = 5_000
 """Largest number of combinations among which the distinct ones are counted, which takes a second."""

@@ -32,12 +32,12 @@ def info_of(
     """Returns a tracker's description of a sweep."""
     tags = {"sweeper.version": about.get("sweeper", ""), "sweeper.driver": about.get("driver", "")}
     # A script may use a different PyTorch from sweeper's.
-    tags["sweeper.torch"] = "" if spec.command else str(marks["torch"])
+    tags["sweeper.torch"] = str(marks["torch"]) if spec.traits.uses_own_torch else ""
     return SweepInfo(
         name=journal.name,
         device=about["device"],
         fingerprint=str(marks["code"]),
-        pipeline=spec.pipeline or shlex.join(spec.command),
+        pipeline=shlex.join(spec.traits.words(spec)),
         data=", ".join(f"{key}: {value}" for key, value in public(spec.data).items()),
         synthetic=about["synthetic"],
         varied=varied(spec),
@@ -72,7 +72,7 @@ def _dataset(spec: SweepSpec, marks: Mapping[str, Any]) -> Dataset | None:
     if "data" not in marks:
         return None  # A script loads its data itself.
     shown = public(spec.data)
-    source = shown.get("path") or shown.get("source") or spec.pipeline
+    source = shown.get("path") or shown.get("source") or " ".join(spec.traits.words(spec))
     digest = hashlib.sha256(json.dumps(marks["data"], sort_keys=True, default=list).encode()).hexdigest()
     return Dataset(name=source.rstrip("/").rpartition("/")[2] or source, digest=digest[:16], source=source)
 

@@ -16,9 +16,9 @@ from sweeper.execution.parcel import Parcel
 from sweeper.spec import SweepSpec
 from sweeper.spec.sections import Execution
 from sweeper.sweep.setup import devices_of_a_trial
-from sweeper.sweep.store.fingerprint import code_of
 from sweeper.sweep.store.journal import Journal, sweeps_folder
 from sweeper.sweep.store.lock import epoch_of
+from sweeper.sweep.workloads import workload_of
 from sweeper.system.environment import added, named
 from sweeper.system.files import read_json
 
@@ -61,7 +61,8 @@ def _execution_of(spec: SweepSpec) -> Execution:
     On this machine, a script sees in a trial what it sees when it is watched.
     """
     # A glob passes no credentials.
-    all_else = ("*",) if spec.command and not traits(spec.execution.launcher).is_remote else ()
+    is_here = not traits(spec.execution.launcher).is_remote
+    all_else = ("*",) if spec.traits.sees_environment and is_here else ()
     return spec.execution.model_copy(update={"pass_env": (*_pass_env(spec), *all_else)})
 
 
@@ -113,5 +114,5 @@ def _template(folder: Path, spec: SweepSpec) -> Parcel:
         isolation=spec.execution.isolation,
         env=added(os.environ, pass_env),
         pass_env=pass_env,
-        code=code_of(spec.pipeline) if spec.pipeline else {},
+        code=workload_of(spec).code(spec),
     )

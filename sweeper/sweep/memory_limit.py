@@ -93,7 +93,7 @@ class Capacity:
 
     def smaller(self, config: TrialConfig) -> TrialConfig | None:
         """Returns the same training with half the batch or less, accumulated; None if none fits."""
-        if config.args is not None and not {"batch_size", "accumulate_steps"} <= config.args.keys():
+        if not config.sets("batch_size", "accumulate_steps"):
             return None
         for _ in range(MAX_HALVINGS):
             if config.batch_size < 2:

@@ -16,10 +16,10 @@ from sweeper.sweep.bootstrap import Launch, OpenSweep, supervised
 from sweeper.sweep.observer import Observer
 from sweeper.sweep.publish import MADE, Publisher, made_files, publish_sweep, sweep_info
 from sweeper.sweep.store.catalog import cannot_write, open_sweep
-from sweeper.sweep.store.fingerprint import fingerprint
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.sweep.supervisor import run_phases
+from sweeper.sweep.workloads import fingerprint
 from sweeper.system.files import write_json
 from sweeper.tracking import Tracker
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sweeper.core.codec import decode
 from sweeper.core.config import Scalar
-from sweeper.core.job import ANYWHERE, PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan
+from sweeper.core.job import ANYWHERE, PROBE_RUNNER, Job, MeasurePlan
 from sweeper.core.launchers import traits as launcher_traits
 from sweeper.core.loaders import RESIDENT, STREAM, too_large, traits
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
@@ -94,20 +94,6 @@ def probe_job(spec: SweepSpec) -> Job:
     """Returns the job that probes the devices."""
     device = "cpu" if spec.execution.gpus == 0 else "auto"
     return Job(uid="probe", runner=PROBE_RUNNER, device=device, plan=NO_WINDOWS, timeout_seconds=120)
-
-
-def prepare_job(spec: SweepSpec, prepared: Path, paths: Sequence[str]) -> Job:
-    """Returns the job that prepares the data."""
-    return Job(
-        uid="prepare",
-        runner=PREPARE_RUNNER,
-        pipeline=spec.pipeline,
-        import_paths=tuple(paths),
-        data=spec.to_dict()["data"],
-        prepared=str(prepared),
-        plan=NO_WINDOWS,
-        timeout_seconds=3600,
-    )
 
 
 def report_of(
@@ -323,7 +309,7 @@ def restricted(
             f" of one model (here {machine.devices[0].name})."
         )
     # The meaning of a script's parameters is unknown.
-    lacks = {} if spec.command else dict(machine.lacks)
+    lacks = dict(machine.lacks) if spec.traits.names_are_fields else {}
     if why := not_resident(data or {}, spec, machine):
         lacks |= {f"loader.kind={kind}": why for kind in _kinds_searched(spec) if traits(kind).is_resident}
         if "loader.kind" not in spec.space and "loader.kind" not in spec.fix:
@@ -335,7 +321,7 @@ def restricted(
             if gone and len(gone) < len(parameter.choices):
                 spec = spec.without({name: gone})
                 lines.append(left_line(name, {choice: lacks[f"{name}={choice}"] for choice in gone}))
-    if not spec.command and (why := _beyond_production(spec, machine)) and _may_be_resident(spec):
+    if spec.traits.names_are_fields and (why := _beyond_production(spec, machine)) and _may_be_resident(spec):
         lines.append(f"loader.kind: {RESIDENT} is measured where configured, but cannot win ({why}).")
     gpus = sum(each.kind == "cuda" for each in machine.devices)
     limits = {

@@ -89,9 +89,8 @@ class TrialRunner:
             quality_above=above,
             quality_cap_seconds=QUALITY_CAP_SHARE * (spec.search.minutes or 100.0) * 60,
             quiet_canary_ms=self.quiet_canary_ms(),
-            # A script's diagnosis takes a second run, with another start-up. A tune has had its own.
-            diagnose=not (spec.command and (searching or spec.confirm.ladder)),
-            again_if_disturbed=spec.confirm.ladder,
+            diagnose=spec.traits.takes_apart(searching=searching),
+            again_if_disturbed=spec.traits.repeats_disturbed,
             screen_seconds=min(SCREEN_SECONDS, measure.window_seconds / 2),
             screen_above=self.table.screen_above(config) if searching else 0.0,
         )

@@ -22,6 +22,7 @@ from sweeper.core.job import read_job
 from sweeper.core.measurement import Measurement
 from sweeper.core.progress import Silent
 from sweeper.core.template import arguments
+from sweeper.core.workload import script_of
 from sweeper.errors import UserError
 from sweeper.exports.document import PROOF_FILE
 from sweeper.interventions import takes_long
@@ -493,8 +494,7 @@ class _WithoutRepeats:
 def command_of(folder: Path) -> list[str]:
     """Returns the command of the trial in `folder`, with the values that `--with-flags` gave its options."""
     job = read_job(folder)
-    assert job.script is not None
-    return arguments(job.script.command, job.config.args or {})
+    return arguments(script_of(job).command, job.config.args or {})
 
 
 def _fastest(watched: Measurement, tried: Sequence[ChangeValue]) -> float:

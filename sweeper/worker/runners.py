@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from sweeper.core import job as jobs
 from sweeper.core.job import Job
 from sweeper.core.measurement import Measurement, Report
+from sweeper.core.modules import search_first
 from sweeper.core.progress import Progress
 
 Runner = Callable[[Job, Progress], Measurement | Report]
@@ -35,6 +36,8 @@ def runner_of(job: Job) -> Runner:
         ImportError: There is no such module.
         AttributeError: There is no such function in the module.
     """
+    if job.runner not in RUNNERS:
+        search_first(job.import_paths)
     module, _, function = RUNNERS.get(job.runner, job.runner).partition(":")
     runner: Runner = getattr(importlib.import_module(module), function)
     return runner

@@ -32,7 +32,7 @@ from chaos_fuzz_inputs import Input, Inputs, shown
 from sweeper.errors import UserError
 from sweeper.spec import SweepSpec, load, read_yaml, to_yaml
 from sweeper.spec.reader import OWN
-from sweeper.sweep.store.fingerprint import fingerprint
+from sweeper.sweep.workloads import fingerprint
 
 WORKERS = 2
 LIMIT_SECONDS = 20

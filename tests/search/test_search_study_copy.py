@@ -14,9 +14,9 @@ from sweeper.errors import UserError
 from sweeper.search import copy_study
 from sweeper.search.study_file import NUMBER, StudyFile
 from sweeper.spec import SweepSpec
-from sweeper.sweep.store.fingerprint import fingerprint
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep
+from sweeper.sweep.workloads import fingerprint
 
 AWAY = "postgresql://someone@127.0.0.1:9/optuna?sslmode=disable"
 

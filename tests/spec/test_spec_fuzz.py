@@ -13,7 +13,7 @@ import pytest
 from sweeper.errors import UserError
 from sweeper.spec import SweepSpec, load
 from sweeper.spec.reader import MAX_LINE
-from sweeper.sweep.store.fingerprint import fingerprint
+from sweeper.sweep.workloads import fingerprint
 
 REPOSITORY = Path(__file__).parents[2]
 COUNT = 300

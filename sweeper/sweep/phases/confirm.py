@@ -42,7 +42,7 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
     # From now on, the search has ended.
     make_folder(context.journal.rounds_folder(CONFIRM))
     begun = _begun(context, trials, chosen)
-    if spec.confirm.ladder and not begun:
+    if spec.traits.is_of_changes and not begun:
         chosen = ladder(context, trials, chosen[0], lambda among: _fits(context, trials, among))
         left = trials.budget.seconds_left
         # A tune ends in time, even without a confirmation.
@@ -50,7 +50,7 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
             return ConfirmationResult(winner=None)
     whole = len(chosen)
     chosen = begun or chosen[: _num_candidates(context, trials, chosen)]
-    is_fixed = bool(begun) or spec.confirm.ladder or len(chosen) < whole
+    is_fixed = bool(begun) or spec.traits.is_of_changes or len(chosen) < whole
     among = [each.number for each in chosen] if is_fixed else ()
     window, wanted = spec.measure.window_seconds, spec.confirm.rounds
     rounds = Rounds(context, trials, CONFIRM, window, wanted, among, early_rounds(context.journal))
@@ -128,7 +128,7 @@ def confirm_in_a_hurry(context: SweepContext, trials: TrialRunner) -> Confirmati
 def _finalists(context: SweepContext, trials: TrialRunner) -> list[TrialRecord]:
     table, needs_loss = trials.table, bool(trials.table.quality_samples)
     among = table.finished()
-    if context.spec.command:
+    if context.spec.traits.drops == "idle":
         among = without_idle(among, context.spec)
     return finalists(among, table.records[BASELINE], context.spec, needs_loss=needs_loss)
 

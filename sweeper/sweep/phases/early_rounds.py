@@ -30,7 +30,7 @@ class EarlyRounds:
         spec = context.spec
         # With several slots, other trials would run at the same time. A tune's trials do not include the
         # configurations that it confirms.
-        is_alone = len(context.machine.slots) == 1 and not spec.confirm.ladder
+        is_alone = len(context.machine.slots) == 1 and not spec.traits.is_of_changes
         is_wanted = spec.confirm.rounds and spec.search.minutes and is_speed(spec)
         self._wanted = AT if is_alone and is_wanted else ()
         self._next = len({entry.job.params["round"] for entry in context.journal.rounds(EARLY)})

@@ -47,9 +47,9 @@ def keeps_processes(
 ) -> bool:
     """Returns whether the processes of a round stay: slow to start again, or scripts that can take turns."""
     spec, devices = context.spec, context.machine.devices
-    if not traits(spec.execution.launcher).keeps_processes:
+    if not traits(spec.execution.launcher).keeps_processes or spec.traits.rests == "never":
         return False
-    if spec.command:
+    if spec.traits.takes_turns:
         return can_take_turns(records)
     starts = (table.restart_seconds(record) for record in records if record.measurement is not None)
     if not is_expensive(max(starts, default=0.0), window_seconds):

@@ -6,8 +6,8 @@ import dataclasses
 
 from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
-from sweeper.core.job import CONFIG, QUALITY_RUNNER, SCRIPT_QUALITY_RUNNER, MeasurePlan, read_job
-from sweeper.core.measurement import Failure, FailureKind, Measurement
+from sweeper.core.job import CONFIG, MeasurePlan, read_job
+from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.metrics import metric_row
 from sweeper.core.record import BASELINE
 from sweeper.results import words
@@ -17,6 +17,7 @@ from sweeper.sweep.context import SweepContext
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import NUM_SEEDS, quality_of
 from sweeper.sweep.trial_runner import TrialRunner
+from sweeper.sweep.workloads import workload_of
 
 QUALITY_SECONDS = 20.0
 QUALITY_SHARE = 1 / 60
@@ -38,10 +39,8 @@ def measure_losses(context: SweepContext, trials: TrialRunner) -> SweepSpec:
         seconds = QUALITY_SECONDS
         if spec.search.minutes:
             seconds = min(seconds, QUALITY_SHARE * spec.search.minutes * 60)
-        samples = auto_quality_samples(baseline.measurement, baseline.config.batch_size, seconds)
-        if spec.command:
-            usual = spec.measure.repeats * spec.measure.window_seconds
-            samples = trained_samples(baseline.measurement, usual)
+        size = baseline.config.batch_size
+        samples = workload_of(spec).quality_samples(spec, baseline.measurement, size, seconds)
     else:
         samples = int(asked)
     samples = _samples_before(context.journal) or samples
@@ -79,7 +78,7 @@ def losses_over_seeds(
 
     Each runs as a separate job in the folder `setup/<name>-<i>`, unless its loss is known.
     """
-    losses, failure = [], None
+    losses, failure, work = [], None, workload_of(context.spec)
     for i in range(num_seeds(context.spec, trials.table)):
         # The first run keeps the configuration's seed: a script may have no such parameter.
         seeded = config.replace({"seed": config.seed + i}) if i else config
@@ -91,9 +90,8 @@ def losses_over_seeds(
                 quality_parts=PARTS,
                 evaluate=i == 0 or "seed" in context.spec.space,
             )
-            runner = SCRIPT_QUALITY_RUNNER if context.spec.command else QUALITY_RUNNER
-            sooner = context.spec.trained_sooner(seeded)
-            job = dataclasses.replace(trials.job("loss", sooner), runner=runner, plan=plan)
+            job = trials.job("loss", work.config_for_loss(context.spec, seeded))
+            job = dataclasses.replace(job, runner=work.loss_runner, plan=plan)
             folder = context.journal.setup_folder(f"{name}-{i}")
             outcome = trials.run(folder, job)
             known = quality_of(outcome, folder)
@@ -108,7 +106,7 @@ def losses_over_seeds(
 def num_seeds(spec: SweepSpec, table: TrialTable) -> int:
     """Returns the number of seeds over which losses are measured: fewer for a slow script."""
     baseline = table.records[BASELINE].measurement
-    if not spec.command or not spec.search.minutes or baseline is None:
+    if spec.traits.counts_samples or not spec.search.minutes or baseline is None:
         return NUM_SEEDS
     one = baseline.startup_seconds + table.quality_samples / baseline.throughput
     return max(1, min(NUM_SEEDS, int(SEEDS_SHARE * 60 * spec.search.minutes / one)))
@@ -117,23 +115,3 @@ def num_seeds(spec: SweepSpec, table: TrialTable) -> int:
 def looks_at_loss(spec: SweepSpec) -> bool:
     """Returns whether an objective, a constraint or the confirmation needs the loss of a quality pass."""
     return spec.confirm.to_loss is True or any(metric_row(name).rests_on_loss for name in spec.metrics())
-
-
-def trained_samples(baseline: Measurement, seconds: float) -> int:
-    """Returns how many samples a script has trained on after warm-up and `seconds` of windows.
-
-    Every trial trains on that many to be timed. Disturbed windows of the baseline do not count.
-    """
-    timed = min(seconds, sum(window.seconds for window in baseline.windows))
-    return max(1, int(baseline.throughput * (timed + min(baseline.warmup_seconds, seconds))))
-
-
-def auto_quality_samples(baseline: Measurement, batch_size: int, seconds: float) -> int:
-    """Returns how many samples the baseline trains on in `seconds`, without the cost of its data path.
-
-    The quality pass gathers batches on the device, so the baseline's loader does not slow it down.
-    """
-    parts = baseline.breakdown
-    per_second = batch_size / max(parts.compute_s, 1e-9)
-    samples = max(per_second, baseline.throughput) * seconds
-    return max(1000, int(samples) // 1000 * 1000)

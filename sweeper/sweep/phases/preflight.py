@@ -90,7 +90,7 @@ def preflight(
     A continued sweep reuses its earlier answers. A script has no preflight, since the meaning of its
     parameters is unknown.
     """
-    if spec.command:
+    if not spec.traits.names_are_fields:
         return spec, ()
     path = context.journal.setup_folder(FOUND)
     found = _known(path)

@@ -24,11 +24,12 @@ from sweeper.sweep.observer import Observer
 from sweeper.sweep.phases.rounds import Rounds
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.catalog import find_sweep, lock_of
-from sweeper.sweep.store.fingerprint import differences, fingerprint
+from sweeper.sweep.store.fingerprint import differences
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep
 from sweeper.sweep.store.result import encode_confirmation
 from sweeper.sweep.trial_runner import TrialRunner
+from sweeper.sweep.workloads import fingerprint
 from sweeper.system.files import write_json
 from sweeper.tracking import NullTracker
 

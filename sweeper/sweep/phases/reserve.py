@@ -35,7 +35,7 @@ def seconds_after_search(context: SweepContext, trials: TrialRunner, spec: Sweep
     total = (spec.search.minutes or 0.0) * 60
     if Halves.suits(spec) and not _has_candidate(trials):
         return 0.0
-    most = MAX_LADDER_SHARE if spec.confirm.ladder else MAX_CONFIRM_SHARE
+    most = MAX_LADDER_SHARE if spec.traits.is_of_changes else MAX_CONFIRM_SHARE
     return max(CONFIRM_SHARE * total, min(most * total, _shortest_seconds(context, trials, spec)))
 
 
@@ -57,7 +57,7 @@ def _shortest_seconds(context: SweepContext, trials: TrialRunner, spec: SweepSpe
     if Halves.suits(spec):
         # The promising changes may have to run together first.
         seconds = usual_seconds
-    elif spec.confirm.ladder:
+    elif spec.traits.is_of_changes:
         # The best also runs without each of its changes; trials that the search lacks run first.
         usual = table.records[BASELINE].config.flatten()
         rest = [best.config.replace({name: usual[name]}) for name in changes(best.config, usual)]
@@ -83,8 +83,9 @@ def round_seconds(context: SweepContext, trials: TrialRunner, candidates: Sequen
     if keeps_processes(context, table, runs, spec.measure.window_seconds):
         # Each process measures several windows.
         slice_seconds = min(SLICE_SECONDS, spec.measure.window_seconds)
-        window = slice_seconds if spec.command else spec.measure.window_seconds
-        one_round += len(runs) * (WINDOWS - 1) * window + (len(runs) * STOP_SECONDS if spec.command else 0.0)
+        in_turns = spec.traits.takes_turns
+        window = slice_seconds if in_turns else spec.measure.window_seconds
+        one_round += len(runs) * (WINDOWS - 1) * window + (len(runs) * STOP_SECONDS if in_turns else 0.0)
     return one_round
 
 
@@ -103,7 +104,7 @@ def loss_seconds(trials: TrialRunner, spec: SweepSpec, winner: TrialRecord) -> f
     if measured is None or not has_limit:
         return 0.0
     seconds = winner.quality.seconds if winner.quality is not None else 0.0
-    if spec.command:
+    if not spec.traits.counts_samples:
         # A script trains until it has seen the samples.
         seconds = table.quality_samples / measured.throughput
     one = measured.startup_seconds + seconds + END_SECONDS

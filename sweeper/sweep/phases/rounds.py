@@ -114,7 +114,7 @@ class Rounds:
         self._numbers = [BASELINE, *numbers]
         records = [trials.table.records[number] for number in self._numbers]
         self._kept = keeps_processes(self._context, trials.table, records, self._window_seconds)
-        if self._kept and not spec.command:
+        if self._kept and not spec.traits.takes_turns:
             self._wanted = max(MIN_PROCESSES, self._wanted // 2)
         among, longest = list(numbers), 0.0
         for index in range(MAX_ROUNDS * self._wanted):
@@ -149,7 +149,7 @@ class Rounds:
     def _is_late(self, left: float | None, longest: float) -> bool:
         """Returns whether the fewest rounds would take a tune far beyond its time."""
         spec, done = self._context.spec, len(self.speeds)
-        if left is None or not (spec.confirm.ladder and done):
+        if left is None or not (spec.traits.is_of_changes and done):
             return False
         allowed = LATE_SHARE * 60 * (spec.search.minutes or 0.0)
         return left + allowed < longest * (MIN_ROUNDS - done)
@@ -185,7 +185,7 @@ class Rounds:
         if self._among:
             params[AMONG] = " ".join(map(str, self._among))
         job = self._trials.job("confirm", record.config, params)
-        is_in_turns = self._kept and bool(self._context.spec.command)
+        is_in_turns = self._kept and self._context.spec.traits.takes_turns
         plan = MeasurePlan(
             window_seconds=min(SLICE_SECONDS, self._window_seconds) if is_in_turns else self._window_seconds,
             repeats=1,
@@ -213,7 +213,8 @@ class Rounds:
 
     def decision(self, unfit: Collection[int]) -> Chosen:
         """Returns the fastest candidate or its simplest rival, without those that are unfit."""
-        records, by_changes = self._trials.table.records, self._context.spec.confirm.ladder
+        records, simplest = self._trials.table.records, self._context.spec.traits.simplest_is
+        by_changes = simplest == "fewest changes"
         configs = {number: records[number].config for number in self._numbers}
         speeds = self.throughputs()
         return choose_winner(

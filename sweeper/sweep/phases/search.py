@@ -110,7 +110,7 @@ class Search:
 
     def _idle_values(self) -> Idle:
         gone = self._failing.left()
-        if not self._whole.command:
+        if self._whole.traits.drops == "refused":
             return self._refused.left(gone)
         return idle_values(self._table.finished(), self._whole, gone)
 
@@ -282,7 +282,7 @@ class Search:
     def _last_gain(self) -> float | None:
         """Returns the gain that can still be expected if it is too small to continue; else None."""
         search = self._spec.search
-        if search.regret is None or self._spec.confirm.ladder or search.sampler not in (AUTO, CLIMB):
+        if search.regret is None or self._spec.traits.is_of_changes or search.sampler not in (AUTO, CLIMB):
             return None
         # The gain of running trials is not known yet.
         expected = self._searcher.expected_gain(_Taken(self._table, self._capacity, ended=True))

@@ -40,7 +40,7 @@ def to_loss(
     spec, table = context.spec, trials.table
     baseline = table.records[BASELINE]
     wanted, samples = spec.confirm.to_loss, table.quality_samples
-    if wanted is False or spec.command or not samples:
+    if wanted is False or not spec.traits.counts_samples or not samples:
         return None, None
     if winner.config.quality_key() == baseline.config.quality_key():
         return None, None

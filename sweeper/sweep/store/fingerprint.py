@@ -1,10 +1,9 @@
-"""Computes the fingerprint of a sweep, by which runs continue it, and the folder of its prepared data."""
+"""Computes the digests of a sweep's fingerprint, its differences, and the folder of its prepared data."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
-import importlib.metadata
 import itertools
 import json
 import os
@@ -15,7 +14,6 @@ from typing import Any
 from sweeper.core.codec import encode
 from sweeper.core.modules import PACKAGE, Module, find, find_pipeline, find_uninstalled, import_paths
 from sweeper.errors import UserError
-from sweeper.spec import SweepSpec
 from sweeper.spec.data_path import existing
 from sweeper.spec.sections import Measure, ScriptOptions
 from sweeper.sweep.store.old_imports import as_of_0_1_0, source_of
@@ -26,37 +24,16 @@ _DEFAULTS = {f"measure.{name}": value for name, value in encode(Measure().model_
 _DEFAULTS |= {f"script.{name}": ScriptOptions.model_fields[name].default for name in ("watch", "elsewhere")}
 
 
-def fingerprint(spec: SweepSpec, device: str) -> dict[str, Any]:
-    """Returns the parts that must be equal for a sweep to be continued.
+def digest_of_command(command: Sequence[str], files: Mapping[str, str]) -> str:
+    """Returns a digest of the files that a command line names, and of those that are written for it.
 
-    Comments and layout of the pipeline's code do not count; its syntax tree does.
+    Args:
+        files: Texts by path.
+
+    Raises:
+        UserError: A file whose name ends in `.py` is not Python.
     """
-    tree = spec.to_dict()
-    parts = {key: tree[key] for key in ("space", "fix", "baseline", "also_try", "objectives", "constraints")}
-    return {
-        **parts,
-        **_subject(spec, tree),
-        "measure": tree["measure"],
-        "seed": spec.search.seed,
-        "device": device,
-        "torch": importlib.metadata.version("torch"),
-    }
-
-
-def _subject(spec: SweepSpec, tree: Mapping[str, Any]) -> dict[str, Any]:
-    if spec.command:
-        script = spec.script_in(Path.cwd())
-        assert script is not None
-        return {
-            "command": tree["command"],
-            "script": tree["script"],
-            "code": _sha(_plain([digest_of_files_named(spec.command), script.files])),
-        }
-    return {
-        "pipeline": spec.pipeline,
-        "code": digest_of_code(spec.pipeline),
-        "data": {"options": tree["data"], "files": digest_of_files(spec.data)},
-    }
+    return _sha(_plain([digest_of_files_named(command), files]))
 
 
 def digest_of_files_named(command: Sequence[str]) -> str:

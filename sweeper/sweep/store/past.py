@@ -77,7 +77,7 @@ def earlier(home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any]) -> Past
         UserError: The sweep that the specification names does not exist.
     """
     wanted = spec.search.warm_start
-    if wanted == NONE or spec.confirm.ladder:
+    if wanted == NONE or spec.traits.is_of_changes:
         return None
     if wanted != LATEST:
         return _asked_for(home, wanted, fingerprint)
@@ -123,13 +123,14 @@ def _named(home: Path, name: str) -> Journal:
 
 
 def _subject(fingerprint: Mapping[str, Any]) -> object:
-    """Returns the name of the training: its scripts or its pipeline, even if their content has changed."""
+    """Returns the name of the training: its scripts, its pipeline or its options, not their content."""
     command = fingerprint.get("command")
     if command:
         words = itertools.pairwise(["", *map(str, command)])
         named = tuple(each for before, each in words if each.endswith(".py") or before == "-m")
         return named or tuple(command)
-    return fingerprint.get("pipeline")
+    kind = fingerprint.get("workload")
+    return (kind, fingerprint.get("data")) if kind else fingerprint.get("pipeline")
 
 
 def _past(journal: Journal, fingerprint: Mapping[str, Any]) -> PastSweep:

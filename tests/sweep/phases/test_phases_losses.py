@@ -11,14 +11,15 @@ from replays import Bench, spec_of
 from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.measurement import Breakdown
 from sweeper.core.record import BASELINE
-from sweeper.sweep.phases.losses import auto_quality_samples, num_seeds
+from sweeper.sweep.phases.losses import num_seeds
+from sweeper.sweep.workloads.pipeline import PIPELINE
 
 
 @pytest.mark.parametrize("phase", ["forward_s", "graph_s"])
 def test_the_loss_rests_on_what_the_baseline_computes_in_its_seconds(phase: str):
     """A captured step has one phase, which is all of its arithmetic."""
     found = dataclasses.replace(measurement(), breakdown=Breakdown(data_s=0.008, **{phase: 0.002}))
-    assert auto_quality_samples(found, 64, 20.0) == 640_000
+    assert PIPELINE.quality_samples(spec_of(), found, 64, 20.0) == 640_000
 
 
 @pytest.mark.parametrize(

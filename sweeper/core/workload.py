@@ -1,0 +1,222 @@
+"""Lists the kinds of work that a sweep trains, and their traits. Imports no implementation.
+
+The kind follows from what a specification says: a `pipeline`, a `command`, or `confirm.ladder`. A new kind is
+one file with its implementation (`sweeper.sweep.workloads`) and one row; a third party's kind is the import
+string of a row (`workload: module:TRAITS`). All other modules ask the traits. What a record shows of its kind
+is asked of its configuration (`TrialConfig.names_are_fields`) and of the functions below.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from sweeper.core.job import Job
+from sweeper.core.measurement import Measurement
+from sweeper.core.registry import Registry
+from sweeper.core.script import Script
+from sweeper.core.template import names_in
+
+PIPELINE, SCRIPT, CHANGES = "pipeline", "script", "changes"
+CHANGES_OF_PIPELINE = "changes of a pipeline"
+
+
+class SpecLike(Protocol):
+    """What the traits ask of a specification (`sweeper.spec.SweepSpec`)."""
+
+    @property
+    def pipeline(self) -> str:
+        """The module of a pipeline."""
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The words of a script's command line."""
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """The options of what is trained."""
+
+    @property
+    def space(self) -> Mapping[str, Any]:
+        """The searched parameters."""
+
+
+def words_of_command(spec: SpecLike) -> Sequence[str]:
+    """Returns the command line of a script."""
+    return spec.command
+
+
+def _module(spec: SpecLike) -> Sequence[str]:
+    return (spec.pipeline,)
+
+
+def _all_names(spec: SpecLike) -> Collection[str]:
+    return spec.space.keys()
+
+
+def _batch_and_flags(spec: SpecLike) -> Collection[str]:
+    return {"batch_size", *(name for text in spec.command for name in names_in(text))}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadTraits:
+    """One kind of work. The defaults hold for work of which nothing is known but its parameters.
+
+    Attributes:
+        implementation: Import string of a `sweeper.sweep.workloads.Workload`; empty for a kind that is
+            unknown here.
+        exported: Import string of a function `(spec, record) -> OfPipeline | OfScript`
+            (`sweeper.exports.subjects`), which an export of a trial is of; empty if there is none.
+        check: Import string of a function `(spec, home, as_json) -> exit code` behind `check --deep`; empty
+            if there is nothing more to check.
+        words: Function that returns what is trained, for a table: a module, or the words of a command line.
+        learning_names: Function that returns the names of the space on which the loss may depend.
+        names_are_fields: Its parameters are the fields of a trial, whose meaning is known. Otherwise they are
+            the user's own names, and have no defaults.
+        counts_samples: It trains on as many samples as it is asked to, so that it can train to a loss. A
+            script decides for itself when to stop.
+        is_traced: Its baseline and its winner get a profiler trace.
+        uses_own_torch: It trains with sweeper's own PyTorch; a script brings its own.
+        sees_environment: On this machine, a trial sees the whole environment, as the user's own run does.
+        rests: Where the processes of a confirmation can rest while others run: `never`, `between windows`, as
+            sweeper's trainer does, or `between steps`, so that they take turns.
+        taken_apart: The trials whose steps are taken apart: `all`, only the `references`, whose second run
+            with another start-up is worth it, or `none`.
+        searches: What is searched: a `space`, or `changes` from the user's own values, of which the winner
+            has only those that pay off.
+        simplest_is: Which of two equally fast trials is the simpler one: that with the plainer
+            `configuration`, or that with the `fewest changes`.
+        repeats_disturbed: A trial whose windows stay disturbed runs once more.
+        drops: The values that leave the space during the search: those that were `refused`, as its reports
+            say, or that were `idle`, as they made no difference.
+        no_breakdown: Sentence where a breakdown of the step is missing.
+    """
+
+    implementation: str
+    exported: str = ""
+    check: str = ""
+    words: Callable[[SpecLike], Sequence[str]] = words_of_command
+    learning_names: Callable[[SpecLike], Collection[str]] = _all_names
+    names_are_fields: bool = False
+    counts_samples: bool = False
+    is_traced: bool = False
+    uses_own_torch: bool = False
+    sees_environment: bool = False
+    rests: Literal["never", "between windows", "between steps"] = "never"
+    taken_apart: Literal["all", "references", "none"] = "none"
+    searches: Literal["space", "changes"] = "space"
+    simplest_is: Literal["configuration", "fewest changes"] = "configuration"
+    repeats_disturbed: bool = False
+    drops: Literal["refused", "idle"] = "idle"
+    no_breakdown: str = "No breakdown of a step is available."
+
+    @property
+    def is_of_changes(self) -> bool:
+        """Whether changes are searched, of which the winner has only those that pay off."""
+        return self.searches == "changes"
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether its processes take turns of some steps."""
+        return self.rests == "between steps"
+
+    def takes_apart(self, *, searching: bool) -> bool:
+        """Returns whether the steps of a trial are taken apart.
+
+        Args:
+            searching: Whether the search asked for it; otherwise it is a reference.
+        """
+        return self.taken_apart == "all" or (self.taken_apart == "references" and not searching)
+
+
+_PIPELINE = WorkloadTraits(
+    implementation="sweeper.sweep.workloads.pipeline:PIPELINE",
+    exported="sweeper.exports.subjects:of_pipeline",
+    check="sweeper.cli.check_pipeline:deep_pipeline_command",
+    words=_module,
+    names_are_fields=True,
+    counts_samples=True,
+    is_traced=True,
+    uses_own_torch=True,
+    rests="between windows",
+    taken_apart="all",
+    drops="refused",
+)
+_SCRIPT = WorkloadTraits(
+    implementation="sweeper.sweep.workloads.script:SCRIPT",
+    exported="sweeper.exports.subjects:of_script",
+    check="sweeper.cli.check_script:deep_command",
+    sees_environment=True,
+    rests="between steps",
+    taken_apart="references",
+    no_breakdown="A script's steps are not broken down.",
+)
+_CHANGES = WorkloadTraits(
+    implementation="sweeper.sweep.workloads.changes:CHANGES",
+    exported="sweeper.exports.subjects:of_script",
+    check="sweeper.cli.check_script:deep_command",
+    learning_names=_batch_and_flags,
+    sees_environment=True,
+    rests="between steps",
+    # A tune has watched its script before.
+    taken_apart="none",
+    searches="changes",
+    simplest_is="fewest changes",
+    repeats_disturbed=True,
+    no_breakdown="A script's steps are not broken down.",
+)
+BUILTIN: Mapping[str, WorkloadTraits] = {
+    PIPELINE: _PIPELINE,
+    SCRIPT: _SCRIPT,
+    CHANGES: _CHANGES,
+    # What `confirm.ladder` makes of a pipeline.
+    CHANGES_OF_PIPELINE: dataclasses.replace(
+        _PIPELINE,
+        learning_names=_batch_and_flags,
+        searches="changes",
+        simplest_is="fewest changes",
+        repeats_disturbed=True,
+    ),
+}
+WORKLOADS: Registry[WorkloadTraits] = Registry("`workload`", WorkloadTraits, {})
+"""What `workload` can name: kinds of third parties, since the others follow from the other keys."""
+
+
+def kind_of(*, named: object, has_command: bool, has_ladder: bool) -> str:
+    """Returns the kind of a specification.
+
+    Args:
+        named: Its `workload`; empty for a built-in kind.
+    """
+    if named:
+        return str(named)
+    if has_command:
+        return CHANGES if has_ladder else SCRIPT
+    return CHANGES_OF_PIPELINE if has_ladder else PIPELINE
+
+
+def traits(kind: str) -> WorkloadTraits:
+    """Returns the traits of a kind of work; neutral ones if it is unknown here."""
+    return BUILTIN.get(kind) or WORKLOADS.look_up(kind) or WorkloadTraits(implementation="")
+
+
+def script_of(job: Job) -> Script:
+    """Returns the script of a job that runs one."""
+    assert job.script is not None
+    return job.script
+
+
+def needs_prepared_data(job: Job) -> bool:
+    """Returns whether a job trains on prepared data, with code that travels along: that of a pipeline."""
+    return bool(job.pipeline)
+
+
+def is_reported(measured: Measurement | None) -> bool:
+    """Returns whether a speed was reported by what ran, and not timed by sweeper's trainer.
+
+    What was reported is timed and taken apart in different runs, and its settings have names of the user's
+    own.
+    """
+    return measured is not None and bool(measured.reported_by)
