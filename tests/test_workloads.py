@@ -6,8 +6,15 @@ import ast
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from sweeper.core.registry import resolve
+from sweeper.core.workload import BUILTIN, CHANGES, CHANGES_OF_PIPELINE, PIPELINE, SCRIPT, WorkloadTraits
+from sweeper.errors import UserError
+from sweeper.spec import SweepSpec
+from sweeper.sweep.workloads import Workload, workload_of
 
 ROOT = Path(__file__).parents[1]
 ALLOWED = {
@@ -129,6 +136,80 @@ def test_each_mark_is_seen_wherever_it_decides(mark: str):
 @pytest.mark.parametrize("text", LEFT)
 def test_what_does_not_decide_is_left(text: str):
     assert not list(marks(ast.parse(text)))
+
+
+# -- which kind it is ------------------------------------------------------------------------------------
+
+OF_PIPELINE = {"pipeline": "toy_pipeline", "space": {}, "baseline": {}}
+OF_SCRIPT = {"command": ["python", "train.py", "--lr={lr}"], "space": {}, "baseline": {"lr": 0.1}}
+OWN = WorkloadTraits(implementation="test_workloads:NOTHING", words=lambda spec: ["own"])
+OF_OWN = {
+    "workload": "test_workloads:OWN",
+    "data": {"function": "steps:train"},
+    "space": {"width": {"type": "int", "low": 1, "high": 9}},
+    "baseline": {"width": 3},
+}
+
+
+@pytest.mark.parametrize(
+    ("tree", "ladder", "kind", "words"),
+    [
+        (OF_PIPELINE, False, PIPELINE, ["toy_pipeline"]),
+        (OF_SCRIPT, False, SCRIPT, ["python", "train.py", "--lr={lr}"]),
+        (OF_SCRIPT, True, CHANGES, ["python", "train.py", "--lr={lr}"]),
+        (OF_PIPELINE, True, CHANGES_OF_PIPELINE, ["toy_pipeline"]),
+    ],
+)
+def test_a_kind_follows_from_the_keys_and_is_not_stored(
+    tree: dict[str, Any], ladder: bool, kind: str, words: list[str]
+):
+    spec = SweepSpec.from_dict({"name": "a", **tree, "confirm": {"ladder": ladder}})
+    assert spec.traits is BUILTIN[kind]
+    assert list(spec.traits.words(spec)) == words
+    assert "workload" not in spec.to_dict()
+    assert SweepSpec.from_dict(spec.to_dict(), is_stored=True).traits is BUILTIN[kind]
+
+
+@pytest.mark.parametrize("kind", BUILTIN)
+def test_a_row_names_parts_that_exist(kind: str):
+    row = BUILTIN[kind]
+    assert isinstance(resolve(row.implementation), Workload)
+    assert callable(resolve(row.exported))
+    assert callable(resolve(row.check))
+
+
+def test_a_kind_of_ones_own_is_stored_and_read_even_where_it_is_gone():
+    spec = SweepSpec.from_dict({"name": "a", **OF_OWN})
+    assert spec.traits is OWN
+    stored = spec.to_dict()
+    assert stored.keys().isdisjoint({"pipeline", "command", "script"})
+    assert SweepSpec.from_dict(stored, is_stored=True) == spec
+    config = spec.config({"width": 5})
+    assert config.flatten() == {"width": 5}
+    assert not config.names_are_fields
+    gone = SweepSpec.from_dict({**stored, "workload": "nowhere:KIND"}, is_stored=True)
+    assert gone.config({"width": 5}) == config
+    with pytest.raises(UserError, match="must be a kind that can be imported here, but got 'nowhere:KIND'"):
+        workload_of(gone)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"workload": "pipeline"}, "`workload` must be an import string `module:name`, but got 'pipeline'."),
+        ({"workload": "nowhere:KIND"}, "No module named 'nowhere'"),
+        ({"workload": "test_workloads:ROOT"}, "an instance of `WorkloadTraits`"),
+        ({"baseline": {}}, "`width` needs a value in `baseline`"),
+        ({"confirm": {"ladder": True}}, "`confirm.ladder: true` has no effect with a `workload`"),
+        ({"confirm": {"to_loss": True}}, "is for pipelines, but got a `workload`"),
+        ({"measure": {"cold_cache": True}}, "is for pipelines, but got a `workload`"),
+        ({"script": {"keep": True}}, "`script` needs a `command`"),
+    ],
+)
+def test_what_a_kind_of_ones_own_does_not_take_is_said(more: dict[str, Any], says: str):
+    with pytest.raises(UserError) as raised:
+        SweepSpec.from_dict({"name": "a", **OF_OWN, **more})
+    assert says in str(raised.value)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class SpecLike(Protocol):
         """The searched parameters."""
 
 
-def words_of_command(spec: SpecLike) -> Sequence[str]:
+def _command_words(spec: SpecLike) -> Sequence[str]:
     """Returns the command line of a script."""
     return spec.command
 
@@ -97,7 +97,7 @@ class WorkloadTraits:
     implementation: str
     exported: str = ""
     check: str = ""
-    words: Callable[[SpecLike], Sequence[str]] = words_of_command
+    words: Callable[[SpecLike], Sequence[str]] = _command_words
     learning_names: Callable[[SpecLike], Collection[str]] = _all_names
     names_are_fields: bool = False
     counts_samples: bool = False
