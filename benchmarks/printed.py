@@ -33,7 +33,6 @@ from parts.noop import synthetic
 from parts.replay import ReplayLauncher
 from replays import PIPELINE, SPEC, Watcher
 from rich.console import Console
-from sweeper.cli.tune_view import ladder_lines, nothing_lines
 from thousand import write_sweep
 from v0_1.folders import lay_out
 
@@ -41,7 +40,7 @@ from sweeper.analysis.labels import label, run_name
 from sweeper.cli import main
 from sweeper.cli.dry_run import plan_lines
 from sweeper.cli.judge import lines as judge_lines
-from sweeper.cli.summary import print_decision, print_summary
+from sweeper.cli.summary import print_summary
 from sweeper.core import export_formats
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
@@ -50,6 +49,7 @@ from sweeper.judging.arms import Arm
 from sweeper.judging.losses import Losses, Trained
 from sweeper.judging.speed import Compared, Speed
 from sweeper.judging.verdict import Required, Verdict
+from sweeper.results.decision_lines import decision_lines
 from sweeper.search.distributions import distribution, drawn
 from sweeper.search.presets import presets
 from sweeper.spec import SweepSpec, load
@@ -67,6 +67,7 @@ from sweeper.tracking import NullTracker
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.space import space
 from sweeper.tuning.steps import gains_of
+from sweeper.tuning.words import ladder_lines, nothing_lines
 
 SCRIPT = """\
 import argparse
@@ -402,8 +403,8 @@ def closing(folder: Path) -> str:
     sweep, text = load_sweep(Journal(folder)), io.StringIO()
     out = Console(file=text, width=100)
     print_summary(out, sweep.summary, "")
-    print_decision(out, sweep.summary, is_proved=True)
-    gains = [*ladder_lines(gains_of(sweep), CHANGES), *nothing_lines(sweep, CHANGES, 5.0)]
+    decision = decision_lines(sweep.summary, is_proved=True)
+    gains = [*decision, *ladder_lines(gains_of(sweep), CHANGES), *nothing_lines(sweep, CHANGES, 5.0)]
     return "\n".join([text.getvalue(), *gains])
 
 

@@ -31,7 +31,6 @@ from sweeper.interventions.kept import FOLDER as KEPT_FOLDER
 from sweeper.interventions.loader import COLLATED, Loader
 from sweeper.production.handover import hand_over
 from sweeper.results.decision_lines import decision_lines
-from sweeper.results.words import NOT_COMPARED
 from sweeper.scaffold.command_space import help_of, propose
 from sweeper.script.command_line import CommandLine, parted, typed_command
 from sweeper.script.watch import watch as watch_script
@@ -376,8 +375,7 @@ class Tune:
         if not ran.ran:
             self._say(f"`{sweep.journal.name}` is already finished; nothing was run.")
         self._say("")
-        # Everything that was searched is proved to train the same, so the loss need not be compared.
-        decision = [line for line in decision_lines(sweep.summary) if line.strip() != NOT_COMPARED]
+        decision = decision_lines(sweep.summary, is_proved=True)
         for line in decision:
             self._say(line)
         for line in place_lines(sweep, tracker, options.home):
