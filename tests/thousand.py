@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -145,7 +146,8 @@ def _speed(config: TrialConfig) -> float:
     amp = {"fp32": 1.0, "bf16": 1.6, "fp16": 1.5}[config.precision.amp]
     mode = {"eager": 1.0, "graph": 1.5}.get(config.compile.mode, 1.2)
     width = int(config.model.get("hidden_size") or 64)
-    return 1e5 * kind[config.loader.kind] * amp * mode * (config.batch_size / 4096) ** 0.5 * (64 / width)
+    batch = math.sqrt(config.batch_size / 4096)
+    return 1e5 * kind[config.loader.kind] * amp * mode * batch * (64 / width)
 
 
 def _quality(config: TrialConfig, noise: random.Random) -> Quality:
