@@ -24,8 +24,9 @@ from sweeper.sweep.observer import Status
 from sweeper.sweep.run import Ran
 from sweeper.sweep.store.load import load_sweep
 from sweeper.tuning.changes import ChangeValue
+from sweeper.tuning.options import TuneOptions
+from sweeper.tuning.result import TuneResult
 from sweeper.tuning.steps import ChangeGain
-from sweeper.tuning.tune import TuneOptions, TuneResult
 from sweeper.tuning.watch import WatchResult
 
 SPEC = {

@@ -16,7 +16,6 @@ from sweeper.core.metrics import metric_row
 from sweeper.core.record import TrialRecord
 from sweeper.results import words
 from sweeper.results.decision_lines import decision_lines
-from sweeper.results.table_marks import marks, of_one_seed
 
 
 def print_summary(
@@ -90,7 +89,7 @@ def _table(title: str, rows: tuple[Row, ...], summary: Summary, baseline: TrialR
             "1x   ",
             loss(summary.value_of(baseline, "val_loss")) + " ",
         )
-    if notes := marks(rows):
+    if notes := words.marks(rows):
         table.caption, table.caption_justify = "  ".join(notes), "left"
     return table
 
@@ -99,7 +98,7 @@ def _front_table(summary: Summary) -> Table:
     table = Table(title="Pareto front", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("trial")
     for name in summary.objectives:
-        title = f"{name}, {metric_row(name).unit}".removesuffix(", ") + of_one_seed(summary, name)
+        title = f"{name}, {metric_row(name).unit}".removesuffix(", ") + words.of_one_seed(summary, name)
         table.add_column(title, justify="right")
     table.add_column("")
     for row in summary.front:

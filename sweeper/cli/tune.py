@@ -14,7 +14,8 @@ from sweeper.cli.screen import Screen, console, prose
 from sweeper.cli.sync import PENDING
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.progress import TrialFailedError
-from sweeper.tuning.tune import Tune, TuneOptions
+from sweeper.tuning.options import TuneOptions
+from sweeper.tuning.tune import Tune
 
 FAILED = 1
 

@@ -68,7 +68,7 @@ class WorkloadTraits:
         implementation: Import string of a `sweeper.sweep.workloads.Workload`; empty for a kind that is
             unknown here.
         exported: Import string of a function `(spec, record) -> OfPipeline | OfScript`
-            (`sweeper.exports.subjects`), which an export of a trial is of; empty if there is none.
+            (`sweeper.exports.document`), which an export of a trial is of; empty if there is none.
         check: Import string of a function `(spec, home, as_json) -> exit code` behind `check --deep`; empty
             if there is nothing more to check.
         words: Function that returns what is trained, for a table: a module, or the words of a command line.
@@ -133,7 +133,7 @@ class WorkloadTraits:
 
 _PIPELINE = WorkloadTraits(
     implementation="sweeper.sweep.workloads.pipeline:PIPELINE",
-    exported="sweeper.exports.subjects:of_pipeline",
+    exported="sweeper.exports.document:of_pipeline",
     check="sweeper.cli.check_pipeline:deep_pipeline_command",
     words=_module,
     names_are_fields=True,
@@ -146,26 +146,22 @@ _PIPELINE = WorkloadTraits(
 )
 _SCRIPT = WorkloadTraits(
     implementation="sweeper.sweep.workloads.script:SCRIPT",
-    exported="sweeper.exports.subjects:of_script",
+    exported="sweeper.exports.document:of_script",
     check="sweeper.cli.check_script:deep_command",
     sees_environment=True,
     rests="between steps",
     taken_apart="references",
     no_breakdown="A script's steps are not broken down.",
 )
-_CHANGES = WorkloadTraits(
+_CHANGES = dataclasses.replace(
+    _SCRIPT,
     implementation="sweeper.sweep.workloads.changes:CHANGES",
-    exported="sweeper.exports.subjects:of_script",
-    check="sweeper.cli.check_script:deep_command",
     learning_names=_batch_and_flags,
-    sees_environment=True,
-    rests="between steps",
     # A tune has watched its script before.
     taken_apart="none",
     searches="changes",
     simplest_is="fewest changes",
     repeats_disturbed=True,
-    no_breakdown="A script's steps are not broken down.",
 )
 BUILTIN: Mapping[str, WorkloadTraits] = {
     PIPELINE: _PIPELINE,

@@ -13,11 +13,17 @@ from sweeper._version import __version__
 from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.summary import Summary
+from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
+from sweeper.core.job import read_job
 from sweeper.core.loaders import STREAM, traits
 from sweeper.core.measurement import Measurement
 from sweeper.core.metrics import rounded
 from sweeper.core.record import TrialRecord
+from sweeper.core.registry import resolve
+from sweeper.core.script import FOLDER
+from sweeper.core.template import arguments, render
+from sweeper.core.workload import script_of
 from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.exports.caveats import caveats, confirmed_ratio
 from sweeper.exports.credentials import without_credentials
@@ -28,12 +34,13 @@ from sweeper.exports.schema import (
     HoldsFor,
     LearningRate,
     Measured,
+    OfPipeline,
+    OfScript,
     Proved,
     Provenance,
     XBaseline,
     plain,
 )
-from sweeper.exports.subjects import subject_of
 from sweeper.spec import SweepSpec
 
 PROOF_FILE = "proof.json"
@@ -201,3 +208,35 @@ def _holds_for(device: str, measured: Measurement, setting: Setting) -> HoldsFor
 
 def _rounded(value: float | None, digits: int) -> float | None:
     return None if value is None else rounded(value, digits)
+
+
+def subject_of(spec: SweepSpec, record: TrialRecord) -> OfPipeline | OfScript:
+    """Returns what the export of a trial is of.
+
+    Raises:
+        UserError: Work of its kind cannot be exported.
+    """
+    if not spec.traits.exported:
+        raise UserError(f"`{spec.name}` cannot be exported: its `workload` has no `exported`.")
+    subject: OfPipeline | OfScript = resolve(spec.traits.exported)(spec, record)
+    return subject
+
+
+def of_pipeline(spec: SweepSpec, record: TrialRecord) -> OfPipeline:
+    """Returns the pipeline, its data and the trial's configuration."""
+    config = record.config.canonical()
+    return OfPipeline(pipeline=spec.pipeline, data=spec.to_dict()["data"], config=encode(config))
+
+
+def of_script(spec: SweepSpec, record: TrialRecord) -> OfScript:
+    """Returns the script as it ran in the trial."""
+    config = record.config.canonical()
+    # From the job: the templates' files may have changed since it ran.
+    script = script_of(read_job(Path(record.folder)))
+    values = {**(config.args or {}), FOLDER: "."}
+    return OfScript(
+        command=arguments(script.command, values),
+        env=script.own_environment(values),
+        files={path: render(text, values) for path, text in script.files.items()},
+        params=config.flatten(),
+    )

@@ -137,8 +137,7 @@ def _picked(summary: Summary, sweep: LoadedSweep, rule: str, trial: int | None) 
             f"{summary.objectives[0]}. Name a trial with --trial N."
         )
     front = [row.record for row in summary.front]
-    known = next(each for each in RULES if each == rule)
-    record = pick(front, sweep.spec.objectives, known)
+    record = pick(front, sweep.spec.objectives, next(known for known in RULES if known == rule))
     if record is None:
         raise NothingFeasibleError(f"`{summary.name}` has no trial that `--rule {rule}` could pick.")
     return record.number
@@ -161,10 +160,10 @@ def _reasons(summary: Summary, sweep: LoadedSweep, number: int) -> Mapping[str, 
     """Returns what changing each of the winner's values costs, by dotted name."""
     if summary.winner is None or summary.winner.number != number:
         return {}
-    found: dict[str, str] = {}
-    for each in sweep.sensitivity:
-        lost = round(100 * (1 - each.ratio))
-        if each.ratio and lost > 0 and each.name not in found:
-            how = "measured" if each.how == "measured" else "predicted from all trials"
-            found[each.name] = f"{shown(each.value)} instead costs {lost}% of the speed ({how})"
-    return found
+    reasons: dict[str, str] = {}
+    for effect in sweep.sensitivity:
+        lost = round(100 * (1 - effect.ratio))
+        if effect.ratio and lost > 0 and effect.name not in reasons:
+            how = "measured" if effect.how == "measured" else "predicted from all trials"
+            reasons[effect.name] = f"{shown(effect.value)} instead costs {lost}% of the speed ({how})"
+    return reasons

@@ -19,7 +19,7 @@ from sweeper.report.report_data import ReportData
 from sweeper.report.table import Cell, Table, cells, columns
 from sweeper.report.timeline_charts import PARTS, compared
 from sweeper.report.trial_marks import outcome_of, tone_of, why_not
-from sweeper.results.table_marks import marks, of_one_seed
+from sweeper.results import words
 
 MAX_NEIGHBOURS = 4
 USED = ("gpu_sm_active_pct", "gpu_util_pct", "cpu_util_pct")
@@ -55,7 +55,7 @@ def _rows(m: ReportData, caption: str, rows: Sequence[Row]) -> Table:
         caption=caption,
         columns=columns("", "trial", "#per epoch", "#samples/s", "#vs baseline", "#loss"),
         rows=tuple(made),
-        note="; ".join(marks(rows)),
+        note="; ".join(words.marks(rows)),
         strong=frozenset(i for i, row in enumerate(rows) if row.record.number == best),
     ).without_empty()
 
@@ -69,7 +69,7 @@ def _front(m: ReportData) -> Table:
         for row in m.summary.front
     ]
     titles = (
-        f"#{name}, {metric_row(name).unit}".removesuffix(", ") + of_one_seed(m.summary, name)
+        f"#{name}, {metric_row(name).unit}".removesuffix(", ") + words.of_one_seed(m.summary, name)
         for name in m.summary.objectives
     )
     return Table(
@@ -190,7 +190,7 @@ def all_trials(m: ReportData) -> Table:
             "stage",
             "outcome",
             "#vs baseline",
-            *(f"#{title_of(n)}{of_one_seed(m.summary, n)}" for n in shown),
+            *(f"#{title_of(n)}{words.of_one_seed(m.summary, n)}" for n in shown),
             "verdict",
             *names,
         ),

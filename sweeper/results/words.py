@@ -11,7 +11,7 @@ from sweeper.analysis.decision import Decision, Side, later_pace
 from sweeper.analysis.finalists import SPEEDS
 from sweeper.analysis.formatting import interval, loss, metric, rate, seconds, times
 from sweeper.analysis.intervals import LEVEL
-from sweeper.analysis.summary import Summary
+from sweeper.analysis.summary import Row, Summary
 from sweeper.analysis.time_to_loss import MAX_SAMPLES, TimeToLoss
 from sweeper.core.record import BASELINE
 
@@ -201,3 +201,17 @@ def state(summary: Summary) -> str:
     """Returns how a sweep that has not finished goes on; empty for a finished one."""
     how = {"stopped": "was stopped", "unfinished": "is unfinished"}.get(summary.state)
     return f"The sweep {how}; the same command continues it." if how else ""
+
+
+def of_one_seed(summary: Summary, name: str) -> str:
+    """Returns what the title of a column of metrics says about seeds."""
+    yardstick = summary.yardstick
+    has_means = yardstick is not None and len(yardstick.losses) > 1
+    return " (one seed)" if has_means and name == "val_loss" else ""
+
+
+def marks(rows: Sequence[Row]) -> list[str]:
+    """Returns what the marks in a table of trials mean."""
+    notes = ["* confirmed in interleaved rounds"] if any(row.confirmed for row in rows) else []
+    notes += ["~ timings stayed disturbed"] if any(row.disturbed for row in rows) else []
+    return notes + (["^ loss of one seed"] if any(row.is_one_seed for row in rows) else [])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import shlex
@@ -12,12 +11,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from sweeper.analysis.bottleneck import MIN_COST, launch_share
-from sweeper.core.home import DEFAULT_HOME, home_option
+from sweeper.core.home import home_option
 from sweeper.core.job import read_job
 from sweeper.core.measurement import Measurement
 from sweeper.core.progress import Silent
@@ -32,16 +30,14 @@ from sweeper.interventions.loader import COLLATED, Loader
 from sweeper.production.handover import hand_over
 from sweeper.results.decision_lines import decision_lines
 from sweeper.scaffold.command_space import help_of, propose
-from sweeper.script.command_line import CommandLine, parted, typed_command
 from sweeper.script.watch import watch as watch_script
 from sweeper.spec import SweepSpec, load
-from sweeper.spec.rules import leads_elsewhere
 from sweeper.sweep.bootstrap import shared_cache
 from sweeper.sweep.commands import place_lines, unsent_lines
 from sweeper.sweep.observer import Observer as SweepObserver
-from sweeper.sweep.run import Ran, run_sweep
+from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.catalog import cannot_write
-from sweeper.sweep.store.fingerprint import digest_of_files_named, digest_of_scripts
+from sweeper.sweep.store.fingerprint import digest_of_scripts
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.system.environment import named, script_held_back_line
 from sweeper.system.files import write_json
@@ -49,13 +45,12 @@ from sweeper.telemetry.gpu_lines import gpus_for
 from sweeper.tracking.mlflow import MlflowTracker, start_preload
 from sweeper.tuning import state, words
 from sweeper.tuning.changes import TOO_LITTLE_TIME, ChangeValue, possible
+from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.proofs import Proofs
-from sweeper.tuning.space import name_of, space, worth_their_time
+from sweeper.tuning.result import TuneResult
+from sweeper.tuning.space import space, worth_their_time
 from sweeper.tuning.state import TuneState
-from sweeper.tuning.steps import ChangeGain, gains_of
-
-if TYPE_CHECKING:
-    import pandas as pd
+from sweeper.tuning.steps import gains_of
 
 LONG_MINUTES = 10.0
 """Minutes from which what takes long to make, such as compiling, is tried even if launching costs little."""
@@ -63,152 +58,11 @@ MIN_MINUTES = 1.0
 """Minimum minutes for the search and the confirmation, however long the earlier steps took."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneOptions:
-    """What to tune, and what may be tried.
-
-    Attributes:
-        command: The command of the script.
-        minutes: Time limit for everything.
-        with_flags: Whether the script's own options that are recognised are searched, too.
-        allow_batch_size: Whether larger batches are searched, too, within a limit on the loss.
-        allow_other_draws: Whether changes with which rows draw other random numbers are tried.
-        changes: File of the user's own changes.
-        name: Name of the sweep.
-        new: Whether to start over, under a new name.
-        home: The state folder.
-        uri: MLflow server or database; None for the one in the state folder.
-    """
-
-    command: tuple[str, ...]
-    name: str
-    minutes: float = 5.0
-    with_flags: bool = False
-    allow_batch_size: bool = False
-    allow_other_draws: bool = False
-    changes: Path | None = None
-    new: bool = False
-    home: Path = DEFAULT_HOME
-    uri: str | None = None
-
-    @classmethod
-    def of(cls, command: str | Sequence[str], *, name: str | None = None, **options: Any) -> TuneOptions:
-        """Returns the options of a tune, checked before anything runs.
-
-        Args:
-            command: The command, as a list of words or as one line that is split as a shell would.
-            name: Name of the sweep; `tune-SCRIPT` by default.
-            options: The other attributes.
-
-        Raises:
-            UserError: The command cannot be tuned, or an option is wrong.
-        """
-        line = typed_command(command)
-        checked = cls(command=tuple(line), name=name or name_of(parted(shlex.join(line)).script), **options)
-        checked.check()
-        return checked
-
-    def check(self) -> None:
-        """Checks the options.
-
-        Raises:
-            UserError: The command cannot be tuned, or an option is wrong.
-        """
-        if self.changes is not None and not self.changes.is_file():
-            raise UserError(f"`--changes` must be a Python file, but {str(self.changes)!r} is not.")
-        # A wrong name must not come to light after minutes of watching and proving.
-        SweepSpec.from_dict({"name": self.name, "pipeline": "tune", "space": {}, "baseline": {}})
-        if reason := leads_elsewhere(self.command):
-            raise UserError(f"`sweeper tune` runs the command many times on this machine, but {reason}.")
-        if not self.minutes > 0:
-            raise UserError(f"`minutes` must be above 0, but got {self.minutes:g}.")
-
-    @property
-    def line(self) -> CommandLine:
-        """The command, split into its parts."""
-        return parted(shlex.join(self.command))
-
-    def key(self) -> str:
-        """Returns a digest of command, folder, files and options; an earlier run must share it to count."""
-        own = self.changes.read_text(encoding="utf-8") if self.changes else ""
-        options: list[object] = [self.with_flags, self.allow_batch_size, self.allow_other_draws]
-        # The minutes decide which changes are worth their time.
-        options.append(self.minutes)
-        parts = [*self.command, os.getcwd(), digest_of_files_named(self.command), own, *map(str, options)]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
 class Observer(SweepObserver, Protocol):
     """Watches a tune: its lines, and the sweep underneath it."""
 
     def command(self, text: str) -> None:
         """Receives a command or a path for the user to copy, which must stay on one line."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneResult:
-    """The result of a tune; a notebook shows its decision and its changes.
-
-    Attributes:
-        name: Name of the sweep underneath it, as `sweeper list` shows it.
-        watched: Measurement of the unchanged script.
-        changes: All changes, with the proof of each, or the reason why it was not tried.
-        gains: The speedup of each change that was measured.
-        lines: The decision in words; empty if nothing was searched.
-        fault: Why the winning changes together do not train the same; empty if they do.
-        export: The winner's file for `sweeper exec`; None without a winner.
-        unsent: What MLflow lacks, and the command that sends it; empty if nothing is missing.
-        ran: The sweep; None if nothing was searched.
-    """
-
-    name: str
-    watched: Measurement
-    changes: tuple[ChangeValue, ...]
-    gains: tuple[ChangeGain, ...] = ()
-    lines: tuple[str, ...] = ()
-    fault: str = ""
-    export: Path | None = None
-    unsent: tuple[str, ...] = ()
-    ran: Ran | None = None
-
-    @property
-    def state(self) -> str:
-        """`finished`; `stopped` after Ctrl-C; `nothing to try` without a search."""
-        return "nothing to try" if self.ran is None else self.ran.sweep.state
-
-    def frame(self) -> pd.DataFrame:
-        """Returns the changes as a table, one row per change.
-
-        The columns are `value`, `kind`, `alone` and `stacked` (ratios to the speed without the change; NaN
-        where that was not measured), `is_kept`, and `remark`: its proof, or why it was not tried.
-        """
-        import pandas as pd
-
-        gains = {(gain.name, gain.value): gain for gain in self.gains}
-        rows = []
-        for change in self.changes:
-            gain = gains.get((change.name, change.value))
-            rows.append(
-                {
-                    "change": change.name,
-                    "value": change.value,
-                    "kind": change.kind,
-                    "alone": gain.alone[0] if gain and gain.alone else None,
-                    "stacked": gain.stacked[0] if gain and gain.stacked else None,
-                    "is_kept": gain is not None and gain.is_kept,
-                    "remark": change.refused or change.proof,
-                }
-            )
-        columns = ["change", "value", "kind", "alone", "stacked", "is_kept", "remark"]
-        table = pd.DataFrame(rows, columns=columns).set_index("change")
-        return table.astype({"alone": "float64", "stacked": "float64", "is_kept": "bool"})
-
-    def __repr__(self) -> str:
-        """Returns the decision in words."""
-        return "\n".join(self.lines) or f"{self.name}: nothing to try"
-
-    def _repr_html_(self) -> str:
-        return words.html_of(repr(self).splitlines(), self.frame())
 
 
 class Tune:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 NAME_WIDTH, RATIO_WIDTH = 24, 22
 FIRST_STARTS, FIRST_SECONDS = 9, 90.0
 """Usual starts of the script before the search, and the time that they take."""
+SHORTEST_SEARCH, SHORTEST_MINUTES = 60.0, 2.0
+"""Seconds that the search has in any case, and minutes that the shortest tune takes."""
 SECONDS_OF_A_START = 12.0
 """Usual time of a start in the search or the confirmation, with its warm-up and its windows."""
 SECONDS_TO_A_NUMBER = 30
@@ -40,10 +42,10 @@ MAX_KNOWN = 1.5
 
 def plan_line(minutes: float) -> str:
     """Returns what a tune will do: how often it starts the script, and when its first number is there."""
-    later = max(0.0, 60 * minutes - FIRST_SECONDS) / SECONDS_OF_A_START
+    later = max(SHORTEST_SEARCH, 60 * minutes - FIRST_SECONDS) / SECONDS_OF_A_START
     return (
-        f"About {FIRST_STARTS + round(later)} starts of your script in {minutes:g} minutes; the first number,"
-        f" its own speed, comes after about {SECONDS_TO_A_NUMBER} s."
+        f"About {FIRST_STARTS + round(later)} starts of your script in {max(minutes, SHORTEST_MINUTES):g}"
+        f" minutes; the first number, its own speed, comes after about {SECONDS_TO_A_NUMBER} s."
     )
 
 
@@ -115,15 +117,15 @@ def ladder_lines(rungs: Sequence[ChangeGain], changes: Sequence[ChangeValue]) ->
     """Returns a table with a line for each change: its gain alone, its gain in the stack, and its kind."""
     if not rungs:
         return []
-    among = {each.name: each for each in changes}
-    width = max(NAME_WIDTH, *(len(f"{each.name} {each.value}") for each in rungs))
+    by_name = {change.name: change for change in changes}
+    width = max(NAME_WIDTH, *(len(f"{rung.name} {rung.value}") for rung in rungs))
     lines = [f"{'':<{width}} {'alone':<{RATIO_WIDTH}} {'in the stack':<{RATIO_WIDTH}} kind"]
-    for each in rungs:
-        alone, stacked = (f"{_measured(ratio):<{RATIO_WIDTH}}" for ratio in (each.alone, each.stacked))
-        change = among.get(each.name)
+    for rung in rungs:
+        alone, stacked = (f"{_measured(ratio):<{RATIO_WIDTH}}" for ratio in (rung.alone, rung.stacked))
+        change = by_name.get(rung.name)
         kind = change.kind if change else "an option"
-        dropped = "" if each.is_kept else ", not kept: its gain is not certain"
-        lines.append(f"{f'{each.name} {each.value}':<{width}} {alone} {stacked} {kind}{dropped}")
+        dropped = "" if rung.is_kept else ", not kept: its gain is not certain"
+        lines.append(f"{f'{rung.name} {rung.value}':<{width}} {alone} {stacked} {kind}{dropped}")
     return lines
 
 
@@ -162,6 +164,6 @@ def _measured(ratio: Interval | None) -> str:
 def names(changes: Sequence[ChangeValue]) -> str:
     """Returns `loader gathered, threads one or half`."""
     values: dict[str, list[str]] = {}
-    for each in changes:
-        values.setdefault(each.name, []).append(each.value)
-    return ", ".join(f"{name} {' or '.join(each)}" for name, each in values.items()) or "its options"
+    for change in changes:
+        values.setdefault(change.name, []).append(change.value)
+    return ", ".join(f"{name} {' or '.join(tried)}" for name, tried in values.items()) or "its options"

@@ -20,8 +20,9 @@ from sweeper.sweep.observer import Quiet
 from sweeper.sweep.store.fingerprint import digest_of_scripts
 from sweeper.tuning import state
 from sweeper.tuning.changes import ChangeValue
+from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.state import TuneState
-from sweeper.tuning.tune import Tune, TuneOptions, command_of
+from sweeper.tuning.tune import Tune, command_of
 
 SCRIPT = """
 import torch

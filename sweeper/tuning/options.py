@@ -1,0 +1,95 @@
+"""The options of a tune, checked before anything runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.core.home import DEFAULT_HOME
+from sweeper.errors import UserError
+from sweeper.script.command_line import CommandLine, parted, typed_command
+from sweeper.spec import SweepSpec
+from sweeper.spec.rules import leads_elsewhere
+from sweeper.sweep.store.fingerprint import digest_of_files_named
+from sweeper.tuning.space import name_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneOptions:
+    """What to tune, and what may be tried.
+
+    Attributes:
+        command: The command of the script.
+        minutes: Time limit for everything.
+        with_flags: Whether the script's own options that are recognised are searched, too.
+        allow_batch_size: Whether larger batches are searched, too, within a limit on the loss.
+        allow_other_draws: Whether changes with which rows draw other random numbers are tried.
+        changes: File of the user's own changes.
+        name: Name of the sweep.
+        new: Whether to start over, under a new name.
+        home: The state folder.
+        uri: MLflow server or database; None for the one in the state folder.
+    """
+
+    command: tuple[str, ...]
+    name: str
+    minutes: float = 5.0
+    with_flags: bool = False
+    allow_batch_size: bool = False
+    allow_other_draws: bool = False
+    changes: Path | None = None
+    new: bool = False
+    home: Path = DEFAULT_HOME
+    uri: str | None = None
+
+    @classmethod
+    def of(cls, command: str | Sequence[str], *, name: str | None = None, **options: Any) -> TuneOptions:
+        """Returns the options of a tune, checked before anything runs.
+
+        Args:
+            command: The command, as a list of words or as one line that is split as a shell would.
+            name: Name of the sweep; `tune-SCRIPT` by default.
+            options: The other attributes.
+
+        Raises:
+            UserError: The command cannot be tuned, or an option is wrong.
+        """
+        line = typed_command(command)
+        checked = cls(command=tuple(line), name=name or name_of(parted(shlex.join(line)).script), **options)
+        checked.check()
+        return checked
+
+    def check(self) -> None:
+        """Checks the options.
+
+        Raises:
+            UserError: The command cannot be tuned, or an option is wrong.
+        """
+        if self.changes is not None and not self.changes.is_file():
+            raise UserError(f"`--changes` must be a Python file, but {str(self.changes)!r} is not.")
+        # A wrong name must not come to light after minutes of watching and proving.
+        SweepSpec.from_dict({"name": self.name, "pipeline": "tune", "space": {}, "baseline": {}})
+        if reason := leads_elsewhere(self.command):
+            raise UserError(f"`sweeper tune` runs the command many times on this machine, but {reason}.")
+        if not self.minutes > 0:
+            raise UserError(f"`minutes` must be above 0, but got {self.minutes:g}.")
+
+    @property
+    def line(self) -> CommandLine:
+        """The command, split into its parts."""
+        return parted(shlex.join(self.command))
+
+    def key(self) -> str:
+        """Returns a digest of command, folder, files and options; an earlier run must share it to count."""
+        own = self.changes.read_text(encoding="utf-8") if self.changes else ""
+        options: list[object] = [self.with_flags, self.allow_batch_size, self.allow_other_draws]
+        # The minutes decide which changes are worth their time.
+        options.append(self.minutes)
+        parts = [*self.command, os.getcwd(), digest_of_files_named(self.command), own, *map(str, options)]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
