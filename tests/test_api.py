@@ -17,6 +17,7 @@ from thousand import write_sweep
 
 import sweeper
 from sweeper import api
+from sweeper.core.measurement import Window
 from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
 from sweeper.interventions.change import CLOSE, EXACT
@@ -27,7 +28,7 @@ from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.result import TuneResult
 from sweeper.tuning.steps import ChangeGain
-from sweeper.tuning.watch import WatchResult
+from sweeper.tuning.watch import WatchResult, watch
 
 SPEC = {
     "name": "lines",
@@ -219,6 +220,20 @@ def test_a_watch_shows_the_parts_of_a_step():
     table = result.frame()
     assert math.isclose(table["share"].sum(), table["seconds"].sum() / measurement().breakdown.step_s)
     assert f"<p>{result.verdict.kind}: " in result._repr_html_()
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_a_watch_says_its_stages_and_windows_if_asked(progress, monkeypatch, tmp_path):
+    def run(command, folder, shown):
+        shown.stage("build")
+        shown.window(Window(start_s=0.0, seconds=2.0, steps=10, samples=640))
+        return measurement()
+
+    monkeypatch.setattr("sweeper.tuning.watch.watch_script", run)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    said: list[str] = []
+    watch([sys.executable, "-V"], tmp_path / "output", said.append, progress=progress)
+    assert said == (["Starting the script.", "  320/s, 200 ms per step"] if progress else [])
 
 
 def test_an_export_is_the_file_that_the_command_writes(tmp_path):

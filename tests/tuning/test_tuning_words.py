@@ -10,11 +10,11 @@ from typing import Any
 from measurements import THROUGHPUT, measurement, record_of
 
 from sweeper.core.config import Scalar
-from sweeper.interventions.change import CLOSE, EXACT
+from sweeper.interventions.change import CHANGES_TRAINING, CLOSE, EXACT
 from sweeper.spec import load
 from sweeper.tuning.changes import TOO_LITTLE_TIME, ChangeValue
 from sweeper.tuning.space import space
-from sweeper.tuning.words import duration_line, nothing_lines
+from sweeper.tuning.words import duration_line, nothing_lines, plan_line, stack_lines
 
 CHANGES = [
     ChangeValue(name="loader", value="gathered", kind=EXACT),
@@ -89,3 +89,24 @@ def test_what_may_be_faster_is_not_denied():
 def test_the_first_line_tells_how_long_it_takes():
     assert duration_line(5.0, 1.0).startswith("This takes about 5 minutes; longer if")
     assert duration_line(1.0, 1.0).endswith("usually take 1 to 2 minutes; the search then takes 1.")
+
+
+def test_the_first_line_of_a_program_tells_what_will_run():
+    assert plan_line(5.0).startswith("About 27 starts of your script in 5 minutes; the first number")
+    # The search has a minute in any case.
+    assert plan_line(0.1).startswith("About 14 starts of your script in 2 minutes; ")
+
+
+def test_the_winners_changes_together_are_said_to_train_the_same_or_not():
+    proof = {"fault": "", "kind": CLOSE, "covers": "100 steps", "changes": {"loader": "gathered"}}
+    (line,) = stack_lines(proof, CHANGES)
+    assert line.startswith("Proved together: the training equals the script's own but for rounding, over 100")
+    (line,) = stack_lines({**proof, "races": True}, CHANGES)
+    assert "losses that differ about as much as its repeats do" in line
+    (line,) = stack_lines({**proof, "fault": "its losses differ"}, CHANGES)
+    assert line == "Together, the changes do not train the same: its losses differ. Nothing is exported."
+    larger = ChangeValue(name="batch_size", value="128", kind=CHANGES_TRAINING)
+    both = {**proof, "changes": {"loader": "gathered", "batch_size": "128"}}
+    assert stack_lines(both, [*CHANGES, larger])[1:] == [
+        "Not provable, but within the limit on the loss: batch_size 128."
+    ]
