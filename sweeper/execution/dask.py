@@ -19,6 +19,8 @@ from sweeper.spec.cluster import Tls
 JOB_NAME = "sweeper"
 CONNECT_SECONDS = 20.0
 CALL_SECONDS = 10.0
+RESULT_SECONDS = 2.0
+"""Seconds of waiting for a result between two looks at whether it is still there."""
 
 
 def load(module: str) -> Any:
@@ -131,7 +133,7 @@ class DaskPool:
 
         def done(task: Any) -> None:
             try:
-                future.set_result(task.result())
+                future.set_result(_result_of(task))
             except (distributed.scheduler.KilledWorker, CancelledError, OSError) as error:
                 future.set_exception(WorkerLostError(str(error)))
             except Exception as error:
@@ -170,3 +172,18 @@ class DaskPool:
         """Closes the connection."""
         with contextlib.suppress(Exception):
             self._client.close(timeout=CALL_SECONDS)
+
+
+def _result_of(task: Any) -> Any:
+    """Returns the result of a task that has just ended.
+
+    Dask has one thread for all callbacks, and a result stays on its worker until it is fetched: where the
+    worker is lost in between, waiting for it would keep every other result from arriving.
+
+    Raises:
+        WorkerLostError: The result was lost together with its worker.
+    """
+    while task.done():
+        with contextlib.suppress(TimeoutError):
+            return task.result(timeout=RESULT_SECONDS)
+    raise WorkerLostError("its worker was lost before its result was fetched")

@@ -13,7 +13,7 @@ from services.sweeps import Sweep
 
 
 def assert_whole(survived: Survived, devices: int, lost: int) -> None:
-    assert survived.faults == []
+    assert survived.faults == [], "\n".join(survived.faults)
     assert survived.devices >= devices
     assert survived.at_once >= 2
     assert survived.retried >= lost

@@ -27,6 +27,7 @@ from sweeper.execution.dask import DaskPool
 from sweeper.execution.launcher import Launcher
 from sweeper.execution.local import leftovers
 from sweeper.execution.parcel import Parcel
+from sweeper.execution.pool import WorkerLostError
 from sweeper.spec.cluster import BatchJob, Tls
 
 pytestmark = pytest.mark.slow
@@ -98,6 +99,27 @@ class TestRemoteLauncher(EveryLauncher):
     def launcher(self, shared: RemoteLauncher, wait_for: Wait) -> Launcher:
         assert shared._closing.is_set() or wait_for(lambda: shared.capacity == 2, WAIT_SECONDS)
         return shared
+
+
+def test_a_result_that_is_lost_with_its_worker_does_not_keep_others_from_arriving(cluster: LocalDask) -> None:
+    def deadly() -> object:
+        class Deadly:
+            def __reduce__(self) -> str:
+                # It is pickled when the supervisor fetches it, after the task has ended.
+                os.kill(os.getpid(), 9)
+                raise AssertionError
+
+        return Deadly()
+
+    pool = DaskPool(cluster.address)
+    try:
+        lost, other = list(pool.workers())[:2]
+        doomed = pool.run(lost, deadly)
+        with pytest.raises(WorkerLostError, match="before its result was fetched"):
+            doomed.result(timeout=WAIT_SECONDS)
+        assert pool.run(other, os.getpid).result(timeout=WAIT_SECONDS) > 0
+    finally:
+        pool.close()
 
 
 def test_a_scheduler_that_is_gone_is_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,13 @@ class Sweep:
             assert supervisor.poll() is None, supervisor.communicate()[0]
             return self.done() >= done
 
-        wait_for(there, seconds, lambda: f"{self.done()} trials are done")
+        def seen() -> str:
+            """Ends the supervisor, so that its output can be read."""
+            workers = self.workers()
+            supervisor.kill()
+            return f"{self.done()} trials are done; {workers}\n{supervisor.communicate()[0]}"
+
+        wait_for(there, seconds, seen)
 
     def workers(self) -> list[dict[str, Any]]:
         """Returns the workers it has, as `sweeper list` reads them."""
