@@ -101,7 +101,7 @@ class TestRemoteLauncher(EveryLauncher):
         return shared
 
 
-def test_a_result_that_is_lost_with_its_worker_does_not_keep_others_from_arriving(cluster: LocalDask) -> None:
+def test_a_result_that_is_lost_with_its_worker_does_not_hold_up_others(tmp_path: Path, wait_for: Wait) -> None:
     def deadly() -> object:
         class Deadly:
             def __reduce__(self) -> str:
@@ -111,15 +111,17 @@ def test_a_result_that_is_lost_with_its_worker_does_not_keep_others_from_arrivin
 
         return Deadly()
 
-    pool = DaskPool(cluster.address)
-    try:
-        lost, other = list(pool.workers())[:2]
-        doomed = pool.run(lost, deadly)
-        with pytest.raises(WorkerLostError, match="before its result was fetched"):
-            doomed.result(timeout=WAIT_SECONDS)
-        assert pool.run(other, os.getpid).result(timeout=WAIT_SECONDS) > 0
-    finally:
-        pool.close()
+    with local_dask(tmp_path, workers=2) as cluster:
+        pool = DaskPool(cluster.address)
+        try:
+            assert wait_for(lambda: len(pool.workers()) == 2, WAIT_SECONDS)
+            lost, other = pool.workers()
+            doomed = pool.run(lost, deadly)
+            with pytest.raises(WorkerLostError, match="before its result was fetched"):
+                doomed.result(timeout=WAIT_SECONDS)
+            assert pool.run(other, os.getpid).result(timeout=WAIT_SECONDS) > 0
+        finally:
+            pool.close()
 
 
 def test_a_scheduler_that_is_gone_is_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
