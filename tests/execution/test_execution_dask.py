@@ -101,7 +101,9 @@ class TestRemoteLauncher(EveryLauncher):
         return shared
 
 
-def test_a_result_that_is_lost_with_its_worker_does_not_hold_up_others(tmp_path: Path, wait_for: Wait) -> None:
+def test_a_result_that_is_lost_with_its_worker_does_not_hold_up_others(
+    tmp_path: Path, wait_for: Wait
+) -> None:
     def deadly() -> object:
         class Deadly:
             def __reduce__(self) -> str:
