@@ -3,8 +3,8 @@
 python benchmarks/judge.py [record equals differences live wrong] [--runs N] [--minutes M] [--programs DIR]
                                                           writes benchmarks/results/<device>/judge.json
 
-record        rounds of each script against itself, for five minutes: judge-rounds.jsonl
-equals        on these, runs of each script against itself: how often it is called faster or slower
+record        races of each script against itself, for five minutes, with all turns: race-turns.jsonl
+equals        on these (and on judge-rounds.jsonl), how often a script is called faster or slower than itself
 differences   the same with steps that take 10 and 3% longer
 live          scripts whose steps take 10% longer, in real runs
 wrong         changes that are fast and wrong (tests/tuning/planted.py), as another command
@@ -15,6 +15,7 @@ With --programs, public programs are judged, too (benchmarks/programs.py).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -23,9 +24,8 @@ import runpy
 import shlex
 import statistics
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,19 +35,13 @@ from programs import PROGRAMS
 
 from sweeper.interventions.change import SINGLE
 from sweeper.judging.arms import Arm, commands
+from sweeper.judging.lives import ScriptLives
 from sweeper.judging.losses import Baseline
-from sweeper.judging.speed import (
-    MIN_ROUNDS,
-    Compared,
-    Round,
-    Speed,
-    compare,
-    is_clear,
-    log_ratio,
-    measured,
-    one_round,
-    slices_of_next,
-)
+from sweeper.judging.speed import OTHER, Compared, Speed, compare, measured
+from sweeper.race import race
+from sweeper.race.log import Round, rounds_of
+from sweeper.race.policy import Policy
+from sweeper.race.tally import Tally
 
 ROOT = Path(__file__).parents[1]
 UNEDITED = ROOT / "benchmarks" / "unedited"
@@ -64,6 +58,8 @@ SCRIPTS: Mapping[str, tuple[Path, tuple[str, ...]]] = {
 }
 PUBLIC = ("mnist", "vae", "feedforward")
 """Three of the public programs, which start within seconds."""
+WAKE_SECONDS = 0.3
+"""Time that a turn takes beside its steps."""
 WRONG = {"WRONG": ("train.py",), "WRONG_CAREFUL": ("careful.py",), "WRONG_WORKERS": ("careful.py", "2")}
 
 
@@ -89,27 +85,33 @@ class Asked:
         return found
 
 
+class Unending(Policy):
+    """A race that goes on until its time is up, however clear the answer is."""
+
+    def is_clear(self, complete: object) -> bool:
+        return False
+
+
 def record(asked: Asked) -> Iterator[Figure]:
-    """Records five minutes of rounds of each script against itself; yields their spread."""
-    path = _recorded()
+    """Records races of each script against itself; yields the spread of their rounds."""
+    path = _recorded("race-turns.jsonl")
     path.parent.mkdir(parents=True, exist_ok=True)
-    done = {each["script"] for each in _lines()}
+    done = {each["script"] for each in _lines(path)}
     for name, (folder, command) in asked.scripts.items():
         if name in done:
             continue
-        arms = commands(command, command, folder)
-        draw = random.Random(name)
-        rounds: list[Round] = []
-        began = time.monotonic()
-        while len(rounds) < MIN_ROUNDS or time.monotonic() - began < 60 * asked.minutes:
-            rounds.append(one_round(arms, draw, slices_of_next(rounds)))
-        seconds = (time.monotonic() - began) / len(rounds)
-        logs = [round(log_ratio(each), 5) for each in rounds]
-        line = {"script": name, "seconds": round(seconds, 2), "logs": logs}
-        print(json.dumps(line), flush=True)
+        policy = Unending(2, 60 * asked.minutes)
+        with (
+            ScriptLives.of(commands(command, command, folder)) as lives,
+            open(os.devnull, "w", encoding="utf-8") as nowhere,
+            contextlib.redirect_stdout(nowhere),
+        ):
+            log = race.run(policy, lives)
+        line = {"script": name, "rounds": [_as_line(each) for each in rounds_of(log)]}
+        print(name, [f"{Tally.of([each], OTHER).mean:.3f}" for each in rounds_of(log)], flush=True)
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-    spread = [100 * statistics.stdev(each["logs"]) for each in _lines()]
+    spread = [100 * statistics.stdev(each.logs) for each in map(_recorded_tally, _lines(path))]
     yield Figure(
         figure="spread of a round of equals",
         value=statistics.median(spread),
@@ -120,28 +122,122 @@ def record(asked: Asked) -> Iterator[Figure]:
     )
 
 
-def _recorded() -> Path:
-    return device_folder(RESULTS) / "judge-rounds.jsonl"
+def _as_line(found: Round) -> Mapping[str, Any]:
+    """Returns a round as plain values: for each arm, its start's seconds, and its turns."""
+    return {
+        "company": found.is_in_company,
+        "seconds": round(found.ended_at - found.began_at, 3),
+        "lives": [
+            {
+                "start": round(life.started.seconds, 3),
+                "turns": [[round(turn.seconds, 4), turn.steps, turn.samples] for turn in life.turns],
+            }
+            for _, life in sorted(found.lives.items())
+        ],
+    }
 
 
-def _lines() -> list[Any]:
-    text = _recorded().read_text(encoding="utf-8") if _recorded().exists() else ""
+def _recorded_tally(line: Mapping[str, Any]) -> Tally:
+    """Returns the tally of a line of `race-turns.jsonl`."""
+    logs = [
+        [math.log((b[2] / b[0]) / (a[2] / a[0])) for a, b in zip(*turns, strict=False)]
+        for each in line["rounds"]
+        if all(turns := [life["turns"] for life in each["lives"]])
+    ]
+    return Tally(
+        [statistics.fmean(each) for each in logs],
+        [statistics.variance(each) / len(each) for each in logs if len(each) > 1],
+    )
+
+
+def _recorded(name: str) -> Path:
+    return device_folder(RESULTS) / name
+
+
+def _lines(path: Path) -> list[Any]:
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
     return [json.loads(each) for each in text.splitlines()]
 
 
+def _with_turns(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a line of `judge-rounds.jsonl`, which has means of rounds, as if each were of a single turn."""
+
+    def process(log: float) -> Mapping[str, Any]:
+        return {"start": line["seconds"] / 2 - 1 - WAKE_SECONDS, "turns": [[1.0, 1000, 1e6 * math.exp(log)]]}
+
+    rounds = [{"company": True, "lives": [process(0.0), process(log)]} for log in line["logs"]]
+    return {"script": line["script"], "rounds": rounds}
+
+
+class RecordedLives:
+    """Processes that take the turns of recorded rounds, in random order, with random signs.
+
+    The two sides of a record are equal.
+    """
+
+    def __init__(self, rounds: Sequence[Mapping[str, Any]], planted: float, draw: random.Random) -> None:
+        """Starts nothing yet.
+
+        Args:
+            planted: Logarithm of the second arm's true ratio.
+        """
+        self._rounds, self._planted, self._draw = rounds, planted, draw
+        self._left: dict[int, list[tuple[float, int, int]]] = {}
+        self._slots: list[Mapping[str, Any]] = []
+        self._company = True
+        self.now = 0.0
+
+    def start(self, life: int, arm: int, turn_seconds: float) -> None:
+        """Starts a recorded process."""
+        if not self._slots:
+            drawn = self._draw.choice(self._rounds)
+            self._company = drawn["company"] is not False
+            self._slots = self._draw.sample(drawn["lives"], 2)
+        found = self._slots.pop()
+        self.now += found["start"]
+        faster = math.exp(self._planted if arm == OTHER else 0.0)
+        self._left[life] = [(seconds / faster, steps, samples) for seconds, steps, samples in found["turns"]]
+
+    def has_company(self) -> bool:
+        """Returns whether both ran at the same time."""
+        return self._company
+
+    def turn(self, life: int) -> tuple[float, int, int] | None:
+        """Takes a recorded turn."""
+        if not self._left[life]:
+            return None
+        turn = self._left[life].pop(0)
+        self.now += turn[0] + WAKE_SECONDS
+        return turn
+
+    def end(self, life: int) -> list[tuple[float, int, int]]:
+        """Ends a recorded process."""
+        return []
+
+    def kill(self) -> None:
+        """Does nothing."""
+
+    def clock(self) -> float:
+        """Returns the seconds that starts and turns have taken."""
+        return self.now
+
+
 def _compared(asked: Asked, planted: float) -> Iterator[Compared]:
-    """Yields comparisons on recorded rounds, with random signs, since the two sides are equal.
+    """Yields comparisons on recorded turns.
 
     Args:
         planted: Logarithm of the second version's true ratio.
     """
-    for line in _lines():
+    for line in [
+        *_lines(_recorded("race-turns.jsonl")),
+        *map(_with_turns, _lines(_recorded("judge-rounds.jsonl"))),
+    ]:
         draw = random.Random(line["script"])
-        for _ in range(asked.runs):
-            signs = (draw.choice((-1, 1)) for _ in line["logs"])
-            whole = [sign * log + planted for sign, log in zip(signs, line["logs"], strict=True)]
-            counts = range(MIN_ROUNDS, len(whole) + 1)
-            yield Compared.of(whole[: next((n for n in counts if is_clear(whole[:n])), len(whole))])
+        for number in range(asked.runs):
+            lives = RecordedLives(line["rounds"], planted, draw)
+            policy = Policy(2, 60 * asked.minutes, seed=number)
+            log = race.run(policy, lives, clock=lives.clock)
+            yield Compared.of(Tally.of(rounds_of(log), OTHER))
 
 
 def _share(what: str, count: int, runs: int, bar: str) -> Figure:
@@ -161,7 +257,7 @@ def equals(asked: Asked) -> Iterator[Figure]:
 
 def differences(asked: Asked) -> Iterator[Figure]:
     """Yields how often planted differences are found, and with the wrong sign."""
-    for percent, bar in ((10, ">= 90"), (3, ">= 50")):
+    for percent, bar in ((10, ">= 95"), (3, ">= 60")):
         compared = list(_compared(asked, -math.log(1 + percent / 100)))
         found = Counter(each.answer for each in compared)
         runs = found.total()
@@ -178,8 +274,7 @@ def live(asked: Asked) -> Iterator[Figure]:
         if command[0] == "torchrun":
             continue
         after = (command[0], CHANGED, "slower", "1.1", *command[1:])
-        deadline_s = time.monotonic() + 60 * asked.minutes
-        compared = compare(commands(command, after, folder), deadline_s, lambda _: None, random.Random(0))
+        compared = compare(commands(command, after, folder), 60 * asked.minutes, lambda _: None)
         print(
             f"{' '.join(after[1:])}: {compared.answer} {compared.ratio:.3f}x"
             f" [{compared.low:.3f}, {compared.high:.3f}] {len(compared.before)} rounds",

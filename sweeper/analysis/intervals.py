@@ -7,16 +7,15 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-LEVEL = 0.95
+from sweeper.race.quantiles import f_quantile, t_quantile
+from sweeper.race.tally import LEVEL, ROBUST_ROUNDS, TRIM
+
 PRIOR_ROUNDS, ALIKE_LEVEL = 2, 0.1
 """Number of rounds that the spread of the other pairs counts as, unless an F test at this level tells the
 spreads apart. On recorded noise, this makes an interval of three rounds a quarter narrower without making it
 wrong more often."""
 TINY = 1e-18
 """Variance for speeds that are all equal, since it must be above 0."""
-ROBUST_ROUNDS, TRIM = 8, 0.2
-"""Number of rounds from which means are trimmed, and the share that is trimmed at either end, so that one
-disturbed round cannot decide."""
 EARLY_NOISE = 0.09**2
 """Smallest variance of the log ratio of two single processes: on shared hosts, other load occasionally slows
 one by a third, which consecutive rounds may not show."""
@@ -35,17 +34,13 @@ class Variance:
 
     def is_like(self, other: Variance) -> bool:
         """Returns whether both may be estimates of the same variance (F test)."""
-        from scipy.special import fdtri
-
         more, less = sorted((self, other), key=lambda each: -each.value)
-        most = float(fdtri(more.freedom, less.freedom, 1 - ALIKE_LEVEL / 2))
+        most = f_quantile(1 - ALIKE_LEVEL / 2, more.freedom, less.freedom)
         return more.value <= most * less.value
 
     def half_width(self, level: float = LEVEL) -> float:
         """Returns the half-width of the interval around a mean with this variance (t distribution)."""
-        from scipy.special import stdtrit
-
-        return float(stdtrit(self.freedom, 0.5 + level / 2)) * math.sqrt(self.value)
+        return t_quantile(0.5 + level / 2, self.freedom) * math.sqrt(self.value)
 
 
 VarianceOf = Callable[[Sequence[float]], Variance]

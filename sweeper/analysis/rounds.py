@@ -7,7 +7,8 @@ import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 
-from sweeper.analysis.intervals import LEVEL, Variance, VarianceOf, interval, spread, variance_of
+from sweeper.analysis.intervals import Variance, VarianceOf, interval, spread, variance_of
+from sweeper.race.tally import LEVEL
 
 Round = Mapping[int, float]
 """Throughput by trial number: one fresh process each, in random order, baseline included."""

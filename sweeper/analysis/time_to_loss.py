@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.intervals import LEVEL, interval
+from sweeper.analysis.intervals import interval
 from sweeper.analysis.projection import Curve, samples_to_loss
+from sweeper.race.quantiles import t_quantile
+from sweeper.race.tally import LEVEL
 
 Points = tuple[tuple[int, float], ...]
 """A curve: (training samples, validation loss)."""
@@ -91,9 +93,7 @@ def _half(logs: Sequence[float], speed: Ratio, one: float) -> float:
     """Returns half the width of the interval for one more seed, and for one later process of each."""
     if len(logs) < 2 or not speed.high or not math.isfinite(speed.high) or speed.low <= 0:
         return math.inf
-    from scipy.special import stdtrit
-
-    times = float(stdtrit(len(logs) - 1, 0.5 + LEVEL / 2))
+    times = t_quantile(0.5 + LEVEL / 2, len(logs) - 1)
     of_samples = times * statistics.stdev(logs) * math.sqrt(1 + 1 / len(logs))
     return math.hypot(of_samples, math.log(speed.high / speed.low) / 2, one)
 

@@ -17,7 +17,7 @@ from sweeper.cli.screen import LiveScreen, console, prose
 from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
 from sweeper.judging.arms import Arm, commands, patched, since
-from sweeper.judging.speed import LEVEL, Speed
+from sweeper.judging.speed import Speed
 from sweeper.judging.verdict import SCHEMA, Required, Verdict, words
 from sweeper.judging.verdict import judge as judge_change
 from sweeper.results.words import sure
@@ -174,7 +174,7 @@ def lines(found: Verdict, require: Required | None) -> Iterator[str]:
     """Yields the verdict in words."""
     speed = found.speed
     yield ""
-    known = sure(speed.low, speed.high, len(speed.before), of="", level=LEVEL)
+    known = sure(speed.low, speed.high, len(speed.before), of="", what="start")
     yield f"{speed.answer}: {speed.ratio:.3g}x ({known}); losses {words(found.training)}."
     sides = found.to_dict()
     for key, what, unit in _COSTS:

@@ -22,7 +22,7 @@ from sweeper.exports.document import PROOF_FILE
 from sweeper.interventions import FILE_VARIABLE, known
 from sweeper.interventions.loader import GATHERED, Loader
 from sweeper.judging.arms import root_of
-from sweeper.judging.speed import LEVEL, Compared
+from sweeper.judging.speed import Compared
 from sweeper.patching.edits import PatchedChange
 from sweeper.patching.patch import Patch, make
 from sweeper.results import words
@@ -96,7 +96,7 @@ def lines(found: Patch) -> Iterator[str]:
 
 
 def _measured(speed: Compared) -> str:
-    sure = words.sure(speed.low, speed.high, len(speed.before), of="", level=LEVEL)
+    sure = words.sure(speed.low, speed.high, len(speed.before), of="", what="start")
     return f"{times(speed.ratio)} ({sure})"
 
 

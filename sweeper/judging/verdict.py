@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,7 +14,8 @@ from sweeper.core.metrics import joules_per_sample
 from sweeper.judging import losses, speed
 from sweeper.judging.arms import Arm
 from sweeper.judging.losses import Losses, Trained
-from sweeper.judging.speed import LEVEL, Compared, Speed
+from sweeper.judging.speed import Compared, Speed
+from sweeper.race.tally import LEVEL
 from sweeper.script.scratch import scratch_folder
 
 SCHEMA = 1
@@ -72,23 +71,24 @@ def judge(arms: tuple[Arm, Arm], minutes: float, say: Callable[[str], None]) -> 
         TrialFailedError: A version cannot be measured; the message names it.
         UserError: A version cannot be started.
     """
-    deadline_s = time.monotonic() + 60 * minutes
     with scratch_folder() as scratch:
         cache = scratch / "cache"
         cache.mkdir()
         before, after = (dataclasses.replace(arm, cache=cache) for arm in arms)
-        return _judged((before, after), deadline_s, say)
+        return _judged((before, after), 60 * minutes, say)
 
 
-def _judged(arms: tuple[Arm, Arm], deadline_s: float, say: Callable[[str], None]) -> Verdict:
-    draw = random.Random(0)
-    first = speed.one_round(arms, draw)
-    for arm, found in zip(arms, first, strict=True):
-        say(f"  {arm.name}: {found.throughput:,.0f}/s")
-    training = losses.compare(arms, *first)
-    say(f"  losses: {words(training)}")
-    compared = speed.compare(arms, deadline_s, say, draw, first)
-    return Verdict(arms=arms, speed=compared, training=training)
+def _judged(arms: tuple[Arm, Arm], seconds: float, say: Callable[[str], None]) -> Verdict:
+    trained: list[Trained] = []
+
+    def train(*first: Measurement) -> None:
+        for arm, found in zip(arms, first, strict=True):
+            say(f"  {arm.name}: {found.throughput:,.0f}/s")
+        trained.append(losses.compare(arms, *first))
+        say(f"  losses: {words(trained[0])}")
+
+    compared = speed.compare(arms, seconds, say, train)
+    return Verdict(arms=arms, speed=compared, training=trained[0])
 
 
 def words(training: Trained) -> str:

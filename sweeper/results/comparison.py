@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sweeper.analysis.decision import decide
-from sweeper.analysis.intervals import LEVEL, mean_of, variance_of
+from sweeper.analysis.intervals import mean_of, variance_of
 from sweeper.analysis.labels import run_name
 from sweeper.analysis.rounds import Round, log_ratios
 from sweeper.analysis.summary import Summary
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.record import TrialRecord
+from sweeper.race.quantiles import t_quantile
+from sweeper.race.tally import LEVEL
 from sweeper.results import words
 
 How = Literal["confirmed", "unconfirmed", "baseline"]
@@ -171,8 +173,6 @@ def log_ratio(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, flo
     Args:
         a: A figure per round, at least two; `b` likewise.
     """
-    from scipy.special import stdtrit
-
     logs = [[math.log(value) for value in each] for each in (a, b)]
     mean = mean_of(logs[1]) - mean_of(logs[0])
     parts = [(variance_of(each).value / len(each), variance_of(each).freedom) for each in logs]
@@ -180,7 +180,7 @@ def log_ratio(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, flo
     if not variance:
         return mean, mean, mean
     freedom = variance**2 / sum(part**2 / degrees for part, degrees in parts)
-    half = float(stdtrit(freedom, 0.5 + LEVEL / 2)) * math.sqrt(variance)
+    half = t_quantile(0.5 + LEVEL / 2, freedom) * math.sqrt(variance)
     return mean, mean - half, mean + half
 
 

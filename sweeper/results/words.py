@@ -10,10 +10,10 @@ from sweeper.analysis.confirmation import MIN_ROUNDS, Ratio
 from sweeper.analysis.decision import Decision, Side, later_pace
 from sweeper.analysis.finalists import SPEEDS
 from sweeper.analysis.formatting import interval, loss, metric, rate, seconds, times
-from sweeper.analysis.intervals import LEVEL
 from sweeper.analysis.summary import Row, Summary
 from sweeper.analysis.time_to_loss import MAX_SAMPLES, TimeToLoss
 from sweeper.core.record import BASELINE
+from sweeper.race.tally import LEVEL
 
 INTERVAL = f"{LEVEL:.0%} interval"
 NO_INTERVAL = "without an interval"

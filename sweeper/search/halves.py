@@ -23,6 +23,7 @@ from sweeper.core.config import OPEN_SECTIONS, Scalar
 from sweeper.core.record import SearchResult
 from sweeper.core.samplers import AUTO
 from sweeper.interventions import is_exact, takes_long
+from sweeper.race.quantiles import t_quantile
 from sweeper.search.climb import Asked
 from sweeper.spec import CategoricalParameter, SweepSpec
 
@@ -243,9 +244,7 @@ class _Fit:
 
     def times(self, level: float) -> float:
         """Returns the standard errors from a mean to the one-sided limit of this level."""
-        from scipy.special import stdtrit
-
-        return float(stdtrit(self.freedom, level))
+        return t_quantile(level, self.freedom)
 
 
 def _fitted(names: Collection[str], always: Collection[str], speeds: Speeds) -> _Fit | None:

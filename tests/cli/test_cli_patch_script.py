@@ -52,7 +52,7 @@ def test_the_command_applies_the_patch_from_where_it_is_printed(
 def test_a_patch_that_is_not_faster_has_its_figures_and_a_remedy():
     path, command = Path("/home/x.patch"), ("python", "train.py")
     judge = "sweeper judge --minutes=15 --patch=/home/x.patch -- python train.py"
-    figures = "1.01x (97% interval [0.981, 1.04], 5 rounds)"
+    figures = "1.01x (95% interval [0.981, 1.04], 5 starts)"
     why = f"it runs at {figures}, which does not show it to be faster. To judge it"
     assert not_faster(undecided(1), path, command, Path("/src")) == f"{why} for longer, run in /src: {judge}"
     assert not_faster(undecided(2), path, command, Path("/src")) == (

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import math
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -17,23 +15,15 @@ import pytest
 from parts.noop import synthetic
 
 from sweeper.cli.judge import lines
-from sweeper.core.measurement import Measurement, Stats
+from sweeper.core.measurement import Stats
 from sweeper.core.script import UNPROTECTED
 from sweeper.errors import UserError
-from sweeper.judging import losses, speed
+from sweeper.judging import lives, losses, speed
 from sweeper.judging.arms import INSTEAD_OF, Arm, commands, patched, since
 from sweeper.judging.losses import Losses, Trained
-from sweeper.judging.speed import (
-    FEW_SLICES,
-    MANY_SLICES,
-    MIN_ROUNDS,
-    Compared,
-    Round,
-    Speed,
-    answer,
-    slices_of_next,
-)
+from sweeper.judging.speed import Compared, Speed, answer
 from sweeper.judging.verdict import Required, Verdict, judge
+from sweeper.race.tally import Tally
 from sweeper.script.proof import Recorded
 
 HERE = Path(__file__).parent
@@ -69,38 +59,18 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_clear_difference_has_its_sign():
-    assert answer([0.30, 0.31, 0.29, 0.30]) is Speed.FASTER
-    assert answer([-0.30, -0.31, -0.29, -0.30]) is Speed.SLOWER
+    assert answer(Tally([0.30, 0.31, 0.29, 0.30])) is Speed.FASTER
+    assert answer(Tally([-0.30, -0.31, -0.29, -0.30])) is Speed.SLOWER
+    assert answer(Tally([0.30])) is Speed.FASTER, "processes seldom differ by so much"
 
 
 def test_equals_within_three_percent_are_the_same():
-    assert answer([0.001, -0.001, 0.002, -0.002, 0.0]) is Speed.SAME
+    assert answer(Tally([0.001, -0.001, 0.002, -0.002, 0.0, 0.001, 0.0, -0.001])) is Speed.SAME
 
 
 def test_a_wide_interval_decides_nothing():
-    assert answer([0.3, -0.3, 0.2, -0.1]) is Speed.UNDECIDED
-
-
-def test_equals_are_seldom_told_apart():
-    draw = random.Random(0)
-    found = [answer([draw.gauss(0, 0.05) for _ in range(10)]) for _ in range(1000)]
-    assert sum(each in (Speed.FASTER, Speed.SLOWER) for each in found) <= 50
-
-
-def test_a_wild_round_does_not_decide():
-    rounds = [0.30, 0.31, 0.29, 0.33, 0.27, 0.30, 0.32, 0.28]
-    assert answer([*rounds[:3], -2.5]) is Speed.UNDECIDED
-    assert answer([*rounds, -2.5]) is Speed.FASTER
-
-
-def test_wild_rounds_do_not_make_a_difference():
-    draw = random.Random(0)
-
-    def round_of_equals() -> float:
-        return draw.gauss(0, 0.05) * (20 if draw.random() < 0.1 else 1)
-
-    found = [answer([round_of_equals() for _ in range(10)]) for _ in range(1000)]
-    assert sum(each in (Speed.FASTER, Speed.SLOWER) for each in found) <= 50
+    assert answer(Tally([0.3, -0.3, 0.2, -0.1])) is Speed.UNDECIDED
+    assert answer(Tally([0.0])) is Speed.UNDECIDED
 
 
 @pytest.mark.parametrize(
@@ -123,45 +93,6 @@ def test_what_is_required_is_speed_and_the_same_training(
     arm = Arm(name="", command=(), folder=HERE)
     verdict = Verdict(arms=(arm, arm), speed=found, training=Trained(answer=losses))
     assert (verdict.meets(Required.FASTER), verdict.meets(Required.NOT_SLOWER)) == met
-
-
-def rounds_of(processes: float, slices: float, count: int = 20) -> list[Round]:
-    """Returns rounds whose processes, and whose slices, differ by so much."""
-    draw = random.Random(0)
-
-    def version() -> Measurement:
-        own = draw.gauss(0, processes)
-        speeds = [1000 * math.exp(own + draw.gauss(0, slices)) for _ in range(6)]
-        window = synthetic(1.0).windows[0]
-        windows = [dataclasses.replace(window, seconds=1.0, samples=round(1000 * each)) for each in speeds]
-        return dataclasses.replace(synthetic(1.0), windows=tuple(windows))
-
-    return [(version(), version()) for _ in range(count)]
-
-
-def test_slices_are_many_where_processes_are_alike():
-    assert slices_of_next(rounds_of(0.0, 0.1, 200)) >= 15
-    assert slices_of_next(rounds_of(0.2, 0.01)) == FEW_SLICES
-    assert FEW_SLICES < slices_of_next(rounds_of(0.05, 0.1, 60)) < MANY_SLICES
-    assert slices_of_next(rounds_of(0.0, 0.1)[: MIN_ROUNDS - 1]) == FEW_SLICES
-
-
-def with_windows(found: Round, count: int, seconds: float = 1.0) -> Round:
-    first, second = (
-        dataclasses.replace(
-            each, windows=tuple(dataclasses.replace(w, seconds=seconds) for w in each.windows[:count])
-        )
-        for each in found
-    )
-    return first, second
-
-
-def test_a_training_that_is_over_within_a_slice_has_few():
-    assert slices_of_next([with_windows(each, 1) for each in rounds_of(0.01, 0.1)]) == FEW_SLICES
-
-
-def test_steps_longer_than_a_slice_are_not_stopped_in_the_midst():
-    assert slices_of_next([with_windows(each, 3, 10.0) for each in rounds_of(0.01, 0.1)]) == 1
 
 
 # -- the versions -----------------------------------------------------------------------------------
@@ -201,7 +132,7 @@ def test_a_version_runs_with_its_own_modules(tmp_path: Path, monkeypatch: pytest
             told.append(env)
             return "exact", ""
 
-    monkeypatch.setattr(speed, "watch", lambda *_, env, **__: told.append(env) or synthetic(1.0))
+    monkeypatch.setattr(lives, "watch", lambda *_, env, **__: told.append(env) or synthetic(1.0))
     monkeypatch.setattr(losses, "Proofs", Recorder)
     mirrors = (tmp_path / "repository", tmp_path / "mirror")
     before = Arm(name="before", command=("python",), folder=tmp_path, mirrors=mirrors)
@@ -419,9 +350,9 @@ if not os.path.exists("data/all.bin"):
         shutil.copy(HERE / name, folder)
     (folder / "again.py").write_text(f"{download}\nimport train\n")
     again = (sys.executable, "again.py")
-    monkeypatch.setattr(speed, "MIN_ROUNDS", 2)
-    found = judge(commands(again, again, folder), 0.0, print)
+    found = judge(commands(again, again, folder), 0.5, print)
     assert found.training.answer is Losses.EQUAL
+    assert len(found.speed.before) > 1
     # The first two start at the same time.
     assert 1 <= log.read_text().count("download") <= 2
     assert not (folder / "data").exists()
@@ -443,7 +374,7 @@ def test_what_both_versions_cost_is_said():
     telemetry = {"tree_mem_gib": stats(2.0), "cpu_power_w": stats(50.0)}
     found = dataclasses.replace(synthetic(100.0), telemetry=telemetry)
     arm = Arm(name="", command=(), folder=HERE)
-    compared = Compared.of([0.1, 0.11, 0.09, 0.1], [(found, found)] * 4)
+    compared = Compared.of(Tally([0.1, 0.11, 0.09, 0.1]), [found] * 4, [found] * 4)
     verdict = Verdict(arms=(arm, arm), speed=compared, training=Trained(answer=Losses.EQUAL))
     said = "\n".join(lines(verdict, None))
     assert "Memory: 2 GiB before, 2 GiB after." in said

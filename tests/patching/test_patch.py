@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from parts.noop import synthetic
@@ -38,11 +37,10 @@ def left_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
             measured()
             return Trained(answer=Losses.EQUAL)
 
-    def compare(arms: object, deadline_s: float, *_: object) -> Compared:
-        left_s.append(deadline_s - now_s)
+    def compare(arms: object, seconds: float, *_: object) -> Compared:
+        left_s.append(seconds)
         return Compared(answer=Speed.FASTER, ratio=1.5, low=1.4, high=1.6, before=(), after=())
 
-    monkeypatch.setattr(patch, "time", SimpleNamespace(monotonic=lambda: now_s))
     monkeypatch.setattr(patch, "Baseline", Baseline)
     monkeypatch.setattr(speed, "measured", measured)
     monkeypatch.setattr(speed, "compare", compare)

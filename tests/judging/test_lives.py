@@ -1,11 +1,11 @@
-"""Versions that take turns: one window each, in random order, and an end for every fault."""
+"""Processes of scripts that take turns: one runs at a time, and there is an end for every fault."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -19,10 +19,13 @@ import pytest
 from parts.noop import synthetic
 
 from sweeper.core.measurement import Measurement
-from sweeper.judging import alternating
-from sweeper.judging.alternating import Measure, Turns, alternated
+from sweeper.judging import lives
 from sweeper.judging.arms import Arm
-from sweeper.judging.speed import log_ratio, one_round
+from sweeper.judging.lives import Measure, ScriptLives, Turns
+from sweeper.judging.speed import compare
+from sweeper.race import race
+from sweeper.race.log import Event, rounds_of
+from sweeper.race.policy import Policy
 
 pytestmark = pytest.mark.slow
 
@@ -30,77 +33,107 @@ HERE = Path(__file__).parent
 
 
 def taking(number: int, said: list[int], most: int = 1000, fault: Exception | None = None) -> Measure:
-    def measure(turns: Turns) -> Measurement:
+    def measure(turns: Turns, seconds: float) -> Measurement:
+        found = synthetic(float(number + 1))
         taken = 0
         while taken < most and turns.wait(taken):
             said.append(number)
+            turns.window(found.windows[0])
             taken += 1
         if fault is not None:
             raise fault
-        return synthetic(float(number + 1))
+        return dataclasses.replace(found, windows=found.windows[:1] * taken)
 
     return measure
 
 
+class OneRound(Policy):
+    """A race whose answer is clear after a round."""
+
+    def is_clear(self, complete: object) -> bool:
+        return True
+
+
+def raced(*measures: Measure) -> list[Event]:
+    with ScriptLives(measures) as processes:
+        return race.run(OneRound(len(measures), 60.0), processes)
+
+
 def test_each_takes_a_window_in_each_turn():
     said: list[int] = []
-    found = alternated({0: taking(0, said), 1: taking(1, said)}, [1, 0], 6, random.Random(0))
-    assert [each.throughput for each in found.values()] == [1.0, 2.0]
-    assert [sorted(said[at : at + 2]) for at in range(0, 12, 2)] == [[0, 1]] * 6
-    assert len({tuple(said[at : at + 2]) for at in range(0, 12, 2)}) == 2
+    (found,) = rounds_of(raced(taking(0, said), taking(1, said)))
+    assert [len(life.turns) for life in found.lives.values()] == [3, 3]
+    speeds = {arm: life.turns[0].samples / life.turns[0].seconds for arm, life in found.lives.items()}
+    assert speeds == {0: 1.0, 1: 2.0}
+    assert [sorted(said[at : at + 2]) for at in range(0, 6, 2)] == [[0, 1]] * 3
 
 
-def test_a_training_that_is_short_ends_the_turns():
+def test_a_training_that_is_short_ends_the_round():
     said: list[int] = []
-    alternated({0: taking(0, said, most=2), 1: taking(1, said)}, [0, 1], 6, random.Random(0))
+    (found,) = rounds_of(raced(taking(0, said, most=2), taking(1, said)))
     assert said.count(0) == 2
     assert said.count(1) in (2, 3)
+    assert len(found.lives[0].turns) == 2
+
+
+def test_the_windows_of_a_training_that_takes_no_turn_count():
+    def at_once(turns: Turns, seconds: float) -> Measurement:
+        return synthetic(5.0)
+
+    (found,) = rounds_of(raced(taking(0, []), at_once))
+    assert len(found.lives[1].turns) == len(synthetic(5.0).windows)
 
 
 def test_a_fault_ends_all():
     threads: list[threading.Thread] = []
 
     def seen(measure: Measure) -> Measure:
-        def measured(turns: Turns) -> Measurement:
+        def measured(turns: Turns, seconds: float) -> Measurement:
             threads.append(threading.current_thread())
-            return measure(turns)
+            return measure(turns, seconds)
 
         return measured
 
     broken = taking(1, [], most=1, fault=ValueError("broken"))
-    with pytest.raises(ValueError, match="broken"):
-        alternated({0: seen(taking(0, [])), 1: seen(broken)}, [0, 1], 6, random.Random(0))
+    with pytest.raises(ValueError, match="broken"), ScriptLives([seen(taking(0, [])), seen(broken)]) as both:
+        race.run(Policy(2, 60.0), both)
     assert len(threads) == 2
     assert not any(each.is_alive() for each in threads)
 
 
 def test_without_room_one_follows_the_other(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(alternating, "_has_room", lambda *_: False)
+    monkeypatch.setattr(ScriptLives, "has_company", lambda _: False)
     said: list[int] = []
-    alternated({0: taking(0, said), 1: taking(1, said)}, [1, 0], 3, random.Random(0))
-    assert said == [1, 1, 1, 0, 0, 0]
+    raced(taking(0, said), taking(1, said))
+    assert said in ([1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1])
 
 
 @pytest.mark.parametrize(("now", "is_beside"), [(1.05, True), (1.5, False)])
 def test_what_uses_a_gpu_runs_alone(monkeypatch: pytest.MonkeyPatch, now: float, is_beside: bool):
     """A stopped process's queue would go on filling it."""
-    found = iter([{"GPU-1": 1.0}, {"GPU-1": now}])
-    monkeypatch.setattr(alternating, "_used_gib", lambda: next(found))
+    found = itertools.chain([{"GPU-1": 1.0}, {"GPU-1": now}], itertools.repeat({"GPU-1": 1.0}))
+    monkeypatch.setattr(lives, "_used_gib", lambda: next(found))
     said: list[int] = []
-    alternated({0: taking(0, said), 1: taking(1, said)}, [1, 0], 3, random.Random(0))
-    assert (said[:3] != [1, 1, 1]) == is_beside
+    raced(taking(0, said), taking(1, said))
+    assert (len(set(said[:3])) == 2) == is_beside
 
 
 def test_what_uses_cuda_runs_alone_where_nvml_lists_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     device = tmp_path / "nvidia-uvm"
     device.touch()
-    monkeypatch.setattr(alternating, "_used_gib", dict)
-    monkeypatch.setattr(alternating, "CUDA", str(device))
-    turns = Turns()
-    turns.started(os.getpid())
-    assert alternating._has_room(turns, {})
-    with device.open():
-        assert not alternating._has_room(turns, {})
+    monkeypatch.setattr(lives, "_used_gib", dict)
+    monkeypatch.setattr(lives, "CUDA", str(device))
+
+    def here(turns: Turns, seconds: float) -> Measurement:
+        turns.started(os.getpid())
+        turns.wait(0)
+        return synthetic(1.0)
+
+    for is_open in (False, True):
+        with ScriptLives([here]) as alone, device.open() if is_open else contextlib.nullcontext():
+            alone.start(0, 0, 1.0)
+            assert alone.has_company() != is_open
+            alone.end(0)
 
 
 # -- with real scripts ------------------------------------------------------------------------------
@@ -129,27 +162,28 @@ def test_stopped_scripts_measure_what_they_take_when_they_run():
     looking = threading.Thread(target=look)
     looking.start()
     try:
-        found = one_round(arms("0.004", "0.002"), random.Random(0), 2)
+        found = compare(arms("0.004", "0.002"), 1.0, lambda line: None)
     finally:
         is_over.set()
         looking.join()
     assert stopped.count(1) > 0.8 * len(stopped) > 10
-    assert [len(each.windows) for each in found] == [2, 2]
-    assert 0.4 < log_ratio(found) < 0.8
-    starts = sorted((w.start_s, w.start_s + w.seconds) for each in found for w in each.windows)
+    both = (*found.before, *found.after)
+    assert [len(each.windows) for each in both] == [3, 3]
+    assert 1.5 < found.ratio < 2.2
+    starts = sorted((w.start_s, w.start_s + w.seconds) for each in both for w in each.windows)
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(starts))
     # Each has its own memory, though one process watches both.
-    assert all(each.telemetry["tree_mem_gib"].p95 < 1.0 for each in found)
+    assert all(each.telemetry["tree_mem_gib"].p95 < 1.0 for each in both)
 
 
 @pytest.mark.slow
 def test_an_interrupt_leaves_nothing_running():
     code = (
-        "import random, sys; sys.path[:0] = sys.argv[1:]\n"
-        "from test_alternating import arms\n"
-        "from sweeper.judging.speed import one_round\n"
+        "import sys; sys.path[:0] = sys.argv[1:]\n"
+        "from test_lives import arms\n"
+        "from sweeper.judging.speed import compare\n"
         "print('begun', flush=True)\n"
-        "one_round(arms('0.004', '0.004'), random.Random(0), 1000)"
+        "compare(arms('0.004', '0.004'), 1000.0, print)"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(HERE), parts.FOLDER],

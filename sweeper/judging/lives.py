@@ -1,0 +1,253 @@
+"""Runs the processes of a race: scripts that take turns, one runs while the others are stopped.
+
+The speed of a host changes within seconds: two consecutive runs of one script differ by a tenth. Turns of a
+second share the host's speed, and each process starts only once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Self
+
+import psutil
+
+from sweeper.core.job import MeasurePlan
+from sweeper.core.measurement import Measurement, Window
+from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.judging.arms import Arm
+from sweeper.script.watch import watch
+from sweeper.system.process import open_files, tree, usage
+from sweeper.telemetry.nvml.devices import gpu_uuids, memory_used_gib
+
+Measure = Callable[["Turns", float], Measurement]
+"""Function that measures an arm in turns of so many seconds."""
+
+MORE_ROOM = 1.25
+"""Free memory that the other arms need, as a multiple of the memory of the running one."""
+CONTEXT_GIB = 0.1
+"""A process that uses a GPU takes more memory than this."""
+CUDA = "/dev/nvidia-uvm"
+"""A process that uses CUDA has this open, and one that only asks NVML has not."""
+MAX_TURNS = 1000
+WARMUP_SECONDS = 2.0
+"""Longest warm-up of a process, in seconds."""
+
+
+class Turns(Silent):
+    """Requests for the turns of one process, and the windows that it has measured in them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changed = threading.Condition()
+        self._taken, self._asked, self._is_over = -1, 0, False
+        self._pid = 0
+        self._last: Window | None = None
+
+    # -- the process's side
+
+    def started(self, pid: int) -> None:
+        """Records the process ID of its script, which has started."""
+        self._pid = pid
+
+    def window(self, window: Window) -> Sequence[str]:
+        """Records a window; the last one before the next `wait` is the turn's."""
+        self._last = window
+        return super().window(window)
+
+    def wait(self, taken: int) -> bool:
+        """Reports the windows taken; returns True once another is requested, or False at the end."""
+        with self._changed:
+            self._taken = taken
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._asked > taken or self._is_over)
+            return self._asked > taken
+
+    # -- the race's side
+
+    def ended(self) -> None:
+        """Records that the process has been measured, or has failed."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has been measured, or has failed: a training may be shorter than its turns."""
+        with self._changed:
+            return self._is_over
+
+    def await_start(self) -> None:
+        """Waits until the process is ready for its first turn, or has ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._taken >= 0 or self._is_over)
+
+    def ask(self) -> Window | None:
+        """Requests a turn; returns its window once it is taken, or None if the process has ended."""
+        with self._changed:
+            self._asked += 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._taken >= self._asked or self._is_over)
+            return self._last if self._taken >= self._asked else None
+
+    def kill(self) -> None:
+        """Kills its script and ends its turns."""
+        self.ended()
+        if self._pid:
+            # A launcher's workers are in separate sessions, and stopped ones would stay forever.
+            for each in list(tree(self._pid)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._pid, signal.SIGKILL)
+
+    def memory_bytes(self) -> int:
+        """Returns the resident memory of its processes, in bytes."""
+        return sum(found.resident_bytes for each in tree(self._pid) if (found := usage(each)) is not None)
+
+    def has_open(self, path: str) -> bool:
+        """Returns whether one of its processes has a file open."""
+        return any(path in open_files(pid) for pid in tree(self._pid))
+
+
+class ScriptLives:
+    """Processes of the arms of a race, each measured by a thread of its own.
+
+    Attributes:
+        measured: What each process measured, by its number, once it has ended.
+    """
+
+    def __init__(self, measures: Sequence[Measure]) -> None:
+        """Starts nothing yet.
+
+        Args:
+            measures: Functions that measure a new process of each arm.
+        """
+        self._measures = measures
+        self._turns: dict[int, Turns] = {}
+        self._running: dict[int, Future[Measurement]] = {}
+        self._num_returned: dict[int, int] = {}
+        self._pool = ThreadPoolExecutor()
+        self._before: Mapping[str, float] = {}
+        self.measured: dict[int, Measurement] = {}
+
+    @classmethod
+    def of(cls, arms: Sequence[Arm]) -> Self:
+        """Returns the processes of scripts."""
+        return cls([_measure(arm) for arm in arms])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Waits until the threads have ended."""
+        self._pool.shutdown()
+
+    def start(self, life: int, arm: int, turn_seconds: float) -> None:
+        """Starts a process; returns once it is warm and stopped, or has ended by itself.
+
+        Raises:
+            TrialFailedError: It cannot be measured.
+            UserError: It cannot be started.
+        """
+        if not self._running:
+            self._before = _used_gib()
+        turns = self._turns[life] = Turns()
+
+        def run() -> Measurement:
+            try:
+                return self._measures[arm](turns, turn_seconds)
+            finally:
+                turns.ended()
+
+        self._running[life] = self._pool.submit(run)
+        self._num_returned[life] = 0
+        turns.await_start()
+        if turns.is_over:
+            # It has failed, or its training is short.
+            self._running[life].result()
+
+    def has_company(self) -> bool:
+        """Returns whether the host has memory for another process of the same size, and no GPU is used.
+
+        The GPU still runs what a stopped process has queued, where a rank may wait for another stopped rank.
+        """
+        (life,) = self._running
+        turns = self._turns[life]
+        if psutil.virtual_memory().available < MORE_ROOM * turns.memory_bytes():
+            return False
+        if not (now := _used_gib()):
+            return not turns.has_open(CUDA)
+        return all(used - self._before.get(uuid, 0.0) < CONTEXT_GIB for uuid, used in now.items())
+
+    def turn(self, life: int) -> tuple[float, int, int] | None:
+        """Lets a process take a turn; returns its seconds, steps and samples, or None if it has ended."""
+        window = self._turns[life].ask()
+        if window is None:
+            return None
+        self._num_returned[life] += 1
+        return _as_turn(window)
+
+    def end(self, life: int) -> list[tuple[float, int, int]]:
+        """Ends a process; returns the windows of a training that was shorter than its turns.
+
+        Raises:
+            TrialFailedError: It could not be measured.
+        """
+        self._turns[life].ended()
+        found = self.measured[life] = self._running.pop(life).result()
+        return [_as_turn(each) for each in found.windows[self._num_returned[life] :]]
+
+    def kill(self) -> None:
+        """Kills all processes."""
+        for each in self._running:
+            self._turns[each].kill()
+
+
+def _as_turn(window: Window) -> tuple[float, int, int]:
+    return window.seconds, window.steps, window.samples
+
+
+def _measure(arm: Arm) -> Measure:
+    def measure(turns: Turns, seconds: float) -> Measurement:
+        plan = MeasurePlan(
+            window_seconds=seconds,
+            repeats=MAX_TURNS,
+            warmup_cap_seconds=WARMUP_SECONDS,
+            cap_seconds=math.inf,
+            diagnose=False,
+        )
+        return watched(arm, plan, turns)
+
+    return measure
+
+
+def watched(arm: Arm, plan: MeasurePlan, turns: Turns | None = None) -> Measurement:
+    """Runs a script in a new process until it is measured.
+
+    Raises:
+        TrialFailedError: It cannot be measured, for a known reason; the message names the arm.
+        UserError: It cannot be started.
+    """
+    try:
+        return watch(
+            arm.command,
+            arm.folder,
+            turns or Silent(),
+            env=arm.env,
+            plan=plan,
+            cache=arm.cache,
+            turn=turns,
+            on_start=turns.started if turns is not None else lambda pid: None,
+        )
+    except TrialFailedError as error:
+        raise TrialFailedError(error.kind, f"{arm.name}: {error}") from error
+
+
+def _used_gib() -> dict[str, float]:
+    return {uuid: memory_used_gib(uuid) or 0.0 for uuid in gpu_uuids()}

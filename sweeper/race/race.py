@@ -1,0 +1,83 @@
+"""Runs a race: does what the policy says, and writes down what happens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from sweeper.race.log import Company, Ended, Event, Started, Turned, is_over, rounds_of
+from sweeper.race.policy import Done, End, Policy, Start, Turn
+
+
+class Lives(Protocol):
+    """Processes of a race's arms, by number."""
+
+    def start(self, life: int, arm: int, turn_seconds: float) -> None:
+        """Starts a process; returns once it is warm and rests, or has ended by itself."""
+
+    def has_company(self) -> bool:
+        """Returns whether there is room for another process beside those that live."""
+
+    def turn(self, life: int) -> tuple[float, int, int] | None:
+        """Lets a process take a turn; returns its seconds, steps and samples, or None if it has ended."""
+
+    def end(self, life: int) -> list[tuple[float, int, int]]:
+        """Ends a process; returns those turns, if any, that `turn` has not returned."""
+
+    def kill(self) -> None:
+        """Kills all processes."""
+
+
+def run(
+    policy: Policy,
+    lives: Lives,
+    seen: Callable[[list[Event]], None] = lambda log: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[Event]:
+    """Runs a race to its end, and returns its log.
+
+    Args:
+        seen: Called with the log after each complete round.
+
+    Raises:
+        TrialFailedError: A process cannot be measured, for a known reason.
+        UserError: A process cannot be started.
+    """
+    log: list[Event] = []
+    began = clock()
+
+    def now() -> float:
+        return clock() - began
+
+    def end(life: int) -> None:
+        log.extend(Turned(life, now(), *each) for each in lives.end(life))
+        log.append(Ended(life, now()))
+        if is_over(rounds_of(log)[-1], policy.arms):
+            seen(log)
+
+    number = 0
+    try:
+        while True:
+            action = policy.next(log, now())
+            if isinstance(action, Start):
+                start = now()
+                lives.start(number, action.arm, action.turn_seconds)
+                log.append(Started(number, action.arm, now(), now() - start))
+                if rounds_of(log)[-1].is_in_company is None:
+                    log.append(Company(lives.has_company(), now()))
+                number += 1
+            elif isinstance(action, Turn):
+                turn = lives.turn(action.life)
+                if turn is None:
+                    end(action.life)
+                else:
+                    log.append(Turned(action.life, now(), *turn))
+            elif isinstance(action, End):
+                end(action.life)
+            else:
+                assert isinstance(action, Done)
+                return log
+    except BaseException:
+        lives.kill()
+        raise
