@@ -39,8 +39,9 @@ from sweeper.judging.lives import ScriptLives
 from sweeper.judging.losses import Baseline
 from sweeper.judging.speed import OTHER, Compared, Speed, compare, measured
 from sweeper.race import race
-from sweeper.race.log import Round, rounds_of
+from sweeper.race.log import Event, Round, rounds_of
 from sweeper.race.policy import Policy
+from sweeper.race.race import Taken
 from sweeper.race.tally import Tally
 
 ROOT = Path(__file__).parents[1]
@@ -106,7 +107,8 @@ def record(asked: Asked) -> Iterator[Figure]:
             open(os.devnull, "w", encoding="utf-8") as nowhere,
             contextlib.redirect_stdout(nowhere),
         ):
-            log = race.run(policy, lives)
+            log: list[Event] = []
+            race.run(policy, lives, log)
         line = {"script": name, "rounds": [_as_line(each) for each in rounds_of(log)]}
         print(name, [f"{Tally.of([each], OTHER).mean:.3f}" for each in rounds_of(log)], flush=True)
         with path.open("a", encoding="utf-8") as file:
@@ -130,7 +132,10 @@ def _as_line(found: Round) -> Mapping[str, Any]:
         "lives": [
             {
                 "start": round(life.started.seconds, 3),
-                "turns": [[round(turn.seconds, 4), turn.steps, turn.samples] for turn in life.turns],
+                "turns": [
+                    [round(turn.seconds, 4), turn.steps, turn.samples, round(turn.foreign, 2)]
+                    for turn in life.turns
+                ],
             }
             for _, life in sorted(found.lives.items())
         ],
@@ -163,7 +168,10 @@ def _with_turns(line: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns a line of `judge-rounds.jsonl`, which has means of rounds, as if each were of a single turn."""
 
     def process(log: float) -> Mapping[str, Any]:
-        return {"start": line["seconds"] / 2 - 1 - WAKE_SECONDS, "turns": [[1.0, 1000, 1e6 * math.exp(log)]]}
+        return {
+            "start": line["seconds"] / 2 - 1 - WAKE_SECONDS,
+            "turns": [[1.0, 1000, 1e6 * math.exp(log), 0.0]],
+        }
 
     rounds = [{"company": True, "lives": [process(0.0), process(log)]} for log in line["logs"]]
     return {"script": line["script"], "rounds": rounds}
@@ -182,7 +190,7 @@ class RecordedLives:
             planted: Logarithm of the second arm's true ratio.
         """
         self._rounds, self._planted, self._draw = rounds, planted, draw
-        self._left: dict[int, list[tuple[float, int, int]]] = {}
+        self._left: dict[int, list[Taken]] = {}
         self._slots: list[Mapping[str, Any]] = []
         self._company = True
         self.now = 0.0
@@ -196,13 +204,13 @@ class RecordedLives:
         found = self._slots.pop()
         self.now += found["start"]
         faster = math.exp(self._planted if arm == OTHER else 0.0)
-        self._left[life] = [(seconds / faster, steps, samples) for seconds, steps, samples in found["turns"]]
+        self._left[life] = [(seconds / faster, *others) for seconds, *others in found["turns"]]
 
     def has_company(self) -> bool:
         """Returns whether both ran at the same time."""
         return self._company
 
-    def turn(self, life: int) -> tuple[float, int, int] | None:
+    def turn(self, life: int) -> Taken | None:
         """Takes a recorded turn."""
         if not self._left[life]:
             return None
@@ -210,7 +218,7 @@ class RecordedLives:
         self.now += turn[0] + WAKE_SECONDS
         return turn
 
-    def end(self, life: int) -> list[tuple[float, int, int]]:
+    def end(self, life: int) -> list[Taken]:
         """Ends a recorded process."""
         return []
 
@@ -236,7 +244,8 @@ def _compared(asked: Asked, planted: float) -> Iterator[Compared]:
         for number in range(asked.runs):
             lives = RecordedLives(line["rounds"], planted, draw)
             policy = Policy(2, 60 * asked.minutes, seed=number)
-            log = race.run(policy, lives, clock=lives.clock)
+            log: list[Event] = []
+            race.run(policy, lives, log, clock=lives.clock)
             yield Compared.of(Tally.of(rounds_of(log), OTHER))
 
 

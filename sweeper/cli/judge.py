@@ -6,18 +6,21 @@ import contextlib
 import json
 import os
 import shlex
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from sweeper.analysis.formatting import times
+from sweeper.cli import signals
 from sweeper.cli.options import Json, PassEnv, Unprotected, understood
 from sweeper.cli.screen import LiveScreen, console, prose
 from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
 from sweeper.judging.arms import Arm, commands, patched, since
-from sweeper.judging.speed import Speed
+from sweeper.judging.speed import Compared, Speed
 from sweeper.judging.verdict import SCHEMA, Required, Verdict, words
 from sweeper.judging.verdict import judge as judge_change
 from sweeper.results.words import sure
@@ -61,7 +64,10 @@ def judge(
     minutes: Annotated[
         float,
         typer.Option(
-            "--minutes", metavar="M", min=0.1, help="Time limit; seeded runs and four rounds always complete."
+            "--minutes",
+            metavar="M",
+            min=0.1,
+            help="Time limit; seeded runs and one start of each version always complete.",
         ),
     ] = 5.0,
     require: Annotated[
@@ -83,6 +89,7 @@ def judge(
 
     Example: sweeper judge --ref main --require not-slower -- python train.py
     """
+    signals.allow_answer()
     # Only the JSON goes to standard output.
     out = console(stderr=as_json)
     if line := script_held_back_line(os.environ):
@@ -110,6 +117,8 @@ def judge(
     else:
         for line in lines(found, require):
             prose(out, line)
+    if found.speed.is_stopped:
+        raise typer.Exit(signals.code_of(signal.SIGINT))
     raise typer.Exit(NOT_MET if require is not None and not found.meets(require) else 0)
 
 
@@ -181,8 +190,19 @@ def lines(found: Verdict, require: Required | None) -> Iterator[str]:
         before, after = (sides[arm][key] for arm in ("before", "after"))
         if before is not None and after is not None:
             yield f"  {what}: {before:.3g} {unit} before, {after:.3g} {unit} after."
+    yield from _of_both_kinds(speed)
+    if speed.is_stopped:
+        yield "  Ctrl-C ended it early."
     if speed.answer is Speed.UNDECIDED:
         yield "  More time (--minutes) or a quieter machine would settle it."
     if require is not None:
         met = "met" if found.meets(require) else "not met"
         yield f"  The requirement ({require}, and trains the same) is {met}."
+
+
+def _of_both_kinds(speed: Compared) -> Iterator[str]:
+    """Yields the ratios without and with other programs, where there are rounds of both kinds."""
+    if speed.quiet is not None and speed.busy is not None:
+        for kind, part in (("Alone on the machine", speed.quiet), ("Beside other programs", speed.busy)):
+            known = sure(part.low, part.high, part.rounds, of="", what="start")
+            yield f"  {kind}: {times(part.ratio)} ({known})."

@@ -31,6 +31,8 @@ BUG = 70
 UNWINDING_SECONDS = 4.0
 ORDERLY_SECONDS = 25.0
 """Time for a sweep that handles Ctrl-C: 20 s for a confirmation, the rest to print the results."""
+ANSWER_SECONDS = 15.0
+"""Time to end what is being measured, and to print the answer so far."""
 CLUSTER_SECONDS = 20.0
 """Time to end jobs elsewhere, in addition to an orderly exit; most batch systems wait for 30 s."""
 AT_ONCE_SECONDS = 1.5
@@ -169,6 +171,11 @@ def allow(unwinding_seconds: float, orderly_seconds: float | None) -> None:
     """Changes the deadlines of this program: see `SignalHandler`."""
     if _handler is not None:
         _handler.unwinding_seconds, _handler.orderly_seconds = unwinding_seconds, orderly_seconds
+
+
+def allow_answer() -> None:
+    """Gives this program time to say what it has measured."""
+    allow(ANSWER_SECONDS, ORDERLY_SECONDS)
 
 
 def allow_cluster() -> None:

@@ -21,6 +21,7 @@ from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Measurement, Window
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.judging.arms import Arm
+from sweeper.race.race import Taken
 from sweeper.script.watch import watch
 from sweeper.system.process import open_files, tree, usage
 from sweeper.telemetry.nvml.devices import gpu_uuids, memory_used_gib
@@ -185,15 +186,15 @@ class ScriptLives:
             return not turns.has_open(CUDA)
         return all(used - self._before.get(uuid, 0.0) < CONTEXT_GIB for uuid, used in now.items())
 
-    def turn(self, life: int) -> tuple[float, int, int] | None:
-        """Lets a process take a turn; returns its seconds, steps and samples, or None if it has ended."""
+    def turn(self, life: int) -> Taken | None:
+        """Lets a process take a turn; returns None if it has ended."""
         window = self._turns[life].ask()
         if window is None:
             return None
         self._num_returned[life] += 1
         return _as_turn(window)
 
-    def end(self, life: int) -> list[tuple[float, int, int]]:
+    def end(self, life: int) -> list[Taken]:
         """Ends a process; returns the windows of a training that was shorter than its turns.
 
         Raises:
@@ -209,8 +210,8 @@ class ScriptLives:
             self._turns[each].kill()
 
 
-def _as_turn(window: Window) -> tuple[float, int, int]:
-    return window.seconds, window.steps, window.samples
+def _as_turn(window: Window) -> Taken:
+    return window.seconds, window.steps, window.samples, window.others_cpu_seconds / window.seconds
 
 
 def _measure(arm: Arm) -> Measure:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TextIO
 
+from sweeper.analysis.formatting import interval, times
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import FailureKind, Measurement
 from sweeper.core.progress import TrialFailedError
@@ -25,6 +27,12 @@ PLAN = MeasurePlan(window_seconds=1.5, repeats=1, warmup_cap_seconds=5.0, cap_se
 OTHER = 1
 """The arm of the second version; that of the first is the baseline."""
 
+BUSY_CORES = 0.3
+"""Cores used by other programs above which a round counts as busy. A version of five processes may lose a
+quarter to one busy neighbour, and a version of one process nothing, so that the ratio itself differs."""
+FEWEST_OF_A_KIND = 2
+"""Fewest quiet, or busy, rounds whose ratio is worth a line."""
+
 SAME = math.log(1.03)
 """Largest log ratio of versions that are called the same: they are within 3% of each other."""
 
@@ -38,6 +46,16 @@ class Speed(StrEnum):
     UNDECIDED = "undecided"
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A ratio over some of the rounds, with its 95% interval."""
+
+    ratio: float
+    low: float
+    high: float
+    rounds: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     """Speeds of two versions.
@@ -47,6 +65,9 @@ class Compared:
             rounds.
         low: Lower end of its 95% interval; `high` is the upper one.
         before: The measurements of the first version, round by round; `after` has those of the second.
+        quiet: The ratio over the rounds in which the machine did nothing else; None for fewer than two.
+        busy: The ratio over those in which other programs used it; None for fewer than two.
+        is_stopped: Whether Ctrl-C ended the race.
     """
 
     answer: Speed
@@ -55,10 +76,20 @@ class Compared:
     high: float
     before: Sequence[Measurement] = ()
     after: Sequence[Measurement] = ()
+    quiet: Part | None = None
+    busy: Part | None = None
+    is_stopped: bool = False
 
     @classmethod
     def of(
-        cls, tally: Tally, before: Sequence[Measurement] = (), after: Sequence[Measurement] = ()
+        cls,
+        tally: Tally,
+        before: Sequence[Measurement] = (),
+        after: Sequence[Measurement] = (),
+        *,
+        quiet: Part | None = None,
+        busy: Part | None = None,
+        is_stopped: bool = False,
     ) -> Compared:
         """Returns the comparison that a tally gives."""
         low, high = tally.interval()
@@ -69,6 +100,9 @@ class Compared:
             high=math.exp(high),
             before=before,
             after=after,
+            quiet=quiet,
+            busy=busy,
+            is_stopped=is_stopped,
         )
 
     @property
@@ -111,27 +145,69 @@ def compare(
         on_first: Called with the measurements of the first round; its time counts.
 
     Raises:
+        KeyboardInterrupt: Ctrl-C was pressed before the end of the first round. After it, the comparison has
+            the rounds that there are.
         TrialFailedError: A version cannot be measured, for a known reason.
         UserError: A version cannot be started.
     """
-    policy = Policy(arms=len(arms), seconds=seconds)
+    log: list[Event] = []
+    is_stopped = False
     with _quiet() as stdout, ScriptLives.of(arms) as lives:
 
-        def seen(log: Sequence[Event]) -> None:
-            rounds = rounds_of(log)
+        def seen() -> None:
+            rounds = _complete(log)
             with contextlib.redirect_stdout(stdout):
                 if len(rounds) == 1:
                     on_first(*(_measured(lives, rounds, arm)[0] for arm in (BASELINE, OTHER)))
-                tally = Tally.of(rounds[-1:], OTHER)
-                if tally.logs:
-                    say(f"  start {len(rounds)}: {math.exp(tally.mean):.3g}x")
+                say(f"  {_so_far(rounds)}")
 
-        rounds = [each for each in rounds_of(race.run(policy, lives, seen)) if is_over(each, len(arms))]
+        try:
+            race.run(Policy(arms=len(arms), seconds=seconds), lives, log, seen)
+        except KeyboardInterrupt:
+            is_stopped = True
+        rounds = _complete(log)
         before, after = (_measured(lives, rounds, arm) for arm in (BASELINE, OTHER))
     tally = Tally.of(rounds, OTHER)
+    if is_stopped and not tally.logs:
+        raise KeyboardInterrupt
     if not tally.logs:
         raise TrialFailedError(FailureKind.NO_RESULT, "the two versions have no turn in common")
-    return Compared.of(tally, before, after)
+    return Compared.of(
+        tally,
+        before,
+        after,
+        quiet=_part([each for each in rounds if not _is_busy(each)]),
+        busy=_part([each for each in rounds if _is_busy(each)]),
+        is_stopped=is_stopped,
+    )
+
+
+def _complete(log: Sequence[Event]) -> list[Round]:
+    return [each for each in rounds_of(log) if is_over(each, OTHER + 1)]
+
+
+def _so_far(rounds: Sequence[Round]) -> str:
+    """Returns the latest ratio, and that of all rounds with its interval."""
+    latest, tally = Tally.of(rounds[-1:], OTHER), Tally.of(rounds, OTHER)
+    if not latest.logs:
+        return f"start {len(rounds)}: the two versions have no turn in common"
+    low, high = tally.interval()
+    so_far = f"{times(math.exp(tally.mean))} {interval(math.exp(low), math.exp(high))}"
+    own = "" if len(rounds) == 1 else f"{times(math.exp(latest.mean))}, so far "
+    return f"start {len(rounds)}: {own}{so_far}"
+
+
+def _is_busy(found: Round) -> bool:
+    """Returns whether other programs used the processor during a round."""
+    return statistics.fmean(life.foreign for life in found.lives.values()) > BUSY_CORES
+
+
+def _part(rounds: Sequence[Round]) -> Part | None:
+    tally = Tally.of(rounds, OTHER)
+    if len(tally.logs) < FEWEST_OF_A_KIND:
+        return None
+    low, high = tally.interval()
+    return Part(math.exp(tally.mean), math.exp(low), math.exp(high), len(tally.logs))
 
 
 def _measured(lives: ScriptLives, rounds: Sequence[Round], arm: int) -> list[Measurement]:

@@ -53,6 +53,9 @@ class Verdict:
             "high": found.high,
             "level": LEVEL,
             "rounds": len(found.before),
+            "quiet": None if found.quiet is None else dataclasses.asdict(found.quiet),
+            "busy": None if found.busy is None else dataclasses.asdict(found.busy),
+            "stopped": found.is_stopped,
             "losses": str(self.training.answer),
             "losses_why": self.training.why,
             "covers": self.training.covers,
@@ -88,6 +91,9 @@ def _judged(arms: tuple[Arm, Arm], seconds: float, say: Callable[[str], None]) -
         say(f"  losses: {words(trained[0])}")
 
     compared = speed.compare(arms, seconds, say, train)
+    if not trained:
+        # Ctrl-C ended it before both had trained.
+        raise KeyboardInterrupt
     return Verdict(arms=arms, speed=compared, training=trained[0])
 
 

@@ -100,6 +100,8 @@ def make(
         return Patch(text="", made=(), left_out=left_out)
     with patched(text.encode(), "patched", command, folder) as (_, after):
         compared = speed.compare((before, after), 60 * minutes, say)
+    if compared.is_stopped:
+        raise KeyboardInterrupt
     return Patch(text=text, made=tuple(kept), left_out=left_out, training=training, speed=compared)
 
 

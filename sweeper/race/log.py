@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -35,13 +36,18 @@ class Company:
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """A process has taken a turn: whole steps, while the other arms rest."""
+    """A process has taken a turn: whole steps, while the other arms rest.
+
+    Attributes:
+        foreign: Cores that other programs used meanwhile.
+    """
 
     life: int
     at: float
     seconds: float
     steps: int
     samples: int
+    foreign: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,11 @@ class Life:
     started: Started
     turns: list[Turned] = field(default_factory=list)
     is_over: bool = False
+
+    @property
+    def foreign(self) -> float:
+        """Cores that other programs used in its turns, on average."""
+        return math.fsum(each.foreign for each in self.turns) / max(1, len(self.turns))
 
     @property
     def step_seconds(self) -> float:

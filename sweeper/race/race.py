@@ -9,6 +9,9 @@ from typing import Protocol
 from sweeper.race.log import Company, Ended, Event, Started, Turned, is_over, rounds_of
 from sweeper.race.policy import Done, End, Policy, Start, Turn
 
+Taken = tuple[float, int, int, float]
+"""A turn's seconds, steps and samples, and the cores that other programs used meanwhile."""
+
 
 class Lives(Protocol):
     """Processes of a race's arms, by number."""
@@ -19,10 +22,10 @@ class Lives(Protocol):
     def has_company(self) -> bool:
         """Returns whether there is room for another process beside those that live."""
 
-    def turn(self, life: int) -> tuple[float, int, int] | None:
-        """Lets a process take a turn; returns its seconds, steps and samples, or None if it has ended."""
+    def turn(self, life: int) -> Taken | None:
+        """Lets a process take a turn; returns None if it has ended."""
 
-    def end(self, life: int) -> list[tuple[float, int, int]]:
+    def end(self, life: int) -> list[Taken]:
         """Ends a process; returns those turns, if any, that `turn` has not returned."""
 
     def kill(self) -> None:
@@ -32,19 +35,20 @@ class Lives(Protocol):
 def run(
     policy: Policy,
     lives: Lives,
-    seen: Callable[[list[Event]], None] = lambda log: None,
+    log: list[Event],
+    seen: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
-) -> list[Event]:
-    """Runs a race to its end, and returns its log.
+) -> None:
+    """Runs a race to its end.
 
     Args:
-        seen: Called with the log after each complete round.
+        log: Empty at first; what happens is appended to it, and is there after an interrupt, too.
+        seen: Called after each complete round.
 
     Raises:
         TrialFailedError: A process cannot be measured, for a known reason.
         UserError: A process cannot be started.
     """
-    log: list[Event] = []
     began = clock()
 
     def now() -> float:
@@ -54,7 +58,7 @@ def run(
         log.extend(Turned(life, now(), *each) for each in lives.end(life))
         log.append(Ended(life, now()))
         if is_over(rounds_of(log)[-1], policy.arms):
-            seen(log)
+            seen()
 
     number = 0
     try:
@@ -77,7 +81,7 @@ def run(
                 end(action.life)
             else:
                 assert isinstance(action, Done)
-                return log
+                return
     except BaseException:
         lives.kill()
         raise

@@ -7,8 +7,10 @@ import dataclasses
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ from sweeper.errors import UserError
 from sweeper.judging import lives, losses, speed
 from sweeper.judging.arms import INSTEAD_OF, Arm, commands, patched, since
 from sweeper.judging.losses import Losses, Trained
-from sweeper.judging.speed import Compared, Speed, answer
+from sweeper.judging.speed import Compared, Part, Speed, answer
 from sweeper.judging.verdict import Required, Verdict, judge
 from sweeper.race.tally import Tally
 from sweeper.script.proof import Recorded
@@ -365,6 +367,46 @@ def test_a_version_that_fails_is_named():
     assert done.returncode == 1
     assert "It cannot be judged: after: " in done.stderr
     assert json.loads(done.stdout)["error"].startswith("after: ")
+
+
+def test_ratios_of_quiet_and_busy_rounds_are_said_where_there_are_both():
+    arm = Arm(name="", command=(), folder=HERE)
+    compared = Compared.of(
+        Tally([1.0, 1.1, 1.0, 1.1]),
+        [synthetic(1.0)] * 4,
+        [synthetic(2.0)] * 4,
+        quiet=Part(2.6, 2.4, 2.8, 2),
+        busy=Part(3.2, 2.9, 3.5, 2),
+    )
+    verdict = Verdict(arms=(arm, arm), speed=compared, training=Trained(answer=Losses.EQUAL))
+    said = "\n".join(lines(verdict, None))
+    assert "Alone on the machine: 2.6x (95% interval [2.4, 2.8], 2 starts)." in said
+    assert "Beside other programs: 3.2x (95% interval [2.9, 3.5], 2 starts)." in said
+    assert verdict.to_dict()["busy"] == {"ratio": 3.2, "low": 2.9, "high": 3.5, "rounds": 2}
+    alone = dataclasses.replace(verdict, speed=dataclasses.replace(compared, busy=None))
+    assert "Alone" not in "\n".join(lines(alone, None))
+
+
+@pytest.mark.slow
+def test_ctrl_c_after_the_first_start_gives_the_answer_so_far():
+    asked = [f"{sys.executable} train.py 0.004", "--after", f"{sys.executable} train.py 0.0041"]
+    command = [sys.executable, "-m", "sweeper", "judge", "--json", "--minutes", "9", "--before", *asked]
+    with subprocess.Popen(
+        command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "start 1" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        said, _ = process.communicate(timeout=60)
+    assert time.monotonic() - began < 20
+    assert process.returncode == 130
+    found = json.loads(said)
+    assert found["stopped"] is True
+    assert found["rounds"] >= 1
+    assert found["low"] < 1 < found["high"]
 
 
 def test_what_both_versions_cost_is_said():

@@ -55,8 +55,10 @@ class OneRound(Policy):
 
 
 def raced(*measures: Measure) -> list[Event]:
+    log: list[Event] = []
     with ScriptLives(measures) as processes:
-        return race.run(OneRound(len(measures), 60.0), processes)
+        race.run(OneRound(len(measures), 60.0), processes, log)
+    return log
 
 
 def test_each_takes_a_window_in_each_turn():
@@ -96,7 +98,7 @@ def test_a_fault_ends_all():
 
     broken = taking(1, [], most=1, fault=ValueError("broken"))
     with pytest.raises(ValueError, match="broken"), ScriptLives([seen(taking(0, [])), seen(broken)]) as both:
-        race.run(Policy(2, 60.0), both)
+        race.run(Policy(2, 60.0), both, [])
     assert len(threads) == 2
     assert not any(each.is_alive() for each in threads)
 
@@ -162,7 +164,7 @@ def test_stopped_scripts_measure_what_they_take_when_they_run():
     looking = threading.Thread(target=look)
     looking.start()
     try:
-        found = compare(arms("0.004", "0.002"), 1.0, lambda line: None)
+        found = compare(arms("0.004", "0.002"), 60.0, lambda line: None)
     finally:
         is_over.set()
         looking.join()

@@ -130,24 +130,25 @@ def test_turns_are_long_where_steps_are():
 
 def test_a_fault_ends_all():
     class Broken(VirtualLives):
-        def turn(self, life: int) -> tuple[float, int, int] | None:
+        def turn(self, life: int) -> race.Taken | None:
             raise ValueError("broken")
 
     lives = Broken(Nature(), random.Random(0))
     with pytest.raises(ValueError, match="broken"):
-        race.run(Policy(2, 60.0), lives, clock=lives.clock)
+        race.run(Policy(2, 60.0), lives, [], clock=lives.clock)
     assert not lives.alive
 
 
 def test_each_complete_round_is_told():
     told: list[int] = []
+    log: list[Event] = []
     lives = VirtualLives(Nature(process=0.03), random.Random(0))
 
-    def seen(log: list[Event]) -> None:
+    def seen() -> None:
         told.append(len(rounds_of(log)))
         assert is_over(rounds_of(log)[-1], 2)
 
-    log = race.run(Policy(2, 60.0), lives, seen, lives.clock)
+    race.run(Policy(2, 60.0), lives, log, seen, lives.clock)
     assert told == list(range(1, len(rounds_of(log)) + 1))
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from sweeper.race import race
 from sweeper.race.log import Event
 from sweeper.race.policy import Action, Policy
+from sweeper.race.race import Taken
 
 
 @dataclass
@@ -68,7 +69,7 @@ class VirtualLives:
     def has_company(self) -> bool:
         return self.draw.random() < self.nature.company
 
-    def turn(self, life: int) -> tuple[float, int, int] | None:
+    def turn(self, life: int) -> Taken | None:
         assert life in self.alive
         if self.draw.random() < self.nature.death:
             return None
@@ -76,7 +77,7 @@ class VirtualLives:
             self.clock.now += 60
         return self._taken(life)
 
-    def end(self, life: int) -> list[tuple[float, int, int]]:
+    def end(self, life: int) -> list[Taken]:
         self.alive.remove(life)
         return [self._taken(life)] if self.draw.random() < self.nature.death else []
 
@@ -89,7 +90,7 @@ class VirtualLives:
         step = self.nature.step_seconds / math.exp(log)
         steps = max(1, math.ceil(self._seconds[life] / step))
         self.clock.now += steps * step + 0.3
-        return steps * step, steps, 64 * steps
+        return steps * step, steps, 64 * steps, 0.0
 
 
 @dataclass(frozen=True)
@@ -108,4 +109,6 @@ def raced(nature: Nature, seed: int, seconds: float = 300.0) -> tuple[list[Event
     """Returns the log of a race, its policy and its processes."""
     lives = VirtualLives(nature, random.Random(seed))
     policy = Watched(arms=len(nature.logs), seconds=seconds, seed=seed)
-    return race.run(policy, lives, clock=lives.clock), policy, lives
+    log: list[Event] = []
+    race.run(policy, lives, log, clock=lives.clock)
+    return log, policy, lives
