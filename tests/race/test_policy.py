@@ -91,6 +91,13 @@ def test_equals_take_the_time_there_is():
     assert len(rounds_of(log)) > 4
 
 
+def test_a_round_whose_time_is_up_ends_after_a_turn_of_each():
+    log, policy, lives = raced(Nature(process=0.03), 1, 5.0)
+    assert [len(life.turns) for each in rounds_of(log) for life in each.lives.values()] == [1, 1]
+    assert policy.decided[-1][2] == Done(TIME)
+    assert lives.clock.now < 15
+
+
 def test_processes_take_turns_in_random_order():
     log, _, _ = raced(Nature(process=0.03), 2)
     turns = [event.life % 2 for event in log if isinstance(event, Turned)]
