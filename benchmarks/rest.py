@@ -1,0 +1,104 @@
+"""What resting costs: the speed of a process among others that rest, and alone.
+
+python benchmarks/rest.py [--lives N]                     writes benchmarks/results/<device>/rest.json
+
+A process takes turns alone, then in turn with another one of the same script, then alone again. Nothing but
+the company differs, so the log of the speed in company over that alone is the bias of resting. Two of the
+five workloads have no loader workers: their rows are gathered (`sweeper tune`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import statistics
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from common import Figure, publish, spread
+
+from sweeper.interventions import VARIABLE as CHANGES
+from sweeper.judging.arms import Arm
+from sweeper.judging.lives import ScriptLives
+
+UNEDITED = Path(__file__).parent / "unedited"
+TURNS = 5
+"""Turns in each of the three stretches."""
+TURN_SECONDS = 1.0
+GATHERED = ("env", f"{CHANGES}=loader=gathered")
+WORKLOADS: Mapping[str, tuple[str, ...]] = {
+    "mlp, 4 workers": (sys.executable, "mlp.py"),
+    "lstm, 4 workers": (sys.executable, "lstm.py"),
+    "trainer, 2 workers": (sys.executable, "trainer.py"),
+    "mlp, no workers": (*GATHERED, sys.executable, "mlp.py"),
+    "lstm, no workers": (*GATHERED, sys.executable, "lstm.py"),
+}
+
+
+def bias(command: tuple[str, ...]) -> float:
+    """Returns the log of a process's speed in company over its speed alone."""
+    arm = Arm(name=command[-1], command=command, folder=UNEDITED)
+    with (
+        ScriptLives.of([arm]) as lives,
+        open(os.devnull, "w", encoding="utf-8") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+    ):
+        try:
+            lives.start(0, 0, TURN_SECONDS)
+            # The first turn alone is the process's warm-up.
+            before = [_log_speed(lives, 0) for _ in range(TURNS + 1)][1:]
+            lives.start(1, 0, TURN_SECONDS)
+            among = []
+            for _ in range(TURNS):
+                among.append(_log_speed(lives, 0))
+                _log_speed(lives, 1)
+            lives.end(1)
+            after = [_log_speed(lives, 0) for _ in range(TURNS)]
+            lives.end(0)
+        except BaseException:
+            lives.kill()
+            raise
+    return statistics.fmean(among) - statistics.fmean([*before, *after])
+
+
+def _log_speed(lives: ScriptLives, life: int) -> float:
+    turn = lives.turn(life)
+    assert turn is not None, "the training is too short"
+    seconds, _, samples, _ = turn
+    return math.log(samples / seconds)
+
+
+def main() -> None:
+    """Measures and publishes the bias of each workload, and the mean of all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--lives", type=int, default=10)
+    asked = parser.parse_args()
+    figures, pooled = [], list[float]()
+    for name, command in WORKLOADS.items():
+        found = [bias(command) for _ in range(asked.lives)]
+        print(name, " ".join(f"{100 * each:+.1f}" for each in found), flush=True)
+        pooled += found
+        figures.append(_figure(f"bias of resting, {name}", found, "<= 8"))
+    figures.append(_figure("bias of resting, pooled", pooled, "<= 3"))
+    publish("rest", figures, f"benchmarks/rest.py --lives {asked.lives}")
+
+
+def _figure(name: str, logs: list[float], bar: str) -> Figure:
+    found = spread([100 * each for each in logs])
+    mean = abs(100 * statistics.fmean(logs))
+    return Figure(
+        figure=name,
+        value=mean,
+        low=found.low,
+        high=found.high,
+        unit="%",
+        bar=bar,
+        repeats=len(logs),
+    )
+
+
+if __name__ == "__main__":
+    main()
