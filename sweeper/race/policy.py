@@ -125,10 +125,21 @@ class Policy:
             return Turn(life.number) if len(life.turns) < wanted else End(life.number)
         taken = min(len(life.turns) for life in now.lives.values())
         is_first = taken == max(len(life.turns) for life in now.lives.values())
-        is_late = at > self.seconds and taken > 0
-        if len(alive) < self.arms or (is_first and (taken >= wanted or is_late)):
+        if len(alive) < self.arms or (is_first and self._has_enough(now, complete, taken, at)):
             return End(alive[0].number)
         return Turn(self._next_in_turn(now, taken, len(complete)).number)
+
+    def _has_enough(self, now: Round, complete: Sequence[Round], taken: int, at: float) -> bool:
+        """Returns whether each process has taken enough turns.
+
+        Where there is no time for another round, the rest of it is used for more turns.
+        """
+        if taken < self.turns(complete):
+            return at > self.seconds and taken > 0
+        has_time = at + (at - now.began_at) <= self.seconds
+        one_more = sum(life.turns[-1].seconds for life in now.lives.values())
+        is_late = at + one_more > self.seconds or taken >= MAX_TURNS
+        return has_time or is_late or self.is_clear([*complete, now])
 
     def _next_in_turn(self, now: Round, taken: int, number: int) -> Life:
         order = self._order(number, taken + 1)

@@ -87,7 +87,7 @@ def test_a_clear_difference_takes_one_process_of_each():
 def test_equals_take_the_time_there_is():
     log, policy, lives = raced(Nature(process=0.03), 1, 120.0)
     assert policy.decided[-1][2] == Done(TIME)
-    assert 100 < lives.clock.now < 120
+    assert 110 < lives.clock.now < 121
     assert len(rounds_of(log)) > 4
 
 
@@ -96,6 +96,14 @@ def test_a_round_whose_time_is_up_ends_after_a_turn_of_each():
     assert [len(life.turns) for each in rounds_of(log) for life in each.lives.values()] == [1, 1]
     assert policy.decided[-1][2] == Done(TIME)
     assert lives.clock.now < 15
+
+
+def test_time_that_is_too_short_for_another_round_is_used_for_turns():
+    log, policy, lives = raced(Nature(process=0.03), 1, 25.0)
+    (found,) = rounds_of(log)
+    assert 20 < lives.clock.now < 28
+    assert len(found.lives[0].turns) == len(found.lives[1].turns) > 4
+    assert policy.decided[-1][2] == Done(TIME)
 
 
 def test_processes_take_turns_in_random_order():
