@@ -109,11 +109,13 @@ def record(asked: Asked) -> Iterator[Figure]:
         ):
             log: list[Event] = []
             race.run(policy, lives, log)
-        line = {"script": name, "rounds": [_as_line(each) for each in rounds_of(log)]}
-        print(name, [f"{Tally.of([each], OTHER).mean:.3f}" for each in rounds_of(log)], flush=True)
+        line: dict[str, Any] = {"script": name, "rounds": [_as_line(each) for each in rounds_of(log)]}
+        logs = Tally.of(rounds_of(log), OTHER).logs
+        print(name, *(f"{each:+.3f}" for each in logs), flush=True)
+        line["logs"] = logs
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-    spread = [100 * statistics.stdev(each.logs) for each in map(_recorded_tally, _lines(path))]
+    spread = [100 * statistics.stdev(each["logs"]) for each in _lines(path)]
     yield Figure(
         figure="spread of a round of equals",
         value=statistics.median(spread),
@@ -140,19 +142,6 @@ def _as_line(found: Round) -> Mapping[str, Any]:
             for _, life in sorted(found.lives.items())
         ],
     }
-
-
-def _recorded_tally(line: Mapping[str, Any]) -> Tally:
-    """Returns the tally of a line of `race-turns.jsonl`."""
-    logs = [
-        [math.log((b[2] / b[0]) / (a[2] / a[0])) for a, b in zip(*turns, strict=False)]
-        for each in line["rounds"]
-        if all(turns := [life["turns"] for life in each["lives"]])
-    ]
-    return Tally(
-        [statistics.fmean(each) for each in logs],
-        [statistics.variance(each) / len(each) for each in logs if len(each) > 1],
-    )
 
 
 def _recorded(name: str) -> Path:

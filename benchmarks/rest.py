@@ -87,11 +87,10 @@ def main() -> None:
 
 
 def _figure(name: str, logs: list[float], bar: str) -> Figure:
-    found = spread([100 * each for each in logs])
-    mean = abs(100 * statistics.fmean(logs))
+    found = spread([abs(100 * each) for each in logs])
     return Figure(
         figure=name,
-        value=mean,
+        value=abs(100 * statistics.fmean(logs)),
         low=found.low,
         high=found.high,
         unit="%",

@@ -158,9 +158,10 @@ def judge(
         progress: Print a line for each finding.
 
     Returns:
-        The verdict.
+        The verdict; after Ctrl-C, from what there is (`speed.is_stopped`).
 
     Raises:
+        KeyboardInterrupt: Ctrl-C was pressed before there was an answer.
         TrialFailedError: One of them cannot be measured.
         UserError: One of them cannot be started.
     """

@@ -194,7 +194,7 @@ def lines(found: Verdict, require: Required | None) -> Iterator[str]:
     if speed.is_stopped:
         yield "  Ctrl-C ended it early."
     if speed.answer is Speed.UNDECIDED:
-        yield "  More time (--minutes) or a quieter machine would settle it."
+        yield "  More time (--minutes) or a quieter machine may settle it."
     if require is not None:
         met = "met" if found.meets(require) else "not met"
         yield f"  The requirement ({require}, and trains the same) is {met}."
@@ -203,6 +203,6 @@ def lines(found: Verdict, require: Required | None) -> Iterator[str]:
 def _of_both_kinds(speed: Compared) -> Iterator[str]:
     """Yields the ratios without and with other programs, where there are rounds of both kinds."""
     if speed.quiet is not None and speed.busy is not None:
-        for kind, part in (("Alone on the machine", speed.quiet), ("Beside other programs", speed.busy)):
+        for kind, part in (("On a quiet machine", speed.quiet), ("Beside other programs", speed.busy)):
             known = sure(part.low, part.high, part.rounds, of="", what="start")
             yield f"  {kind}: {times(part.ratio)} ({known})."

@@ -1,7 +1,7 @@
 """Handles signals on the command line: an orderly exit if there is time for one, else a hard one.
 
 first SIGINT in a sweep       the sweep handles it (`sweep.stopping`) and has 25 s
-first signal otherwise        an exception unwinds and has 4 s (`sweeper train`, which saves: 25 s)
+first signal otherwise        an exception unwinds and has 4 s (`train`, which saves: 25 s; `judge`: 15 s)
 second signal                 1.5 s are left
 third signal                  the process ends immediately
 

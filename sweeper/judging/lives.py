@@ -46,7 +46,7 @@ class Turns(Silent):
     def __init__(self) -> None:
         super().__init__()
         self._changed = threading.Condition()
-        self._taken, self._asked, self._is_over = -1, 0, False
+        self._taken, self._asked, self._is_over, self._is_killed = -1, 0, False, False
         self._pid = 0
         self._last: Window | None = None
 
@@ -55,6 +55,8 @@ class Turns(Silent):
     def started(self, pid: int) -> None:
         """Records the process ID of its script, which has started."""
         self._pid = pid
+        if self._is_killed:
+            self.kill()
 
     def window(self, window: Window) -> Sequence[str]:
         """Records a window; the last one before the next `wait` is the turn's."""
@@ -97,7 +99,8 @@ class Turns(Silent):
             return self._last if self._taken >= self._asked else None
 
     def kill(self) -> None:
-        """Kills its script and ends its turns."""
+        """Kills its script, also if it is about to start, and ends its turns."""
+        self._is_killed = True
         self.ended()
         if self._pid:
             # A launcher's workers are in separate sessions, and stopped ones would stay forever.
@@ -156,7 +159,7 @@ class ScriptLives:
             TrialFailedError: It cannot be measured.
             UserError: It cannot be started.
         """
-        if not self._running:
+        if not self._turns:
             self._before = _used_gib()
         turns = self._turns[life] = Turns()
 
@@ -178,8 +181,7 @@ class ScriptLives:
 
         The GPU still runs what a stopped process has queued, where a rank may wait for another stopped rank.
         """
-        (life,) = self._running
-        turns = self._turns[life]
+        (turns,) = self._turns.values()
         if psutil.virtual_memory().available < MORE_ROOM * turns.memory_bytes():
             return False
         if not (now := _used_gib()):
@@ -201,13 +203,14 @@ class ScriptLives:
             TrialFailedError: It could not be measured.
         """
         self._turns[life].ended()
-        found = self.measured[life] = self._running.pop(life).result()
+        found = self.measured[life] = self._running[life].result()
+        del self._running[life], self._turns[life]
         return [_as_turn(each) for each in found.windows[self._num_returned[life] :]]
 
     def kill(self) -> None:
         """Kills all processes."""
-        for each in self._running:
-            self._turns[each].kill()
+        for each in self._turns.values():
+            each.kill()
 
 
 def _as_turn(window: Window) -> Taken:

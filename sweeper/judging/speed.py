@@ -21,7 +21,7 @@ from sweeper.judging.lives import ScriptLives, watched
 from sweeper.race import race
 from sweeper.race.log import BASELINE, Event, Round, is_over, rounds_of
 from sweeper.race.policy import Policy
-from sweeper.race.tally import LAST_LEVEL, Tally
+from sweeper.race.tally import EARLY_LEVEL, LAST_LEVEL, Tally, log_ratios
 
 PLAN = MeasurePlan(window_seconds=1.5, repeats=1, warmup_cap_seconds=5.0, cap_seconds=3.0, diagnose=False)
 OTHER = 1
@@ -65,8 +65,9 @@ class Compared:
             rounds.
         low: Lower end of its 95% interval; `high` is the upper one.
         before: The measurements of the first version, round by round; `after` has those of the second.
-        quiet: The ratio over the rounds in which the machine did nothing else; None for fewer than two.
-        busy: The ratio over those in which other programs used it; None for fewer than two.
+        quiet: The ratio over the rounds in which other programs used less than 0.3 cores; None for fewer than
+            two.
+        busy: The ratio over the other rounds; None for fewer than two.
         is_stopped: Whether Ctrl-C ended the race.
     """
 
@@ -94,7 +95,8 @@ class Compared:
         """Returns the comparison that a tally gives."""
         low, high = tally.interval()
         return cls(
-            answer=answer(tally),
+            # A person may press Ctrl-C at any look.
+            answer=answer(tally, EARLY_LEVEL if is_stopped else LAST_LEVEL),
             ratio=math.exp(tally.mean),
             low=math.exp(low),
             high=math.exp(high),
@@ -111,9 +113,9 @@ class Compared:
         return self.answer is not Speed.SLOWER and self.low >= math.exp(-SAME)
 
 
-def answer(tally: Tally) -> Speed:
-    """Returns the answer of the last look at a race."""
-    low, high = tally.interval(LAST_LEVEL)
+def answer(tally: Tally, level: float = LAST_LEVEL) -> Speed:
+    """Returns the answer of a look at a race: by default, of the last one."""
+    low, high = tally.interval(level)
     if low > 0:
         return Speed.FASTER
     if high < 0:
@@ -128,7 +130,7 @@ def measured(arm: Arm) -> Measurement:
         TrialFailedError: It cannot be measured, for a known reason.
         UserError: It cannot be started.
     """
-    with _quiet():
+    with _without_output():
         return watched(arm, PLAN)
 
 
@@ -152,7 +154,7 @@ def compare(
     """
     log: list[Event] = []
     is_stopped = False
-    with _quiet() as stdout, ScriptLives.of(arms) as lives:
+    with _without_output() as stdout, ScriptLives.of(arms) as lives:
 
         def seen() -> None:
             rounds = _complete(log)
@@ -166,6 +168,7 @@ def compare(
         except KeyboardInterrupt:
             is_stopped = True
         rounds = _complete(log)
+        rounds = [each for each in rounds if log_ratios(each, OTHER)]
         before, after = (_measured(lives, rounds, arm) for arm in (BASELINE, OTHER))
     tally = Tally.of(rounds, OTHER)
     if is_stopped and not tally.logs:
@@ -215,7 +218,7 @@ def _measured(lives: ScriptLives, rounds: Sequence[Round], arm: int) -> list[Mea
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[TextIO]:
+def _without_output() -> Iterator[TextIO]:
     """Drops the scripts' output; yields the stream for other lines."""
     before = sys.stdout
     with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):

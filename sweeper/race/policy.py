@@ -85,7 +85,7 @@ class Policy:
         if complete:
             if self.is_clear(complete):
                 return Done(CLEAR)
-            if at + max(each.ended_at - each.began_at for each in complete) > self.seconds:
+            if at + self._round_seconds(complete) > self.seconds:
                 return Done(TIME)
         return self._start(complete, self._order(len(rounds))[0])
 
@@ -111,6 +111,13 @@ class Policy:
         step = max((life.step_seconds for each in complete[-1:] for life in each.lives.values()), default=0.0)
         return max(min(max(MIN_TURN_SECONDS, STEPS_PER_TURN * step), MAX_TURN_SECONDS), MIN_STEPS * step)
 
+    def _round_seconds(self, complete: Sequence[Round]) -> float:
+        """Returns how long another round will take at most, judging by those that there were."""
+        turn = max(self.turn_seconds(complete), _mean_turn_seconds(complete))
+        return self.arms * self.turns(complete) * turn + max(
+            each.ended_at - each.began_at - _seconds_of_turns(each) for each in complete
+        )
+
     def _within(self, now: Round, complete: Sequence[Round], at: float) -> Action:
         """Returns what to do next in an unfinished round."""
         order = self._order(len(complete))
@@ -122,7 +129,8 @@ class Policy:
         if not now.is_in_company:
             # It takes its turns alone, before the next one is started.
             (life,) = alive
-            return Turn(life.number) if len(life.turns) < wanted else End(life.number)
+            is_late = at > self.seconds and len(life.turns) > 0
+            return Turn(life.number) if len(life.turns) < wanted and not is_late else End(life.number)
         taken = min(len(life.turns) for life in now.lives.values())
         is_first = taken == max(len(life.turns) for life in now.lives.values())
         if len(alive) < self.arms or (is_first and self._has_enough(now, complete, taken, at)):
@@ -191,6 +199,10 @@ def _between(complete: Sequence[Round], within: float) -> float:
 def _mean_turn_seconds(complete: Sequence[Round]) -> float:
     turns = [turn.seconds for each in complete for life in each.lives.values() for turn in life.turns]
     return statistics.fmean(turns) if turns else 0.0
+
+
+def _seconds_of_turns(found: Round) -> float:
+    return math.fsum(turn.seconds for life in found.lives.values() for turn in life.turns)
 
 
 def _mean_start_seconds(complete: Sequence[Round]) -> float:

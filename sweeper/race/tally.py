@@ -24,8 +24,8 @@ USUAL_VARIANCE, USUAL_FREEDOM = 0.03**2, 4
 LEVEL = 0.95
 """Confidence level of what is printed."""
 LAST_LEVEL, EARLY_LEVEL = 0.97, 0.998
-"""Confidence levels of the last look, and of each earlier one, which may end the race. Together they call at
-most one in twenty pairs of equal arms different; with 95% at each of 12 looks, it would be one in four."""
+"""Confidence levels of the last look, and of each earlier one, which may end the race. With 95% at each of
+12 looks, one in four pairs of equal arms would be called different."""
 
 ROBUST_ROUNDS, TRIM = 8, 0.2
 """Number of rounds from which means are trimmed, and the share that is trimmed at either end, so that one

@@ -47,6 +47,8 @@ def guarded(folder: str) -> Iterator[dict[str, str]]:
 
 def main(folder: str) -> None:
     """Waits for standard input to end, and kills the processes; unless it was `DONE`, removes the folder."""
+    # Whoever started it may end its children; stopped ones only end by SIGKILL, which is the guardian's task.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     is_done = sys.stdin.buffer.read() == DONE
     deadline = time.monotonic() + MAX_SECONDS
     while (found := _processes(folder)) and time.monotonic() < deadline:

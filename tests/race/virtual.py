@@ -57,7 +57,8 @@ class VirtualLives:
     def __post_init__(self) -> None:
         self._speeds: dict[int, float] = {}
         self._seconds: dict[int, float] = {}
-        self._machine, self.alive, self.most_alive = 0.0, set[int](), 0
+        self._machine = 0.0
+        self.alive, self.most_alive = set[int](), 0
 
     def start(self, life: int, arm: int, turn_seconds: float) -> None:
         self.clock.now += self.nature.start_seconds * self.draw.uniform(0.5, 1.5)
