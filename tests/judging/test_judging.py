@@ -13,7 +13,6 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from parts.noop import synthetic
 
@@ -386,30 +385,6 @@ def test_ratios_of_quiet_and_busy_rounds_are_said_where_there_are_both():
     assert verdict.to_dict()["busy"] == {"ratio": 3.2, "low": 2.9, "high": 3.5, "rounds": 2}
     alone = dataclasses.replace(verdict, speed=dataclasses.replace(compared, busy=None))
     assert "quiet" not in "\n".join(lines(alone, None))
-
-
-@pytest.mark.slow
-def test_an_end_at_once_leaves_nothing_stopped():
-    command = [sys.executable, "-m", "sweeper", "judge", "--minutes", "9"]
-    asked = ["--before", f"{sys.executable} train.py 0.004", "--after", f"{sys.executable} train.py 0.0041"]
-    with subprocess.Popen([*command, *asked], cwd=HERE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if "start 1" in line:
-                break
-        children, deadline = list[psutil.Process](), time.monotonic() + 60
-        while len(children) < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
-            found = psutil.Process(process.pid).children(recursive=True)
-            children = [each for each in found if "train.py" in " ".join(each.cmdline())]
-        time.sleep(1)
-        for _ in range(3):
-            process.send_signal(signal.SIGINT)
-            time.sleep(0.05)
-        process.wait(10)
-    assert process.returncode == 130
-    assert len(children) == 2
-    assert psutil.wait_procs(children, timeout=10)[1] == []
 
 
 @pytest.mark.slow

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
 from sweeper.script import guardian
 
 STARTS = """
@@ -90,3 +92,14 @@ def test_other_processes_are_not_touched(tmp_path):
     finally:
         other.kill()
         other.wait()
+
+
+def test_a_stopped_script_ends_with_a_command_that_ends_its_children_first(tmp_path):
+    """As `sweeper` does after a third Ctrl-C: a stopped process does not end by SIGTERM."""
+    process, script = started(tmp_path / "work", "wait")
+    os.kill(script, signal.SIGSTOP)
+    for child in psutil.Process(process.pid).children():
+        child.terminate()
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert ended(script)
