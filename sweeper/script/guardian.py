@@ -31,13 +31,19 @@ def guarded(folder: str) -> Iterator[dict[str, str]]:
 
     None of the script's processes runs afterwards.
     """
-    guardian = subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, folder],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    # A guardian has its parent's mask: whoever ends this process may end its children first, and a stopped
+    # script ends by SIGKILL alone.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        guardian = subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__, folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     try:
         yield {VARIABLE: folder}
     finally:
@@ -47,8 +53,6 @@ def guarded(folder: str) -> Iterator[dict[str, str]]:
 
 def main(folder: str) -> None:
     """Waits for standard input to end, and kills the processes; unless it was `DONE`, removes the folder."""
-    # Whoever started it may end its children; stopped ones only end by SIGKILL, which is the guardian's task.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     is_done = sys.stdin.buffer.read() == DONE
     deadline = time.monotonic() + MAX_SECONDS
     while (found := _processes(folder)) and time.monotonic() < deadline:

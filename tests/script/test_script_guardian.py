@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -101,5 +102,9 @@ def test_a_stopped_script_ends_with_a_command_that_ends_its_children_first(tmp_p
     for child in psutil.Process(process.pid).children():
         child.terminate()
     process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert ended(script)
+    try:
+        assert ended(script)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(script, signal.SIGKILL)
+        process.communicate()
