@@ -35,7 +35,7 @@ CONTEXT_GIB = 0.1
 """A process that uses a GPU takes more memory than this."""
 CUDA = "/dev/nvidia-uvm"
 """A process that uses CUDA has this open, and one that only asks NVML has not."""
-MAX_TURNS = 1000
+UNLIMITED = 1000
 WARMUP_SECONDS = 2.0
 """Longest warm-up of a process, in seconds."""
 
@@ -221,7 +221,7 @@ def _measure(arm: Arm) -> Measure:
     def measure(turns: Turns, seconds: float) -> Measurement:
         plan = MeasurePlan(
             window_seconds=seconds,
-            repeats=MAX_TURNS,
+            repeats=UNLIMITED,
             warmup_cap_seconds=WARMUP_SECONDS,
             cap_seconds=math.inf,
             diagnose=False,

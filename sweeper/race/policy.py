@@ -81,7 +81,7 @@ class Policy:
         rounds = rounds_of(log)
         complete = [each for each in rounds if is_over(each, self.arms)]
         if len(complete) < len(rounds):
-            return self._within(rounds[-1], complete, at)
+            return self._next_in_round(rounds[-1], complete, at)
         if complete:
             if self.is_clear(complete):
                 return Done(CLEAR)
@@ -100,10 +100,14 @@ class Policy:
         """
         if not complete:
             return FIRST_TURNS
-        within, turn, start = _within(complete), _mean_turn_seconds(complete), _mean_start_seconds(complete)
+        within, turn, start = (
+            _variance_of_turns(complete),
+            _mean_turn_seconds(complete),
+            _mean_start_seconds(complete),
+        )
         if within is None or not turn:
             return FIRST_TURNS
-        best = math.sqrt(start / turn * within / _between(complete, within))
+        best = math.sqrt(start / turn * within / _variance_of_pairs(complete, within))
         return min(max(1, round(best)), MAX_TURNS)
 
     def turn_seconds(self, complete: Sequence[Round]) -> float:
@@ -118,7 +122,7 @@ class Policy:
             each.ended_at - each.began_at - _seconds_of_turns(each) for each in complete
         )
 
-    def _within(self, now: Round, complete: Sequence[Round], at: float) -> Action:
+    def _next_in_round(self, now: Round, complete: Sequence[Round], at: float) -> Action:
         """Returns what to do next in an unfinished round."""
         order = self._order(len(complete))
         alive = [life for life in now.lives.values() if not life.is_over]
@@ -177,13 +181,13 @@ def _pairs(complete: Sequence[Round]) -> list[list[float]]:
     return [each for each in found if len(each) > 1]
 
 
-def _within(complete: Sequence[Round]) -> float | None:
+def _variance_of_turns(complete: Sequence[Round]) -> float | None:
     """Returns the variance of turns within pairs of processes; None if no pair has two turns."""
     pairs = _pairs(complete)
     return statistics.fmean(variance(each) for each in pairs) if pairs else None
 
 
-def _between(complete: Sequence[Round], within: float) -> float:
+def _variance_of_pairs(complete: Sequence[Round], within: float) -> float:
     """Returns the variance between pairs of processes, without that of their turns."""
     total, freedom = USUAL_FREEDOM * USUAL_VARIANCE, USUAL_FREEDOM
     for arm in set(itertools.chain.from_iterable(each.lives for each in complete)) - {BASELINE}:
