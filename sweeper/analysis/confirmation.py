@@ -7,10 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.analysis.drift import Drift
-from sweeper.analysis.intervals import Variance, later, mean_of
+from sweeper.analysis.intervals import Variance, later
 from sweeper.analysis.rounds import Round, log_ratios, usual_variance, versus
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.loaders import traits
+from sweeper.race.tally import trimmed_mean
 
 MIN_ROUNDS = 3
 TIE = math.log(1.03)
@@ -208,6 +209,6 @@ def choose_winner(
         base = configs[baseline].flatten()
         winner = min(tied, key=lambda number: len(changes(configs[number], base)), default=None)
         return Chosen(winner=winner, tied=tuple(n for n in tied if n != winner))
-    near = [n for n in tied if n == tied[0] or mean_of(log_ratios(rounds, n, tied[0])) >= -TIE]
+    near = [n for n in tied if n == tied[0] or trimmed_mean(log_ratios(rounds, n, tied[0])) >= -TIE]
     winner = min(near, key=lambda number: simplicity(configs[number]), default=None)
     return Chosen(winner=winner, tied=tuple(n for n in tied if n != winner))

@@ -11,8 +11,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sweeper.analysis.intervals import Variance, mean_of, variance_of
+from sweeper.analysis.intervals import Variance, variance_of
 from sweeper.analysis.rounds import Round
+from sweeper.race.tally import trimmed_mean
 
 PRIOR_RATIO, PRIOR_SPEED = 0.034**2, 0.06**2
 """Variances of the log of a ratio and of a speed between measurements, from 54 winners that were measured
@@ -100,7 +101,7 @@ def block_of(rounds: Sequence[Round], names: Mapping[int, str], at: float, of: s
     for number, name in names.items():
         logs = [math.log(each[number]) for each in rounds if number in each]
         if len(logs) == len(rounds) > 1:
-            speeds[name] = mean_of(logs), variance_of(logs).value / len(logs)
+            speeds[name] = trimmed_mean(logs), variance_of(logs).value / len(logs)
     return Block(at=at, of=of, speeds=speeds)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sweeper.race.quantiles import f_quantile, t_quantile
-from sweeper.race.tally import LEVEL, ROBUST_ROUNDS, TRIM
+from sweeper.race.tally import LEVEL, trimmed_mean, trimmed_variance
 
 PRIOR_ROUNDS, ALIKE_LEVEL = 2, 0.1
 """Number of rounds that the spread of the other pairs counts as, unless an F test at this level tells the
@@ -57,7 +57,7 @@ def interval(
     Args:
         others: The variance of similar differences. It also counts, unless an F test tells it apart.
     """
-    mean, count = mean_of(logs), len(logs)
+    mean, count = trimmed_mean(logs), len(logs)
     if count < 2:
         return mean, -math.inf, math.inf
     own = spread(logs, others)
@@ -65,24 +65,9 @@ def interval(
     return mean, mean - half, mean + half
 
 
-def mean_of(logs: Sequence[float]) -> float:
-    """Returns the mean, trimmed from `ROBUST_ROUNDS` on."""
-    cut = _num_trimmed(logs)
-    return statistics.fmean(sorted(logs)[cut : len(logs) - cut])
-
-
-def _num_trimmed(logs: Sequence[float]) -> int:
-    """Returns how many logs are trimmed at either end."""
-    return int(TRIM * len(logs)) if len(logs) >= ROBUST_ROUNDS else 0
-
-
 def variance_of(logs: Sequence[float]) -> Variance:
-    """Returns the variance of at least two logs; divided by their number, it is the variance of `mean_of`."""
-    count, cut = len(logs), _num_trimmed(logs)
-    kept, order = count - 2 * cut, sorted(logs)
-    drawn_in = [min(max(each, order[cut]), order[count - cut - 1]) for each in logs]
-    scale = count * (count - 1) / (kept * (kept - 1))
-    return Variance(scale * statistics.variance(drawn_in), kept - 1)
+    """Returns the variance of at least two logs; over their number, it is that of `trimmed_mean`."""
+    return Variance(*trimmed_variance(logs))
 
 
 def spread(logs: Sequence[float], others: Variance | None, of: VarianceOf = variance_of) -> Variance:
@@ -110,7 +95,7 @@ def later(
         return statistics.fmean(logs), -math.inf, math.inf
     own = spread(logs, others)
     alone = max(own.value, EARLY_NOISE)
-    blocks = [*((each, alone) for each in early), (mean_of(logs), own.value / count)]
+    blocks = [*((each, alone) for each in early), (trimmed_mean(logs), own.value / count)]
     variances = [max(drift.value + noise, TINY) for _, noise in blocks]
     weights = [1 / each / math.fsum(1 / other for other in variances) for each in variances]
     mean = math.fsum(weight * log for weight, (log, _) in zip(weights, blocks, strict=True))

@@ -104,15 +104,15 @@ class Turns(Silent):
         self.ended()
         if self._pid:
             # A launcher's workers are in separate sessions, and stopped ones would stay forever.
-            for each in list(tree(self._pid)):
+            for pid in list(tree(self._pid)):
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(each, signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._pid, signal.SIGKILL)
 
     def memory_bytes(self) -> int:
         """Returns the resident memory of its processes, in bytes."""
-        return sum(found.resident_bytes for each in tree(self._pid) if (found := usage(each)) is not None)
+        return sum(used.resident_bytes for pid in tree(self._pid) if (used := usage(pid)) is not None)
 
     def has_open(self, path: str) -> bool:
         """Returns whether one of its processes has a file open."""
@@ -120,7 +120,7 @@ class Turns(Silent):
 
 
 class ScriptLives:
-    """Processes of the arms of a race, each measured by a thread of its own.
+    """The processes of a race. One thread measures one process.
 
     Attributes:
         measured: What each process measured, by its number, once it has ended.
@@ -203,14 +203,14 @@ class ScriptLives:
             TrialFailedError: It could not be measured.
         """
         self._turns[life].ended()
-        found = self.measured[life] = self._running[life].result()
+        measurement = self.measured[life] = self._running[life].result()
         del self._running[life], self._turns[life]
-        return [_as_turn(each) for each in found.windows[self._num_returned[life] :]]
+        return [_as_turn(window) for window in measurement.windows[self._num_returned[life] :]]
 
     def kill(self) -> None:
         """Kills all processes."""
-        for each in self._turns.values():
-            each.kill()
+        for turns in self._turns.values():
+            turns.kill()
 
 
 def _as_turn(window: Window) -> Taken:

@@ -168,7 +168,7 @@ def compare(
         except KeyboardInterrupt:
             is_stopped = True
         rounds = _complete(log)
-        rounds = [each for each in rounds if log_ratios(each, OTHER)]
+        rounds = [one for one in rounds if log_ratios(one, OTHER)]
         before, after = (_measured(lives, rounds, arm) for arm in (BASELINE, OTHER))
     tally = Tally.of(rounds, OTHER)
     if is_stopped and not tally.logs:
@@ -179,8 +179,8 @@ def compare(
         tally,
         before,
         after,
-        quiet=_part([each for each in rounds if not _is_busy(each)]),
-        busy=_part([each for each in rounds if _is_busy(each)]),
+        quiet=_part([one for one in rounds if not _is_busy(one)]),
+        busy=_part([one for one in rounds if _is_busy(one)]),
         is_stopped=is_stopped,
     )
 

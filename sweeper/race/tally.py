@@ -46,6 +46,29 @@ def log_ratios(found: Round, arm: int) -> list[float]:
     return [math.log(other / own) for own, other in zip(*speeds, strict=False)]
 
 
+def trimmed_mean(logs: Sequence[float]) -> float:
+    """Returns the mean, trimmed from `ROBUST_ROUNDS` on."""
+    cut = _num_trimmed(logs)
+    return statistics.fmean(sorted(logs)[cut : len(logs) - cut])
+
+
+def trimmed_variance(logs: Sequence[float]) -> tuple[float, int]:
+    """Returns the variance of at least two logs, and its degrees of freedom.
+
+    Divided by their number, it is the variance of `trimmed_mean`.
+    """
+    count, cut = len(logs), _num_trimmed(logs)
+    kept, order = count - 2 * cut, sorted(logs)
+    drawn_in = [min(max(log, order[cut]), order[count - cut - 1]) for log in logs]
+    scale = count * (count - 1) / (kept * (kept - 1))
+    return scale * statistics.variance(drawn_in), kept - 1
+
+
+def _num_trimmed(logs: Sequence[float]) -> int:
+    """Returns how many logs are trimmed at either end."""
+    return int(TRIM * len(logs)) if len(logs) >= ROBUST_ROUNDS else 0
+
+
 @dataclass(frozen=True, slots=True)
 class Tally:
     """The log ratios of an arm to the baseline, round by round.
@@ -70,8 +93,7 @@ class Tally:
     @property
     def mean(self) -> float:
         """The mean log ratio, trimmed from `ROBUST_ROUNDS` on."""
-        cut = self._num_trimmed
-        return statistics.fmean(sorted(self.logs)[cut : len(self.logs) - cut])
+        return trimmed_mean(self.logs)
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
         """Returns the ends of the interval of the log ratio, which holds for other processes in this hour."""
@@ -89,18 +111,12 @@ class Tally:
         A few rounds that agree by chance do not make it smaller than usual, and rounds that differ by more
         than usual speak for themselves.
         """
-        count, cut = len(self.logs), self._num_trimmed
+        count = len(self.logs)
         usual = USUAL_VARIANCE + (statistics.fmean(self.turn_variances) if self.turn_variances else 0.0)
         if count == 1:
             return usual, USUAL_FREEDOM
-        kept, order = count - 2 * cut, sorted(self.logs)
-        drawn_in = [min(max(each, order[cut]), order[count - cut - 1]) for each in self.logs]
-        own = count * (count - 1) / (kept * (kept - 1)) * variance(drawn_in)
-        freedom = USUAL_FREEDOM + kept - 1
-        pooled = (USUAL_FREEDOM * usual + (kept - 1) * own) / freedom
+        own, own_freedom = trimmed_variance(self.logs)
+        freedom = USUAL_FREEDOM + own_freedom
+        pooled = (USUAL_FREEDOM * usual + own_freedom * own) / freedom
         least = usual if count <= USUAL_FREEDOM else 0.0
         return max(own, pooled, least), freedom
-
-    @property
-    def _num_trimmed(self) -> int:
-        return int(TRIM * len(self.logs)) if len(self.logs) >= ROBUST_ROUNDS else 0

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sweeper.analysis.decision import decide
-from sweeper.analysis.intervals import mean_of, variance_of
+from sweeper.analysis.intervals import variance_of
 from sweeper.analysis.labels import run_name
 from sweeper.analysis.rounds import Round, log_ratios
 from sweeper.analysis.summary import Summary
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.record import TrialRecord
 from sweeper.race.quantiles import t_quantile
-from sweeper.race.tally import LEVEL
+from sweeper.race.tally import LEVEL, trimmed_mean
 from sweeper.results import words
 
 How = Literal["confirmed", "unconfirmed", "baseline"]
@@ -174,7 +174,7 @@ def log_ratio(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, flo
         a: A figure per round, at least two; `b` likewise.
     """
     logs = [[math.log(value) for value in each] for each in (a, b)]
-    mean = mean_of(logs[1]) - mean_of(logs[0])
+    mean = trimmed_mean(logs[1]) - trimmed_mean(logs[0])
     parts = [(variance_of(each).value / len(each), variance_of(each).freedom) for each in logs]
     variance = sum(part for part, _ in parts)
     if not variance:

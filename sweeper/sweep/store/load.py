@@ -13,7 +13,6 @@ from typing import Any
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.decision import Decision, decide
 from sweeper.analysis.finalists import beyond_production
-from sweeper.analysis.intervals import mean_of
 from sweeper.analysis.labels import run_name
 from sweeper.analysis.pareto import pareto, pick
 from sweeper.analysis.sensitivity import Sensitivity, sensitivity
@@ -25,6 +24,7 @@ from sweeper.core.measurement import Outcome, Quality, Report
 from sweeper.core.metrics import is_known_metric
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.core.retries import is_retried
+from sweeper.race.tally import trimmed_mean
 from sweeper.spec import SweepSpec
 from sweeper.spec.enough_steps import with_enough_steps
 from sweeper.sweep.store.journal import ENDS_ANEW, RESULT, STOPPED, Entry, Journal
@@ -103,7 +103,7 @@ class LoadedSweep:
         }
         values = tuple(each[BASELINE] for each in self.confirmation.rounds if BASELINE in each)
         if values:
-            speed = math.exp(mean_of([math.log(each) for each in values]))
+            speed = math.exp(trimmed_mean([math.log(each) for each in values]))
             found[BASELINE] = Confirmation(throughput=speed, rounds=values)
         return found
 
