@@ -6,7 +6,9 @@ second signal                 1.5 s are left
 third signal                  the process ends immediately
 
 The exit code is that of the first signal. A thread enforces the deadlines, because an exception may
-be swallowed or meet code that blocks. Standard library only: it is loaded before anything else.
+be swallowed or meet code that blocks. Modules that Cython compiled swallow what is raised while they
+are imported, and the program would go on: the thread has it raised again. Standard library only: it is
+loaded before anything else.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ ANSWER_SECONDS = 15.0
 CLUSTER_SECONDS = 20.0
 """Time to end jobs elsewhere, in addition to an orderly exit; most batch systems wait for 30 s."""
 AT_ONCE_SECONDS = 1.5
+IMPORT_SECONDS = 0.02
+"""Time for an exception to leave an import, which takes microseconds."""
 _SHOW_CURSOR = b"\x1b[?25h\r"
 
 
@@ -57,15 +61,17 @@ class SignalHandler:
         self.unwinding_seconds = UNWINDING_SECONDS
         self.orderly_seconds: float | None = ORDERLY_SECONDS
         self._code: int | None = None
+        self._in_import: BaseException | None = None
+        self._repeats = 0
         self._saying = threading.Lock()
-        self._wake, wake_end = os.pipe()
-        os.set_blocking(wake_end, False)
+        self._wake, self._wake_end = os.pipe()
+        os.set_blocking(self._wake_end, False)
         threading.Thread(target=self._watch, name="ending", daemon=True).start()
         # A forked child must not act for this process: until it has given the signals back,
         # it would write to this one's pipe.
         os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_give_back)
         sys.unraisablehook = self._on_unraisable
-        signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
         for number in CODES:
             # `nohup` starts a program with SIGHUP ignored.
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -96,7 +102,12 @@ class SignalHandler:
         if (logging := sys.modules.get("logging")) is not None:
             # Libraries log exceptions that unwind through them, with a traceback.
             logging.disable(logging.CRITICAL)
-        raise KeyboardInterrupt if number == signal.SIGINT else EndedError
+        error = KeyboardInterrupt() if number == signal.SIGINT else EndedError()
+        if _is_importing(frame):
+            self._in_import = error
+            with contextlib.suppress(OSError):
+                os.write(self._wake_end, b"\0")
+        raise error
 
     def _on_unraisable(self, unraisable: Any) -> None:
         # Python prints an exception that cannot propagate, as in `__del__`; this one is expected.
@@ -107,10 +118,17 @@ class SignalHandler:
         deadline: float | None = None
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not select.select([self._wake], [], [], left)[0]:
-                self._end_hard()
+            pause = left if left is None or self._in_import is None else min(left, IMPORT_SECONDS)
+            if not select.select([self._wake], [], [], pause)[0]:
+                if pause == left:
+                    self._end_hard()
+                self._repeat_if_swallowed()
+                continue
             for number in os.read(self._wake, 64):
                 if number not in CODES:
+                    continue
+                if self._repeats:
+                    self._repeats -= 1
                     continue
                 self.count += 1
                 self.first = self.first or number
@@ -123,6 +141,22 @@ class SignalHandler:
                 if seconds is not None:
                     asked = time.monotonic() + seconds
                     deadline = asked if deadline is None else min(deadline, asked)
+
+    def _repeat_if_swallowed(self) -> None:
+        """Raises the exception again if the main thread neither propagates nor handles it any more."""
+        raised, self._in_import = self._in_import, None
+        main = threading.main_thread().ident
+        assert raised is not None
+        assert main is not None
+        active = sys._current_exceptions().get(main)
+        # A tuple before Python 3.12.
+        error = active[1] if isinstance(active, tuple) else active
+        while error is not None and error is not raised:
+            error = error.__context__
+        if error is None and self._code is None:
+            self.unwinding = False
+            self._repeats += 1
+            signal.pthread_kill(main, self.first)
 
     def _end_hard(self) -> NoReturn:
         """Ends the process and its children without waiting for anything, even buffered output."""
@@ -211,6 +245,12 @@ def _outcome(program: Callable[[], object]) -> int:
         print(f"sweeper: cannot start: {type(error).__name__}: {error}", file=sys.stderr)
         return BUG
     return 0
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _hold() -> None:

@@ -54,29 +54,73 @@ def ended(
     return said
 
 
-def is_ready(pid: int) -> bool:
-    """Whether the process takes SIGTERM."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return bool(int(status.partition("SigCgt:")[2].split()[0], 16) >> (signal.SIGTERM - 1) & 1)
-
-
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-def test_a_signal_in_the_first_moments_is_one_line(tmp_path, number, code):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sweeper", "list", "--home", str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+def test_a_signal_in_the_first_moments_is_one_line(number, code):
+    process = started(
+        """
+import runpy
+class Slow:
+    def find_spec(self, name, path, target=None):
+        if name == "typer":
+            ready()
+            time.sleep(60)
+sys.meta_path.insert(0, Slow())
+sys.argv = ["sweeper", "list"]
+runpy.run_module("sweeper", run_name="__main__")
+"""
     )
-    # Some 20 ms after its start; the imports take some 500 more.
-    while not is_ready(process.pid):
-        assert process.poll() is None
-        time.sleep(0.001)
     process.send_signal(number)
     assert ended(process, code, 5.0).count("\n") == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_import_that_swallows_the_exception_delays_the_end_by_little(number, code):
+    """As modules do that Cython compiled, those of PyYAML and pandas among them."""
+    process = started(
+        """
+class Swallows:
+    def find_spec(self, name, path, target=None):
+        try:
+            ready()
+            time.sleep(60)
+        except BaseException:
+            pass
+def program():
+    sys.meta_path.insert(0, Swallows())
+    try:
+        import swallowed
+    except ModuleNotFoundError:
+        sys.meta_path.pop(0)
+    time.sleep(60)
+signals.run(program)
+"""
+    )
+    process.send_signal(number)
+    ended(process, code, 2.0)
+
+
+def test_what_handles_the_exception_of_an_import_is_not_disturbed():
+    process = started(
+        """
+class Slow:
+    def find_spec(self, name, path, target=None):
+        ready()
+        time.sleep(60)
+def program():
+    sys.meta_path.insert(0, Slow())
+    try:
+        import slow
+    finally:
+        sys.meta_path.pop(0)
+        time.sleep(0.3)
+        print("tidied up")
+signals.run(program)
+"""
+    )
+    process.send_signal(signal.SIGTERM)
+    ended(process, 143, 2.0, prints="tidied up\n")
 
 
 def test_signals_while_they_begin_to_be_handled_are_one_line():
