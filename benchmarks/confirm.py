@@ -35,13 +35,13 @@ from recorded.surfaces import read
 from surfaces import recordings
 from verdicts import BARS, Bench, busy
 
-from sweeper.analysis.confirmation import is_enough
-from sweeper.analysis.intervals import interval
 from sweeper.analysis.projection import samples_to_loss
-from sweeper.analysis.rounds import log_ratios
 from sweeper.core.job import Job, MeasurePlan, read_job, write_job
 from sweeper.core.measurement import Measurement, Report
 from sweeper.execution.local import LocalLauncher
+from sweeper.race.log import rounds_of_speeds
+from sweeper.race.policy import Policy
+from sweeper.race.tally import Tally
 
 ROOT = Path(__file__).parents[1]
 DRAWS = 2000
@@ -61,7 +61,8 @@ WORKLOADS = (
     "search_spaces/sequence.yaml",
     "search_spaces/kuairand.yaml",
 )
-ROUNDS, MAX_ROUNDS, PRECISION = 8, 4, 0.05
+ROUNDS, MAX_ROUNDS = 4, 4
+RULES = Policy(arms=(0, 1), seconds=math.inf, precision=math.log(1.05))
 ONE_THREAD = "fix.device.cpu_threads=1"
 """One thread each: two threads that wait for each other would be slowed twice by other load on the host."""
 PLAN = MeasurePlan(window_seconds=0.5, repeats=1, warmup_cap_seconds=5, cap_seconds=0.75, diagnose=False)
@@ -91,9 +92,9 @@ def recorded() -> Iterator[Figure]:
             pair = [rounds[start][key], rounds[start + 1][key]]
             draw.shuffle(pair)
             taken.append(dict(enumerate(pair)))
-            if len(taken) >= ROUNDS and is_enough(taken, 0, PRECISION):
+            if len(taken) >= ROUNDS and RULES.is_clear(rounds_of_speeds(taken)):
                 break
-        _, low, high = interval(log_ratios(taken, 1, 0))
+        low, high = Tally.of(rounds_of_speeds(taken), 1).interval()
         false += low > 0 or high < 0
         widths.append((high - low) / 2)
         counts.append(len(taken))
@@ -135,7 +136,7 @@ def live() -> Iterator[Figure]:
             for count in range(LIVE):
                 rounds: list[dict[int, float]] = []
                 while len(rounds) < ROUNDS or (
-                    len(rounds) < ROUNDS * MAX_ROUNDS and not is_enough(rounds, 0, PRECISION)
+                    len(rounds) < ROUNDS * MAX_ROUNDS and not RULES.is_clear(rounds_of_speeds(rounds))
                 ):
                     order = [0, 1]
                     random.Random(1000 * count + len(rounds)).shuffle(order)
@@ -145,7 +146,7 @@ def live() -> Iterator[Figure]:
                         assert isinstance(outcome, Measurement)
                         found[number] = outcome.throughput
                     rounds.append(found)
-                _, low, high = interval(log_ratios(rounds, 1, 0))
+                low, high = Tally.of(rounds_of_speeds(rounds), 1).interval()
                 seen += low > 0 or high < 0
                 widths.append(50 * (high - low))
                 print(f"{title} {count}: {len(rounds)} rounds, half-width {widths[-1]:.1f} %", flush=True)

@@ -27,11 +27,11 @@ import torch
 from common import Figure, chosen, publish, spread
 from verdicts import Bench
 
-from sweeper.analysis.intervals import interval
-from sweeper.analysis.rounds import Round, log_ratios
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Measurement
+from sweeper.race.log import rounds_of_speeds
+from sweeper.race.tally import Tally
 from sweeper.spec import load
 from sweeper.sweep.store.catalog import of_name
 
@@ -125,13 +125,15 @@ def _command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "sweeper", *arguments, "--home", str(HOME)]
 
 
-def measured(case: Case, configs: Mapping[int, TrialConfig]) -> tuple[list[Round], list[Measurement]]:
+def measured(
+    case: Case, configs: Mapping[int, TrialConfig]
+) -> tuple[list[dict[int, float]], list[Measurement]]:
     """Returns throughputs round by round, and the winner's measurements."""
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder))
         template = bench.prepared(case.space["pipeline"], case.space["data"])
         draw = random.Random(0)
-        rounds: list[Round] = []
+        rounds: list[dict[int, float]] = []
         winners: list[Measurement] = []
         for _ in range(ROUNDS):
             found: dict[int, float] = {}
@@ -207,9 +209,10 @@ def _loss(title: str, trial: Mapping[str, Any]) -> Iterator[Figure]:
         yield _plain(title, loss, "")
 
 
-def _over(title: str, rounds: Sequence[Round], under: int, bar: float) -> Figure:
+def _over(title: str, rounds: Sequence[Mapping[int, float]], under: int, bar: float) -> Figure:
     """Returns the lower bound of a ratio, with the bar for that bound."""
-    mean, low, high = (math.exp(each) for each in interval(log_ratios(rounds, WINNER, under)))
+    tally = Tally.of(rounds_of_speeds(rounds), WINNER, under)
+    mean, low, high = map(math.exp, (tally.mean, *tally.interval()))
     print(f"{title}: {mean:.3g} [{low:.3g}, {high:.3g}]", flush=True)
     return Figure(
         figure=f"{title}, lower bound",

@@ -39,8 +39,8 @@ from sweeper.judging.lives import ScriptLives
 from sweeper.judging.losses import Baseline
 from sweeper.judging.speed import OTHER, Compared, Speed, compare, measured
 from sweeper.race import race
-from sweeper.race.log import Event, Round, rounds_of
-from sweeper.race.policy import Policy
+from sweeper.race.log import BASELINE, Event, Round, rounds_of
+from sweeper.race.policy import Policy, Start
 from sweeper.race.race import Taken
 from sweeper.race.tally import Tally
 
@@ -101,7 +101,7 @@ def record(asked: Asked) -> Iterator[Figure]:
     for name, (folder, command) in asked.scripts.items():
         if name in done:
             continue
-        policy = Unending(2, 60 * asked.minutes)
+        policy = Unending(arms=(BASELINE, OTHER), seconds=60 * asked.minutes)
         with (
             ScriptLives.of(commands(command, command, folder)) as lives,
             open(os.devnull, "w", encoding="utf-8") as nowhere,
@@ -184,7 +184,7 @@ class RecordedLives:
         self._company = True
         self.now = 0.0
 
-    def start(self, life: int, arm: int, turn_seconds: float) -> None:
+    def start(self, life: int, start: Start) -> None:
         """Starts a recorded process."""
         if not self._slots:
             drawn = self._draw.choice(self._rounds)
@@ -192,7 +192,7 @@ class RecordedLives:
             self._slots = self._draw.sample(drawn["lives"], 2)
         found = self._slots.pop()
         self.now += found["start"]
-        faster = math.exp(self._planted if arm == OTHER else 0.0)
+        faster = math.exp(self._planted if start.arm == OTHER else 0.0)
         self._left[life] = [(seconds / faster, *others) for seconds, *others in found["turns"]]
 
     def has_company(self) -> bool:
@@ -232,7 +232,7 @@ def _compared(asked: Asked, planted: float) -> Iterator[Compared]:
         draw = random.Random(line["script"])
         for number in range(asked.runs):
             lives = RecordedLives(line["rounds"], planted, draw)
-            policy = Policy(2, 60 * asked.minutes, seed=number)
+            policy = Policy(arms=(BASELINE, OTHER), seconds=60 * asked.minutes, seed=number)
             log: list[Event] = []
             race.run(policy, lives, log, clock=lives.clock)
             yield Compared.of(Tally.of(rounds_of(log), OTHER))

@@ -23,11 +23,12 @@ from common import Figure, publish, spread
 from sweeper.interventions import VARIABLE as CHANGES
 from sweeper.judging.arms import Arm
 from sweeper.judging.lives import ScriptLives
+from sweeper.race.policy import Start
 
 UNEDITED = Path(__file__).parent / "unedited"
 TURNS = 5
 """Turns in each of the three stretches."""
-TURN_SECONDS = 1.0
+START = Start(arm=0, round=0, turn_seconds=1.0, turns=1)
 GATHERED = ("env", f"{CHANGES}=loader=gathered")
 WORKLOADS: Mapping[str, tuple[str, ...]] = {
     "mlp, 4 workers": (sys.executable, "mlp.py"),
@@ -47,10 +48,10 @@ def bias(command: tuple[str, ...]) -> float:
         contextlib.redirect_stdout(nowhere),
     ):
         try:
-            lives.start(0, 0, TURN_SECONDS)
+            lives.start(0, START)
             # The first turn alone is the process's warm-up.
             before = [_log_speed(lives, 0) for _ in range(TURNS + 1)][1:]
-            lives.start(1, 0, TURN_SECONDS)
+            lives.start(1, START)
             among = []
             for _ in range(TURNS):
                 among.append(_log_speed(lives, 0))

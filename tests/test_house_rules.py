@@ -24,7 +24,7 @@ WALL_STAMPS = {
     "sweeper/production/run.py",
     "sweeper/production/watch.py",
     "sweeper/sweep/job_runner.py",
-    "sweeper/sweep/phases/rounds.py",
+    "sweeper/sweep/phases/race.py",
     "sweeper/sweep/trial_runner.py",
     "sweeper/trainer/ceilings.py",
     "sweeper/trainer/gpu_check.py",

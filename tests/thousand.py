@@ -20,6 +20,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import CONFIG, OUTCOME, SCHEMA, SERIES, Job, MeasurePlan
 from sweeper.core.measurement import Failure, FailureKind, Measurement, Outcome, Quality, Report
 from sweeper.core.record import SearchResult
+from sweeper.race.log import rounds_of_speeds
 from sweeper.search.distributions import distribution, drawn
 from sweeper.spec import SweepSpec
 from sweeper.sweep.store.journal import RESULT, SEARCH_RESULT, Journal, sweeps_folder
@@ -116,14 +117,15 @@ def write_sweep(
             speeds[number], configs[number] = true, config
     best = sorted(speeds, key=lambda number: -speeds[number])[:3]
     speeds_of = [{n: speeds[n] * noise.gauss(1, 0.02) for n in (0, *best)} for _ in range(rounds)]
-    decision = choose_winner(speeds_of, 0, configs)
+    raced = rounds_of_speeds(speeds_of)
+    decision = choose_winner(raced, configs)
     result = {
         "reason": f"all {trials - 1} trials are done",
         "winner": decision.winner,
         "confirmed": decision.winner is not None,
         "tied": list(decision.tied),
         "unfit": [],
-        "ratios": encode(ratios(speeds_of, 0)),
+        "ratios": encode(ratios(raced)),
         "rounds": [{str(n): value for n, value in each.items()} for each in speeds_of],
         "rounds_ended": "the intervals are narrow enough",
         "disturbed": {str(n): 0 for n in (0, *best)},

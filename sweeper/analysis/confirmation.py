@@ -6,19 +6,14 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from sweeper.analysis.drift import Drift
-from sweeper.analysis.intervals import Variance, later
-from sweeper.analysis.rounds import Round, log_ratios, usual_variance, versus
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.loaders import traits
-from sweeper.race.tally import trimmed_mean
+from sweeper.race.drift import Drift, later
+from sweeper.race.log import BASELINE, Round
+from sweeper.race.tally import LAST_LEVEL, Tally, Variance, contenders
 
-MIN_ROUNDS = 3
 TIE = math.log(1.03)
 """Of two candidates that cannot be told apart, the simpler one wins if it is at most 3% slower."""
-HARDLY = 0.35
-"""Largest half-width of the rounds' interval that is negligible, as a share of the drift's: both together
-are 6% wider than the drift alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +49,11 @@ class Ratio:
         return self.now_low, self.now_high
 
     @property
+    def has_interval(self) -> bool:
+        """Whether it has an interval; earlier versions gave none to a single round."""
+        return bool(self.high) and math.isfinite(self.high)
+
+    @property
     def is_faster_now(self) -> bool:
         """Whether it was faster than the baseline while it was measured."""
         return self.now[0] > 1
@@ -72,92 +72,41 @@ class Chosen:
     tied: tuple[int, ...] = ()
 
 
-def ratios(
-    rounds: Sequence[Round], baseline: int, drift: Drift | None = None, early: Sequence[Round] = ()
-) -> list[Ratio]:
+def ratios(rounds: Sequence[Round], drift: Drift | None = None, early: Sequence[Round] = ()) -> list[Ratio]:
     """Returns each candidate's ratio to the baseline, best first, over the rounds with both.
 
     Args:
         drift: Drift of the machine until a later measurement; none by default.
         early: Earlier rounds, each at another time; with a drift, they count for the ratio only.
     """
-    found = []
-    for number in sorted({n for each in rounds for n in each} - {baseline}):
-        logs = log_ratios(rounds, number, baseline)
-        if not logs:
-            continue
-        mean, now_low, now_high = versus(rounds, number, baseline)
-        low, high = now_low, now_high
-        if drift:
-            others = usual_variance(rounds, {number, baseline})
-            of = drift.of(mean)
-            mean, low, high = later(logs, of, others, log_ratios(early, number, baseline))
-        shared = tuple(each[number] for each in rounds if number in each and baseline in each)
-        of_speed = drift.speed if drift else Variance(0.0, 1)
-        speed, speed_low, speed_high = later([math.log(each) for each in shared], of_speed)
-        found.append(
-            Ratio(
-                number=number,
-                ratio=math.exp(mean),
-                low=math.exp(low),
-                high=_exp(high),
-                throughput=math.exp(speed),
-                rounds=shared,
-                now_low=math.exp(now_low),
-                now_high=_exp(now_high),
-                speed_low=math.exp(speed_low),
-                speed_high=_exp(speed_high),
-            )
-        )
-    return sorted(found, key=lambda r: -r.ratio)
+    candidates = sorted({number for one in rounds for number in one.lives} - {BASELINE})
+    among = [ratio for number in candidates if (ratio := _ratio(rounds, number, drift, early)) is not None]
+    return sorted(among, key=lambda ratio: -ratio.ratio)
 
 
-def _exp(log: float) -> float:
-    return math.exp(log) if math.isfinite(log) else math.inf
-
-
-def contenders(rounds: Sequence[Round], baseline: int, among: Collection[int] | None = None) -> list[int]:
-    """Returns the candidates that may still be the fastest, the fastest so far first.
-
-    Args:
-        among: Candidates to consider; all by default.
-    """
-    order = [each.number for each in ratios(rounds, baseline) if among is None or each.number in among]
-    if not order:
-        return []
-    best = order[0]
-    for other in order[1:]:
-        # Means over different rounds may rank candidates differently than means over common rounds.
-        if versus(rounds, other, best)[1] > 0:
-            best = other
-    return [best, *(n for n in order if n != best and versus(rounds, n, best)[2] >= 0)]
-
-
-def is_enough(rounds: Sequence[Round], baseline: int, precision: float, drift: Drift | None = None) -> bool:
-    """Returns whether more rounds would add nothing.
-
-    That is so if the fastest has a narrow interval against the baseline and no other contender may be clearly
-    faster, or if there are no contenders.
-
-    Args:
-        precision: Half-width that is narrow enough, as a share of the ratio; also the largest difference
-            that is not worth another round.
-        drift: Drift of the machine until a later measurement. An interval is also narrow enough if it hardly
-            widens that of a later measurement.
-    """
-    among = contenders(rounds, baseline)
-    if not among:
-        return True
-    best, *others = among
-    if any(versus(rounds, other, best)[2] > math.log1p(precision) for other in others):
-        return False
-    mean, low, _ = versus(rounds, best, baseline)
-    narrow = math.log1p(precision)
-    if drift is not None:
-        of = drift.of(mean)
-        alone = Variance(2 * of.value, of.freedom).half_width()
-        narrow = max(narrow, HARDLY * alone)
-    return mean - low <= narrow
+def _ratio(rounds: Sequence[Round], number: int, drift: Drift | None, early: Sequence[Round]) -> Ratio | None:
+    tally = Tally.of(rounds, number)
+    if not tally.logs:
+        return None
+    now_low, now_high = tally.interval()
+    mean, low, high = tally.mean, now_low, now_high
+    if drift:
+        mean, low, high = later(tally, drift.of(mean), Tally.of(early, number).logs)
+    shared = tuple(one.speeds[number] for one in rounds if {number, BASELINE} <= one.speeds.keys())
+    of_speed = drift.speed if drift else Variance(0.0, 1)
+    speed, speed_low, speed_high = later(Tally([math.log(each) for each in shared]), of_speed)
+    return Ratio(
+        number=number,
+        ratio=math.exp(mean),
+        low=math.exp(low),
+        high=math.exp(high),
+        throughput=math.exp(speed),
+        rounds=shared,
+        now_low=math.exp(now_low),
+        now_high=math.exp(now_high),
+        speed_low=math.exp(speed_low),
+        speed_high=math.exp(speed_high),
+    )
 
 
 def simplicity(config: TrialConfig) -> tuple[object, ...]:
@@ -184,7 +133,6 @@ def changes(config: TrialConfig, baseline: Mapping[str, Scalar]) -> dict[str, Sc
 
 def choose_winner(
     rounds: Sequence[Round],
-    baseline: int,
     configs: Mapping[int, TrialConfig],
     unfit: Collection[int] = (),
     *,
@@ -202,13 +150,12 @@ def choose_winner(
             much slower it seems.
         drift: As for `ratios`; `early` likewise.
     """
-    among = ratios(rounds, baseline, drift, early)
-    faster = [each.number for each in among if each.low > 1 and each.number not in unfit]
-    tied = contenders(rounds, baseline, faster)
+    faster = [ratio.number for ratio in ratios(rounds, drift, early) if ratio.low > 1]
+    tied = contenders(rounds, [number for number in faster if number not in unfit], LAST_LEVEL)
     if by_changes:
-        base = configs[baseline].flatten()
+        base = configs[BASELINE].flatten()
         winner = min(tied, key=lambda number: len(changes(configs[number], base)), default=None)
         return Chosen(winner=winner, tied=tuple(n for n in tied if n != winner))
-    near = [n for n in tied if n == tied[0] or trimmed_mean(log_ratios(rounds, n, tied[0])) >= -TIE]
+    near = [n for n in tied if n == tied[0] or Tally.of(rounds, n, tied[0]).mean >= -TIE]
     winner = min(near, key=lambda number: simplicity(configs[number]), default=None)
     return Chosen(winner=winner, tied=tuple(n for n in tied if n != winner))

@@ -21,6 +21,7 @@ from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Measurement, Window
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.judging.arms import Arm
+from sweeper.race.policy import Start
 from sweeper.race.race import Taken
 from sweeper.script.watch import watch
 from sweeper.system.process import open_files, tree, usage
@@ -58,18 +59,14 @@ class Turns(Silent):
         if self._is_killed:
             self.kill()
 
-    def window(self, window: Window) -> Sequence[str]:
-        """Records a window; the last one before the next `wait` is the turn's."""
-        self._last = window
-        return super().window(window)
-
-    def wait(self, taken: int) -> bool:
+    def wait(self, windows: Sequence[Window]) -> bool:
         """Reports the windows taken; returns True once another is requested, or False at the end."""
         with self._changed:
-            self._taken = taken
+            self._taken = len(windows)
+            self._last = windows[-1] if windows else None
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._asked > taken or self._is_over)
-            return self._asked > taken
+            self._changed.wait_for(lambda: self._asked > self._taken or self._is_over)
+            return self._asked > self._taken
 
     # -- the race's side
 
@@ -152,7 +149,7 @@ class ScriptLives:
         """Waits until the threads have ended."""
         self._pool.shutdown()
 
-    def start(self, life: int, arm: int, turn_seconds: float) -> None:
+    def start(self, life: int, start: Start) -> None:
         """Starts a process; returns once it is warm and stopped, or has ended by itself.
 
         Raises:
@@ -165,7 +162,7 @@ class ScriptLives:
 
         def run() -> Measurement:
             try:
-                return self._measures[arm](turns, turn_seconds)
+                return self._measures[start.arm](turns, start.turn_seconds)
             finally:
                 turns.ended()
 

@@ -19,7 +19,7 @@ from sweeper.core.progress import TrialFailedError
 from sweeper.judging.arms import Arm
 from sweeper.judging.lives import ScriptLives, watched
 from sweeper.race import race
-from sweeper.race.log import BASELINE, Event, Round, is_over, rounds_of
+from sweeper.race.log import BASELINE, Event, Round, rounds_of
 from sweeper.race.policy import Policy
 from sweeper.race.tally import EARLY_LEVEL, LAST_LEVEL, Tally, log_ratios
 
@@ -164,7 +164,7 @@ def compare(
                 say(f"  {_so_far(rounds)}")
 
         try:
-            race.run(Policy(arms=len(arms), seconds=seconds), lives, log, seen)
+            race.run(Policy(arms=(BASELINE, OTHER), seconds=seconds), lives, log, seen)
         except KeyboardInterrupt:
             is_stopped = True
         rounds = _complete(log)
@@ -186,7 +186,7 @@ def compare(
 
 
 def _complete(log: Sequence[Event]) -> list[Round]:
-    return [each for each in rounds_of(log) if is_over(each, OTHER + 1)]
+    return [one for one in rounds_of(log) if one.is_over((BASELINE, OTHER))]
 
 
 def _so_far(rounds: Sequence[Round]) -> str:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeper.analysis.drift import Block
-from sweeper.analysis.intervals import EARLY_NOISE
 from sweeper.core.job import LOG, OUTCOME, PREPARE_RUNNER, PROBE_RUNNER, TRAINING_RUNNER, Job, MeasurePlan
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
 from sweeper.core.modules import import_paths
@@ -25,6 +23,7 @@ from sweeper.production.promise import Judgement, judged
 from sweeper.production.publish import RunPublisher
 from sweeper.production.request import Wanted
 from sweeper.production.watch import Watch, Watcher
+from sweeper.race.drift import EARLY_NOISE, Block
 from sweeper.spec.data_path import on_this_machine
 from sweeper.sweep.bootstrap import end_earlier_run
 from sweeper.sweep.job_runner import JobRunner, Slot

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 BASELINE = 0
@@ -18,12 +18,14 @@ class Started:
         life: Number of the process, from 0 on.
         at: Seconds since the race began, as in all events.
         seconds: Time that its start took, with its warm-up.
+        round: Number of the round that it belongs to, from 0 on.
     """
 
     life: int
     arm: int
     at: float
     seconds: float
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Turned:
     at: float
     seconds: float
     steps: int
-    samples: int
+    samples: float
     foreign: float = 0.0
 
 
@@ -74,32 +76,60 @@ class Life:
     @property
     def foreign(self) -> float:
         """Cores that other programs used in its turns, on average."""
-        return math.fsum(each.foreign for each in self.turns) / max(1, len(self.turns))
+        return math.fsum(turn.foreign for turn in self.turns) / max(1, len(self.turns))
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of its turns."""
+        return math.fsum(turn.seconds for turn in self.turns)
 
     @property
     def step_seconds(self) -> float:
         """Seconds per step over its turns; 0 before the first."""
-        steps = sum(each.steps for each in self.turns)
-        return sum(each.seconds for each in self.turns) / steps if steps else 0.0
+        steps = sum(turn.steps for turn in self.turns)
+        return self.seconds / steps if steps else 0.0
+
+    @property
+    def speed(self) -> float:
+        """Samples per second over its turns; there must be one."""
+        return math.fsum(turn.samples for turn in self.turns) / self.seconds
 
 
 @dataclass(slots=True)
 class Round:
-    """One process of each arm that take turns, or follow each other."""
+    """One process of each arm that take turns, or follow each other.
+
+    Attributes:
+        lives: The processes, by arm.
+    """
 
     lives: dict[int, Life] = field(default_factory=dict)
     is_in_company: bool | None = None
     began_at: float = 0.0
     ended_at: float = 0.0
 
+    def is_over(self, arms: Iterable[int]) -> bool:
+        """Returns whether a process of each arm has run and ended."""
+        return all(arm in self.lives and self.lives[arm].is_over for arm in arms)
 
-def rounds_of(log: Sequence[Event]) -> list[Round]:
+    @property
+    def speeds(self) -> dict[int, float]:
+        """Samples per second of each arm that has taken a turn."""
+        return {arm: life.speed for arm, life in self.lives.items() if life.turns}
+
+    @property
+    def seconds_of_turns(self) -> float:
+        """Seconds of all turns."""
+        return math.fsum(life.seconds for life in self.lives.values())
+
+
+def rounds_of(log: Iterable[Event]) -> list[Round]:
     """Returns the rounds of a race, the unfinished one included."""
     rounds: list[Round] = []
     lives: dict[int, Life] = {}
     for event in log:
         if isinstance(event, Started):
-            if not rounds or event.arm in rounds[-1].lives:
+            if len(rounds) <= event.round:
                 rounds.append(Round(began_at=event.at - event.seconds))
             life = lives[event.life] = Life(event.life, event.arm, event)
             rounds[-1].lives[event.arm] = life
@@ -113,6 +143,36 @@ def rounds_of(log: Sequence[Event]) -> list[Round]:
     return rounds
 
 
-def is_over(found: Round, arms: int) -> bool:
-    """Returns whether a process of each arm has run and ended."""
-    return len(found.lives) == arms and all(each.is_over for each in found.lives.values())
+def rounds_of_speeds(speeds: Sequence[Mapping[int, float]]) -> list[Round]:
+    """Returns rounds in which each process took a single turn, from its samples per second by arm."""
+    rounds: list[Round] = []
+    for number, together in enumerate(speeds):
+        lives = {}
+        for life, (arm, speed) in enumerate(together.items()):
+            turn = Turned(life, 0.0, 1.0, 1, speed)
+            lives[arm] = Life(life, arm, Started(life, arm, 0.0, 0.0, number), [turn], is_over=True)
+        rounds.append(Round(lives))
+    return rounds
+
+
+def without_unfinished(log: Sequence[Event]) -> list[Event]:
+    """Returns what counts of a race that was cut off: processes that have ended, in rounds that go on.
+
+    A round whose processes were there at the same time is repeated, since their turns belong together.
+    """
+    rounds = rounds_of(log)
+    ended = {life.number for each in rounds for life in each.lives.values() if life.is_over}
+    if rounds and rounds[-1].is_in_company and not all(life.is_over for life in rounds[-1].lives.values()):
+        ended -= {life.number for life in rounds[-1].lives.values()}
+    kept: list[Event] = []
+    is_known = False
+    for event in log:
+        if isinstance(event, Company):
+            # It says what holds for the round of the process before it.
+            if is_known:
+                kept.append(event)
+            continue
+        is_known = event.life in ended
+        if is_known:
+            kept.append(event)
+    return kept

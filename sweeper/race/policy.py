@@ -9,13 +9,16 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sweeper.race.log import BASELINE, Event, Life, Round, is_over, rounds_of
+from sweeper.race.drift import Drift
+from sweeper.race.log import BASELINE, Event, Life, Round, rounds_of
 from sweeper.race.tally import (
     EARLY_LEVEL,
     LAST_LEVEL,
     USUAL_FREEDOM,
     USUAL_VARIANCE,
     Tally,
+    Variance,
+    contenders,
     log_ratios,
     variance,
 )
@@ -28,14 +31,25 @@ CLEAR_WIDTH, CLEAR_SHARE = math.log(1.05), 0.4
 """Half-width of an interval that is narrow enough for a clear difference, and its share of the difference."""
 NARROW = math.log(1.01)
 """Half-width of an interval that is narrow enough for any answer."""
+HARDLY = 0.35
+"""Largest half-width of the rounds' interval that is negligible, as a share of the drift's: both together
+are 6% wider than the drift alone."""
+MAX_FAILURES = 2
+"""Rounds after which an arm that has no turn in common with the baseline is given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start a process of an arm."""
+    """Start a process of an arm.
+
+    Attributes:
+        turns: Number of turns that it will take, if none of the others lives meanwhile.
+    """
 
     arm: int
+    round: int
     turn_seconds: float
+    turns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,72 +75,131 @@ class Done:
 
 Action = Start | Turn | End | Done
 CLEAR, TIME = "the answer is clear", "the time is up"
+LONG, FAILED = "the limit of rounds is reached", "nothing can be compared with the baseline"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """The rules of a race between a baseline and other arms.
 
     Attributes:
+        arms: The baseline and the others.
         seconds: The race's limit. One round takes place in any case.
         seed: Decides the order of the arms.
+        precision: Half-width of the log ratio's interval that the fastest arm is to have; None if the race
+            may end once it is clear which is faster, and about by how much.
+        min_rounds: Fewest rounds, unless the time is up; `max_rounds` is the most.
+        max_turns: Most turns of a process: 1 if none can rest.
+        shortest_turn: Shortest turn in seconds; `longest_turn` is the longest, or three steps.
+        drift: The machine's drift until a later measurement, beside which an interval need not be narrow.
     """
 
-    arms: int
+    arms: tuple[int, ...]
     seconds: float
     seed: int = 0
+    precision: float | None = None
+    min_rounds: int = 1
+    max_rounds: int | None = None
+    max_turns: int = MAX_TURNS
+    shortest_turn: float = MIN_TURN_SECONDS
+    longest_turn: float = MAX_TURN_SECONDS
+    drift: Drift | None = None
 
     def next(self, log: Sequence[Event], at: float) -> Action:
         """Returns what to do next, `at` seconds after the race has begun."""
         rounds = rounds_of(log)
-        complete = [each for each in rounds if is_over(each, self.arms)]
+        complete = rounds[: self.num_complete(rounds)]
         if len(complete) < len(rounds):
             return self._next_in_round(rounds[-1], complete, at)
-        if complete:
-            if self.is_clear(complete):
-                return Done(CLEAR)
-            if at + self._round_seconds(complete) > self.seconds:
-                return Done(TIME)
-        return self._start(complete, self._order(len(rounds))[0])
+        if complete and (why := self._end(complete, at)):
+            return Done(why)
+        return self._start(complete, self._order(self.arms_after(complete), len(complete))[0])
+
+    def num_complete(self, rounds: Sequence[Round]) -> int:
+        """Returns how many rounds are over; the last one may not be."""
+        if not rounds or rounds[-1].is_over(self.arms_after(rounds[:-1])):
+            return len(rounds)
+        return len(rounds) - 1
+
+    def arms_after(self, complete: Sequence[Round]) -> Sequence[int]:
+        """Returns the arms that take part in the round after these.
+
+        Those that are clearly slower than the fastest are not continued, nor those that cannot be measured.
+        """
+        if not complete:
+            return self.arms
+        among = [arm for arm in complete[-1].lives if arm != BASELINE]
+        kept = set(contenders(complete, among))
+        if len(complete) < MAX_FAILURES:
+            kept.update(arm for arm in among if not Tally.of(complete, arm).logs)
+        return [arm for arm in self.arms if arm == BASELINE or arm in kept]
 
     def is_clear(self, complete: Sequence[Round]) -> bool:
-        """Returns whether more rounds would hardly change the answer for any arm."""
-        return all(_is_clear(Tally.of(complete, arm)) for arm in range(self.arms) if arm != BASELINE)
+        """Returns whether more rounds would hardly change the answer for any arm that is continued."""
+        among = [arm for arm in self.arms_after(complete) if arm != BASELINE]
+        if self.precision is None:
+            return all(_is_clear(Tally.of(complete, arm)) for arm in among)
+        if not (order := contenders(complete, among)):
+            return False
+        best, *others = order
+        if any(Tally.of(complete, other, best).interval()[1] > self.precision for other in others):
+            return False
+        tally = Tally.of(complete, best)
+        return tally.half_width() <= max(self.precision, self._hardly(tally.mean))
+
+    def _hardly(self, mean: float) -> float:
+        """Returns the half-width that hardly widens the interval of a later measurement."""
+        if self.drift is None:
+            return 0.0
+        drift = self.drift.of(mean)
+        return HARDLY * Variance(2 * drift.value, drift.freedom).half_width()
+
+    def _end(self, complete: Sequence[Round], at: float) -> str:
+        """Returns why the race ends after these rounds; empty if it goes on."""
+        if len(self.arms_after(complete)) < 2:
+            return FAILED
+        if len(complete) >= self.min_rounds and self.is_clear(complete):
+            return CLEAR
+        if self.max_rounds is not None and len(complete) >= self.max_rounds:
+            return LONG
+        return TIME if at + self._round_seconds(complete) > self.seconds else ""
 
     def turns(self, complete: Sequence[Round]) -> int:
         """Returns how many turns of each process make the best use of a round.
 
         They are few if processes differ more than turns, and many if a start takes long.
         """
+        first = min(FIRST_TURNS, self.max_turns)
         if not complete:
-            return FIRST_TURNS
+            return first
         within, turn, start = (
             _variance_of_turns(complete),
             _mean_turn_seconds(complete),
             _mean_start_seconds(complete),
         )
         if within is None or not turn:
-            return FIRST_TURNS
+            return first
         best = math.sqrt(start / turn * within / _variance_of_pairs(complete, within))
-        return min(max(1, round(best)), MAX_TURNS)
+        return min(max(1, round(best)), self.max_turns)
 
     def turn_seconds(self, complete: Sequence[Round]) -> float:
         """Returns how long a turn is: long enough for the steps of the slowest arm."""
-        step = max((life.step_seconds for each in complete[-1:] for life in each.lives.values()), default=0.0)
-        return max(min(max(MIN_TURN_SECONDS, STEPS_PER_TURN * step), MAX_TURN_SECONDS), MIN_STEPS * step)
+        lives = [life for one in complete[-1:] for life in one.lives.values()]
+        step = max((life.step_seconds for life in lives), default=0.0)
+        wanted = min(max(self.shortest_turn, STEPS_PER_TURN * step), self.longest_turn)
+        return max(wanted, MIN_STEPS * step)
 
     def _round_seconds(self, complete: Sequence[Round]) -> float:
         """Returns how long another round will take at most, judging by those that there were."""
         turn = max(self.turn_seconds(complete), _mean_turn_seconds(complete))
-        return self.arms * self.turns(complete) * turn + max(
-            each.ended_at - each.began_at - _seconds_of_turns(each) for each in complete
-        )
+        rest = max((one.ended_at - one.began_at - one.seconds_of_turns) / len(one.lives) for one in complete)
+        return len(self.arms_after(complete)) * (self.turns(complete) * turn + rest)
 
     def _next_in_round(self, now: Round, complete: Sequence[Round], at: float) -> Action:
         """Returns what to do next in an unfinished round."""
-        order = self._order(len(complete))
+        arms = self.arms_after(complete)
         alive = [life for life in now.lives.values() if not life.is_over]
-        unstarted = [arm for arm in order if arm not in now.lives]
+        unstarted = [arm for arm in self._order(arms, len(complete)) if arm not in now.lives]
         wanted = self.turns(complete)
         if unstarted and (now.is_in_company or not alive):
             return self._start(complete, unstarted[0])
@@ -135,11 +208,14 @@ class Policy:
             (life,) = alive
             is_late = at > self.seconds and len(life.turns) > 0
             return Turn(life.number) if len(life.turns) < wanted and not is_late else End(life.number)
-        taken = min(len(life.turns) for life in now.lives.values())
-        is_first = taken == max(len(life.turns) for life in now.lives.values())
-        if len(alive) < self.arms or (is_first and self._has_enough(now, complete, taken, at)):
+        if now.lives[BASELINE].is_over or len(alive) < 2:
             return End(alive[0].number)
-        return Turn(self._next_in_turn(now, taken, len(complete)).number)
+        taken = min(len(life.turns) for life in alive)
+        is_first = taken == max(len(life.turns) for life in alive)
+        if is_first and self._has_enough(now, complete, taken, at):
+            # Without it, the others end, too.
+            return End(now.lives[BASELINE].number)
+        return Turn(self._next_in_turn(now, arms, taken, len(complete)).number)
 
     def _has_enough(self, now: Round, complete: Sequence[Round], taken: int, at: float) -> bool:
         """Returns whether each process has taken enough turns.
@@ -149,20 +225,21 @@ class Policy:
         if taken < self.turns(complete):
             return at > self.seconds and taken > 0
         has_time = at + (at - now.began_at) <= self.seconds
-        one_more = sum(life.turns[-1].seconds for life in now.lives.values())
+        one_more = sum(life.turns[-1].seconds for life in now.lives.values() if life.turns)
         is_late = at + one_more > self.seconds or taken >= MAX_TURNS
         return has_time or is_late or self.is_clear([*complete, now])
 
-    def _next_in_turn(self, now: Round, taken: int, number: int) -> Life:
-        order = self._order(number, taken + 1)
-        return next(now.lives[arm] for arm in order if len(now.lives[arm].turns) == taken)
+    def _next_in_turn(self, now: Round, arms: Sequence[int], taken: int, number: int) -> Life:
+        order = self._order(arms, number, taken + 1)
+        lives = [now.lives[arm] for arm in order if not now.lives[arm].is_over]
+        return next(life for life in lives if len(life.turns) == taken)
 
     def _start(self, complete: Sequence[Round], arm: int) -> Start:
-        return Start(arm, self.turn_seconds(complete))
+        return Start(arm, len(complete), self.turn_seconds(complete), self.turns(complete))
 
-    def _order(self, *place: int) -> list[int]:
+    def _order(self, arms: Sequence[int], *place: int) -> list[int]:
         """Returns the arms in an order that is random, but the same for each place in a race."""
-        return random.Random(f"{self.seed} {place}").sample(range(self.arms), self.arms)
+        return random.Random(f"{self.seed} {place}").sample(arms, len(arms))
 
 
 def _is_clear(tally: Tally) -> bool:
@@ -177,8 +254,8 @@ def _is_clear(tally: Tally) -> bool:
 
 def _pairs(complete: Sequence[Round]) -> list[list[float]]:
     """Returns the logs of the turns' ratios of all pairs of processes with more than one turn."""
-    found = (log_ratios(each, arm) for each in complete for arm in each.lives if arm != BASELINE)
-    return [each for each in found if len(each) > 1]
+    pairs = (log_ratios(one, arm) for one in complete for arm in one.lives if arm != BASELINE)
+    return [logs for logs in pairs if len(logs) > 1]
 
 
 def _variance_of_turns(complete: Sequence[Round]) -> float | None:
@@ -203,10 +280,6 @@ def _variance_of_pairs(complete: Sequence[Round], within: float) -> float:
 def _mean_turn_seconds(complete: Sequence[Round]) -> float:
     turns = [turn.seconds for each in complete for life in each.lives.values() for turn in life.turns]
     return statistics.fmean(turns) if turns else 0.0
-
-
-def _seconds_of_turns(found: Round) -> float:
-    return math.fsum(turn.seconds for life in found.lives.values() for turn in life.turns)
 
 
 def _mean_start_seconds(complete: Sequence[Round]) -> float:

@@ -1,4 +1,4 @@
-"""Quantiles of Student's t and of F, by the incomplete beta function (DLMF 8.17.22)."""
+"""Quantiles of Student's t, by the incomplete beta function (DLMF 8.17.22)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,6 @@ def t_quantile(p: float, freedom: float) -> float:
     """Returns where Student's t reaches the probability `p`, which must be above one half."""
     tail = _where(2 * (1 - p), freedom / 2, 0.5)
     return math.sqrt(freedom * (1 - tail) / tail)
-
-
-@functools.lru_cache(4096)
-def f_quantile(p: float, above: float, below: float) -> float:
-    """Returns where the ratio of two variances with these degrees of freedom reaches the probability `p`."""
-    share = _where(p, above / 2, below / 2)
-    return below * share / (above * (1 - share))
 
 
 def _where(p: float, a: float, b: float) -> float:

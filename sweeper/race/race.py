@@ -6,17 +6,17 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from sweeper.race.log import Company, Ended, Event, Started, Turned, is_over, rounds_of
+from sweeper.race.log import Company, Ended, Event, Started, Turned, rounds_of
 from sweeper.race.policy import Done, End, Policy, Start, Turn
 
-Taken = tuple[float, int, int, float]
+Taken = tuple[float, int, float, float]
 """A turn's seconds, steps and samples, and the cores that other programs used meanwhile."""
 
 
 class Lives(Protocol):
     """Processes of a race's arms, by number."""
 
-    def start(self, life: int, arm: int, turn_seconds: float) -> None:
+    def start(self, life: int, start: Start) -> None:
         """Starts a process; returns once it is warm and rests, or has ended by itself."""
 
     def has_company(self) -> bool:
@@ -38,36 +38,38 @@ def run(
     log: list[Event],
     seen: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
-) -> None:
-    """Runs a race to its end.
+) -> Done:
+    """Runs a race to its end, and returns why it ended.
 
     Args:
-        log: Empty at first; what happens is appended to it, and is there after an interrupt, too.
+        log: Empty at first, or that of a race that goes on. What happens is appended to it, and is there
+            after an interrupt, too.
         seen: Called after each complete round.
 
     Raises:
         TrialFailedError: A process cannot be measured, for a known reason.
         UserError: A process cannot be started.
     """
-    began = clock()
+    began = clock() - (log[-1].at if log else 0.0)
 
     def now() -> float:
         return clock() - began
 
     def end(life: int) -> None:
-        log.extend(Turned(life, now(), *each) for each in lives.end(life))
+        for turn in lives.end(life):
+            log.append(Turned(life, now(), *turn))
         log.append(Ended(life, now()))
-        if is_over(rounds_of(log)[-1], policy.arms):
+        if policy.num_complete(rounds := rounds_of(log)) == len(rounds):
             seen()
 
-    number = 0
+    number = sum(isinstance(event, Started) for event in log)
     try:
         while True:
             action = policy.next(log, now())
             if isinstance(action, Start):
                 start = now()
-                lives.start(number, action.arm, action.turn_seconds)
-                log.append(Started(number, action.arm, now(), now() - start))
+                lives.start(number, action)
+                log.append(Started(number, action.arm, now(), now() - start, action.round))
                 if rounds_of(log)[-1].is_in_company is None:
                     log.append(Company(lives.has_company(), now()))
                 number += 1
@@ -80,8 +82,7 @@ def run(
             elif isinstance(action, End):
                 end(action.life)
             else:
-                assert isinstance(action, Done)
-                return
+                return action
     except BaseException:
         lives.kill()
         raise

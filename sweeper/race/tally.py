@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sweeper.race.log import BASELINE, Round
@@ -32,18 +32,34 @@ ROBUST_ROUNDS, TRIM = 8, 0.2
 disturbed round cannot decide (Yuen 1974, 10.1093/biomet/61.1.165)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Variance:
+    """An estimated variance.
+
+    Attributes:
+        freedom: Its degrees of freedom.
+    """
+
+    value: float
+    freedom: float
+
+    def half_width(self, level: float = LEVEL) -> float:
+        """Returns half the width of the interval around a mean with this variance (t distribution)."""
+        return t_quantile(0.5 + level / 2, self.freedom) * math.sqrt(self.value)
+
+
 def variance(values: Sequence[float]) -> float:
     """Returns the variance of at least two values; many times faster than the exact one of `statistics`."""
     mean = statistics.fmean(values)
-    return math.fsum((each - mean) ** 2 for each in values) / (len(values) - 1)
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
-def log_ratios(found: Round, arm: int) -> list[float]:
-    """Returns the logs of an arm's speed over the baseline's, turn by turn; one may lack a last turn."""
-    speeds = [
-        [each.samples / each.seconds for each in found.lives[number].turns] for number in (BASELINE, arm)
-    ]
-    return [math.log(other / own) for own, other in zip(*speeds, strict=False)]
+def log_ratios(among: Round, arm: int, to: int = BASELINE) -> list[float]:
+    """Returns the logs of an arm's speed over another's, turn by turn; one may lack a last turn."""
+    if not {arm, to} <= among.lives.keys():
+        return []
+    speeds = [[turn.samples / turn.seconds for turn in among.lives[each].turns] for each in (arm, to)]
+    return [math.log(own / other) for own, other in zip(*speeds, strict=False)]
 
 
 def trimmed_mean(logs: Sequence[float]) -> float:
@@ -71,7 +87,7 @@ def _num_trimmed(logs: Sequence[float]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The log ratios of an arm to the baseline, round by round.
+    """The log ratios of an arm to another one, round by round.
 
     Attributes:
         logs: Mean log ratio of each round's turns.
@@ -82,9 +98,9 @@ class Tally:
     turn_variances: Sequence[float] = field(default=())
 
     @classmethod
-    def of(cls, rounds: Sequence[Round], arm: int) -> Tally:
+    def of(cls, rounds: Sequence[Round], arm: int, to: int = BASELINE) -> Tally:
         """Returns the tally of the rounds in which both have taken a turn."""
-        turns = [logs for each in rounds if (logs := log_ratios(each, arm))]
+        turns = [logs for one in rounds if (logs := log_ratios(one, arm, to))]
         return cls(
             [statistics.fmean(logs) for logs in turns],
             [variance(logs) / len(logs) for logs in turns if len(logs) > 1],
@@ -92,21 +108,29 @@ class Tally:
 
     @property
     def mean(self) -> float:
-        """The mean log ratio, trimmed from `ROBUST_ROUNDS` on."""
-        return trimmed_mean(self.logs)
+        """The mean log ratio, trimmed from `ROBUST_ROUNDS` on; minus infinity without a round."""
+        return trimmed_mean(self.logs) if self.logs else -math.inf
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
         """Returns the ends of the interval of the log ratio, which holds for other processes in this hour."""
         half = self.half_width(level)
-        return self.mean - half, self.mean + half
+        return (self.mean - half, self.mean + half) if self.logs else (-math.inf, math.inf)
 
     def half_width(self, level: float = LEVEL) -> float:
-        """Returns half the width of the interval; there must be a round."""
-        of_a_round, freedom = self._variance()
-        return t_quantile(0.5 + level / 2, freedom) * math.sqrt(of_a_round / len(self.logs))
+        """Returns half the width of the interval; infinite without a round."""
+        if not self.logs:
+            return math.inf
+        return self.mean_variance.half_width(level)
 
-    def _variance(self) -> tuple[float, float]:
-        """Returns the variance of a round's log ratio, and its degrees of freedom.
+    @property
+    def mean_variance(self) -> Variance:
+        """The variance of the mean; there must be a round."""
+        of_a_round = self.round_variance
+        return Variance(of_a_round.value / len(self.logs), of_a_round.freedom)
+
+    @property
+    def round_variance(self) -> Variance:
+        """The variance of a round's log ratio; there must be a round.
 
         A few rounds that agree by chance do not make it smaller than usual, and rounds that differ by more
         than usual speak for themselves.
@@ -114,9 +138,44 @@ class Tally:
         count = len(self.logs)
         usual = USUAL_VARIANCE + (statistics.fmean(self.turn_variances) if self.turn_variances else 0.0)
         if count == 1:
-            return usual, USUAL_FREEDOM
+            return Variance(usual, USUAL_FREEDOM)
         own, own_freedom = trimmed_variance(self.logs)
         freedom = USUAL_FREEDOM + own_freedom
         pooled = (USUAL_FREEDOM * usual + own_freedom * own) / freedom
-        least = usual if count <= USUAL_FREEDOM else 0.0
-        return max(own, pooled, least), freedom
+        if count > USUAL_FREEDOM and own > pooled:
+            # They speak for themselves.
+            return Variance(own, own_freedom)
+        return Variance(max(own, pooled, usual if count <= USUAL_FREEDOM else 0.0), freedom)
+
+    def one_more(self, level: float = LEVEL) -> float:
+        """Returns how far the log ratio of one later process of each may be from the mean of later rounds.
+
+        That mean is of as many rounds as these. Infinite for fewer than two.
+        """
+        count = len(self.logs)
+        if count < 2:
+            return math.inf
+        # It may be disturbed, like any round, so nothing is trimmed.
+        of_a_round = self.round_variance
+        untrimmed = max(of_a_round.value, variance(self.logs))
+        return Variance((1 - 1 / count) * untrimmed, of_a_round.freedom).half_width(level)
+
+
+def contenders(rounds: Sequence[Round], among: Iterable[int], level: float = EARLY_LEVEL) -> list[int]:
+    """Returns the arms that may still be the fastest, the fastest so far first.
+
+    Args:
+        among: The arms to consider, without the baseline.
+        level: Confidence level at which the others are slower than the fastest.
+    """
+    tallies = {arm: Tally.of(rounds, arm) for arm in among}
+    order = sorted((arm for arm in tallies if tallies[arm].logs), key=lambda arm: -tallies[arm].mean)
+    if not order:
+        return []
+    best = order[0]
+    for other in order[1:]:
+        # Means over different rounds may rank arms differently than means over common rounds.
+        if Tally.of(rounds, other, best).mean > 0:
+            best = other
+    rest = [arm for arm in order if arm != best]
+    return [best, *(arm for arm in rest if Tally.of(rounds, arm, best).interval(level)[1] >= 0)]

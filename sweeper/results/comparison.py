@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sweeper.analysis.decision import decide
-from sweeper.analysis.intervals import variance_of
 from sweeper.analysis.labels import run_name
-from sweeper.analysis.rounds import Round, log_ratios
 from sweeper.analysis.summary import Summary
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.record import TrialRecord
-from sweeper.race.quantiles import t_quantile
-from sweeper.race.tally import LEVEL, trimmed_mean
+from sweeper.race.tally import Variance, trimmed_mean, trimmed_variance
 from sweeper.results import words
 
 How = Literal["confirmed", "unconfirmed", "baseline"]
@@ -31,13 +28,13 @@ class Side:
     """One of the two sweeps.
 
     Attributes:
-        rounds: Confirmation rounds.
+        rounds: Samples per second by trial number, for each confirmation round.
         varied: The names that differ between its trials.
         fingerprint: What identifies the sweep (`sweep.yaml`).
     """
 
     summary: Summary
-    rounds: Sequence[Round]
+    rounds: Sequence[Mapping[int, float]]
     varied: Collection[str]
     fingerprint: Mapping[str, Any]
 
@@ -62,7 +59,9 @@ class Side:
         """Returns a trial's speed over the baseline's, for each round with both."""
         if self.baseline is None or record.number == self.baseline.number:
             return []
-        return [math.exp(each) for each in log_ratios(self.rounds, record.number, self.baseline.number)]
+        both = {record.number, self.baseline.number}
+        shared = [speeds for speeds in self.rounds if both <= speeds.keys()]
+        return [speeds[record.number] / speeds[self.baseline.number] for speeds in shared]
 
     def name_of(self, record: TrialRecord) -> str:
         """Returns a record's run name."""
@@ -175,12 +174,11 @@ def log_ratio(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, flo
     """
     logs = [[math.log(value) for value in each] for each in (a, b)]
     mean = trimmed_mean(logs[1]) - trimmed_mean(logs[0])
-    parts = [(variance_of(each).value / len(each), variance_of(each).freedom) for each in logs]
-    variance = sum(part for part, _ in parts)
-    if not variance:
+    parts = [(value / len(each), freedom) for each in logs for value, freedom in [trimmed_variance(each)]]
+    total = sum(value for value, _ in parts)
+    if not total:
         return mean, mean, mean
-    freedom = variance**2 / sum(part**2 / degrees for part, degrees in parts)
-    half = t_quantile(0.5 + LEVEL / 2, freedom) * math.sqrt(variance)
+    half = Variance(total, total**2 / sum(value**2 / freedom for value, freedom in parts)).half_width()
     return mean, mean - half, mean + half
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from sweeper.analysis.bottleneck import is_unexamined
-from sweeper.analysis.confirmation import MIN_ROUNDS, Ratio
+from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.decision import Decision, Side, later_pace
 from sweeper.analysis.finalists import SPEEDS
 from sweeper.analysis.formatting import interval, loss, metric, rate, seconds, times
@@ -42,8 +42,8 @@ def sure(
     low: float, high: float | None, rounds: int, of: str = LATER, level: float = LEVEL, what: str = "round"
 ) -> str:
     """Returns the interval of a ratio, what it is of, and its rounds or seeds, or that these are too few."""
-    # In a file, an infinite end is null. Two seeds give an interval, two rounds do not.
-    if (what == "round" and rounds < MIN_ROUNDS) or not high or not math.isfinite(high):
+    # In a file, an infinite end is null.
+    if not high or not math.isfinite(high):
         return f"{counted(rounds, what)}, too few for an interval"
     return f"{level:.0%} interval{of} {interval(low, high)}, {counted(rounds, what)}"
 
@@ -94,7 +94,7 @@ def _speed(decision: Decision) -> str:
     ratio = decision.ratio
     if ratio is None:
         return f"{as_fast(decision.speedup)} {SINGLE}"
-    return f"{as_fast(ratio.ratio)}{', confirmed' * (len(ratio.rounds) >= MIN_ROUNDS)} ({later(ratio)})"
+    return f"{as_fast(ratio.ratio)}{', confirmed' * ratio.has_interval} ({later(ratio)})"
 
 
 def _no_baseline(summary: Summary) -> str:
@@ -121,7 +121,7 @@ def _no_winner(summary: Summary, base: Side, ratio: Ratio | None) -> str:
 
 def _drifts(ratio: Ratio) -> bool:
     """Returns whether the rounds show a gain that the machine's drift may undo."""
-    return ratio.is_faster_now and len(ratio.rounds) >= MIN_ROUNDS
+    return ratio.is_faster_now and ratio.has_interval
 
 
 def remedy(decision: Decision) -> str:
@@ -166,7 +166,7 @@ def pace(side: Side) -> str:
 
 def paces(best: Side, base: Side, ratio: Ratio | None) -> str:
     """Returns the pace of the best trial, its interval for a later run, and the baseline's pace."""
-    known = later_pace(best, ratio) if ratio is not None and len(ratio.rounds) >= MIN_ROUNDS else ""
+    known = later_pace(best, ratio) if ratio is not None and ratio.has_interval else ""
     # An objective other than speed may choose a slower trial.
     after, before = (s.throughput if s.epoch_seconds is None else s.epoch_seconds for s in (best, base))
     return f"{f'{pace(best)} {known}'.strip()}, {'up' if after > before else 'down'} from {pace(base)}"

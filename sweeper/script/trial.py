@@ -17,7 +17,7 @@ from typing import NoReturn
 from sweeper import inject
 from sweeper.core.codec import encode
 from sweeper.core.job import Job
-from sweeper.core.measurement import Breakdown, FailureKind, Measurement, Report
+from sweeper.core.measurement import Breakdown, FailureKind, Measurement, Report, Window
 from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.core.workload import script_of
 from sweeper.errors import UserError
@@ -308,9 +308,9 @@ class _Trial:
                 return False
         return False
 
-    def _take(self, seconds: float, num_kept: int) -> Taken | None:
+    def _take(self, seconds: float, kept: Sequence[Window]) -> Taken | None:
         """Returns a window of whole stretches; None if the script exits first or gets no turn."""
-        if self._turn is not None and not self._has_turn(self._turn, num_kept):
+        if self._turn is not None and not self._has_turn(self._turn, kept):
             return None
         timeline = self._timeline
         first = len(timeline.stretches)
@@ -323,12 +323,12 @@ class _Trial:
                 timeline, first = self._timeline, len(self._timeline.stretches)
         return Taken(window_of(timeline.stretches[first:], before, self._read_conditions()))
 
-    def _has_turn(self, turn: Turn, num_kept: int) -> bool:
+    def _has_turn(self, turn: Turn, kept: Sequence[Window]) -> bool:
         """Pauses the script until its next window is wanted; returns whether one is, once it runs again."""
         self._process.pause()
         try:
             with self._progress.steps.paused():
-                is_wanted = turn.wait(num_kept)
+                is_wanted = turn.wait(kept)
         finally:
             self._process.resume()
         self._resumed_s = time.perf_counter()

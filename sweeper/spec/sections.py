@@ -272,12 +272,12 @@ class Search(Section):
 
 
 class Confirm(Section):
-    """Options of the interleaved runs that confirm the best against the baseline; 0 rounds skip them.
+    """Options of the race between the best and the baseline; 0 rounds skip it.
 
     Attributes:
         top: Number of candidates that take part.
-        rounds: Fresh processes for each candidate; more are added while an interval is wider than
-            `precision` and time is left.
+        rounds: Processes of each candidate that is not clearly slower; more are added while an interval
+            is wider than `precision` and time is left.
         precision: Intended half-width of the interval, as a share of the ratio.
         pick: The winner among the configurations of a Pareto front: the `knee`, or the fastest within
             2% of the `lowest_loss`.
@@ -288,7 +288,7 @@ class Confirm(Section):
     """
 
     top: Count = 3
-    rounds: Annotated[int, Field(ge=0)] = 8
+    rounds: Annotated[int, Field(ge=0)] = 4
     precision: Annotated[float, Field(gt=0, lt=1)] = 0.05
     pick: Literal["knee", "lowest_loss"] = "knee"
     ladder: bool = False

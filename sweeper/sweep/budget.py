@@ -38,6 +38,11 @@ class Budget:
         """Records how long a trial took."""
         self._recent.append(seconds)
 
+    @staticmethod
+    def clock() -> float:
+        """Returns the time in seconds by the clock that the sweep's time is taken by."""
+        return time.monotonic()
+
     @property
     def seconds_left(self) -> float | None:
         """The seconds left; None without a limit."""

@@ -1,37 +1,50 @@
 """Takes windows on demand: a trial stays warm and waits until each of its windows is requested.
 
-Two files in a folder contain one number each. `ready` is how many windows the waiting trial has taken.
-`go` is how many it may take in total, or `END` if it is to take no more.
+A trial writes the file `ready`: how many windows it has taken, and the last of them. The file `go` has one
+number: how many it may take in total, or `END` if it is to take no more.
 """
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from sweeper.core.codec import decode, encode
+from sweeper.core.measurement import Window
 from sweeper.system.files import write_atomic
 
 READY, GO = "ready", "go"
 END = -1
 """The number in `go` that ends the wait: no other window will be requested."""
-POLL_SECONDS = 0.05
+POLL_SECONDS = 0.02
 """Seconds between two polls. Trials poll while another one is timed, so polling must cost nothing."""
 
 
-def number_in(path: Path) -> int | None:
-    """Returns the number in a file; None while it does not exist."""
+def ready_in(folder: Path) -> tuple[int, Window | None] | None:
+    """Returns how many windows a trial has taken, and the last one; None until it is ready for the first."""
     try:
-        return int(path.read_text(encoding="ascii"))
+        taken, window = json.loads((folder / READY).read_text(encoding="ascii"))
     except FileNotFoundError:
         return None
+    return taken, None if window is None else decode(Window, window)
+
+
+def go_in(folder: Path) -> int:
+    """Returns the number in `go`; 0 while it does not exist."""
+    try:
+        return int((folder / GO).read_text(encoding="ascii"))
+    except FileNotFoundError:
+        return 0
 
 
 class Turn(Protocol):
     """Requests that a trial waits for between its windows."""
 
-    def wait(self, taken: int) -> bool:
-        """Reports the number of windows taken; returns whether to take another, once that is known."""
+    def wait(self, windows: Sequence[Window]) -> bool:
+        """Reports the windows taken; returns whether to take another, once that is known."""
 
 
 class Turns:
@@ -40,9 +53,10 @@ class Turns:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def wait(self, taken: int) -> bool:
-        """Reports the number of windows taken; returns True once another is requested, False at the end."""
-        write_atomic(self._folder / READY, str(taken))
-        while (wanted := number_in(self._folder / GO) or 0) <= taken and wanted != END:
+    def wait(self, windows: Sequence[Window]) -> bool:
+        """Reports the windows taken; returns True once another is requested, False at the end."""
+        last = encode(windows[-1]) if windows else None
+        write_atomic(self._folder / READY, json.dumps([len(windows), last]))
+        while (wanted := go_in(self._folder)) <= len(windows) and wanted != END:
             time.sleep(POLL_SECONDS)
         return wanted != END

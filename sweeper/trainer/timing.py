@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sweeper.core.job import MeasurePlan
+from sweeper.core.measurement import Window
 from sweeper.core.progress import Progress
 from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import NUM_PHASES, Clock, HostClock, NoClock
@@ -126,11 +128,11 @@ class Timing:
         on_host = self.stepper.device.type == "cpu"
         canary = undisturbed_canary_ms()
 
-        def take(seconds: float, num_kept: int) -> Taken | None:
+        def take(seconds: float, kept: Sequence[Window]) -> Taken | None:
             nonlocal canary
             if turns is not None:
                 with progress.steps.paused():
-                    is_wanted = turns.wait(num_kept)
+                    is_wanted = turns.wait(kept)
                 if not is_wanted:
                     return None
                 # Starts the readings anew: the other trials' turns must not count as a disturbance.

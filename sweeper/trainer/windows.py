@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sweeper.core.contamination import of_host
@@ -64,7 +64,10 @@ class Windows:
 
 
 def collect(
-    plan: MeasurePlan, progress: Progress, take: Callable[[float, int], Taken | None], num_phases: int = 0
+    plan: MeasurePlan,
+    progress: Progress,
+    take: Callable[[float, Sequence[Window]], Taken | None],
+    num_phases: int = 0,
 ) -> Windows:
     """Returns the windows of `plan`; a disturbed one is measured again, at most twice.
 
@@ -73,8 +76,8 @@ def collect(
     window, it comes first, and does not count for a trial that passes.
 
     Args:
-        take: Measures a window, given its seconds and the number of kept windows; returns None if
-            training has ended.
+        take: Measures a window, given its seconds and the kept windows; returns None if training has
+            ended.
     """
     kept: list[Window] = []
     repeated = lost = tries = 0
@@ -85,7 +88,7 @@ def collect(
     if plan.screen_above:
         lengths.insert(0, plan.screen_seconds)
     while lengths:
-        taken = take(lengths[0], len(kept))
+        taken = take(lengths[0], kept)
         if taken is None:
             break
         window = taken.window

@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sweeper.analysis.confirmation import MIN_ROUNDS, changes
-from sweeper.analysis.rounds import log_ratios, versus
+from sweeper.analysis.confirmation import changes
 from sweeper.core.config import TrialConfig
 from sweeper.core.record import BASELINE, SearchResult
+from sweeper.race.log import rounds_of_speeds
+from sweeper.race.tally import Tally
 from sweeper.search.halves import Effect, Halves, halves_of
 from sweeper.sweep.store.load import LoadedSweep
 
@@ -62,11 +63,9 @@ def search_of(sweep: LoadedSweep) -> Halves | None:
 def largest_gain(sweep: LoadedSweep, halves: Halves) -> float:
     """Returns the gain that the measurements of a tune still allow, as a ratio to the baseline.
 
-    Rounds say more than the search, where there were enough of them for an interval.
+    Rounds say more than the search.
     """
-    highs = {
-        ratio.number: ratio.high for ratio in sweep.confirmation.ratios if len(ratio.rounds) >= MIN_ROUNDS
-    }
+    highs = {ratio.number: ratio.high for ratio in sweep.confirmation.ratios if ratio.has_interval}
     records = [record for record in sweep.summary.records if record.number in highs]
     confirmed = [params for record in records if (params := sweep.spec.params_of(record.config)) is not None]
     return max([math.exp(halves.largest_gain(confirmed)), *highs.values()])
@@ -126,11 +125,10 @@ def _rungs(
 
 def _ratio(measured: Sequence[Mapping[int, float]], number: int, to: int) -> Interval | None:
     *rounds, searched = measured
-    if logs := log_ratios(rounds, number, to):
-        mean, low, high = versus(rounds, number, to)
-        if len(logs) < MIN_ROUNDS:
-            return math.exp(mean), *ONCE
-        return math.exp(mean), math.exp(low), math.exp(high) if math.isfinite(high) else math.inf
+    tally = Tally.of(rounds_of_speeds(rounds), number, to)
+    if tally.logs:
+        low, high = tally.interval()
+        return math.exp(tally.mean), math.exp(low), math.exp(high)
     if number in searched and to in searched:
         return searched[number] / searched[to], *ONCE
     return None

@@ -86,7 +86,7 @@ def sweep_of(ratio: Ratio | None) -> Any:
     ("rounds", "high", "gain"),
     [
         (3, 1.46, "1.3x as fast (95% interval for a later run [1.16, 1.46], 3 rounds)"),
-        (2, 1.46, "1.3x as fast (2 rounds, too few for an interval)"),
+        (1, 1.46, "1.3x as fast (95% interval for a later run [1.16, 1.46], 1 round)"),
         (1, None, "1.3x as fast (1 round, too few for an interval)"),
     ],
 )

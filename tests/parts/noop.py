@@ -21,13 +21,13 @@ def run(job: Job, progress: Progress) -> Measurement:
 
 def synthetic(throughput: float) -> Measurement:
     """Returns a measurement of `throughput` samples per second that took no time."""
-    now = time.perf_counter()
+    now, samples = time.perf_counter(), max(1, int(throughput))
     return Measurement(
         throughput=throughput,
         step_ms=1.0,
         epoch_seconds=TRAIN_SAMPLES / throughput,
         train_samples=TRAIN_SAMPLES,
-        windows=(Window(start_s=now, seconds=1.0, steps=1000, samples=int(throughput)),),
+        windows=(Window(start_s=now, seconds=samples / throughput, steps=1000, samples=samples),),
         breakdown=Breakdown(forward_s=1e-3),
         device=CPU,
         startup_seconds=0.0,

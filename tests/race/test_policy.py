@@ -7,15 +7,20 @@ import math
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from race.virtual import Nature, VirtualLives, raced
 
 import sweeper.race
 from sweeper.race import race
-from sweeper.race.log import Company, Ended, Event, Started, Turned, is_over, rounds_of
-from sweeper.race.policy import CLEAR, TIME, Done, Policy
-from sweeper.race.tally import EARLY_LEVEL, Tally
+from sweeper.race.drift import Drift
+from sweeper.race.log import Company, Ended, Event, Started, Turned, rounds_of, without_unfinished
+from sweeper.race.policy import CLEAR, FAILED, TIME, Done, Policy
+from sweeper.race.storage import StoredLog, read
+from sweeper.race.tally import EARLY_LEVEL, Tally, Variance
+
+BOTH = (0, 1)
 
 
 def drawn(seed: int) -> tuple[Nature, float]:
@@ -40,9 +45,9 @@ def check(seed: int) -> None:
     log, policy, lives = raced(nature, seed, seconds)
     rounds = rounds_of(log)
     assert not lives.alive
-    assert all(is_over(each, policy.arms) for each in rounds)
+    assert policy.num_complete(rounds) == len(rounds)
     # The same end from every prefix.
-    again = Policy(policy.arms, policy.seconds, policy.seed)
+    again = Policy(arms=policy.arms, seconds=policy.seconds, seed=policy.seed)
     assert all(again.next(tuple(log[:events]), at) == action for events, at, action in policy.decided)
     (*_, (_, ended_at, done)) = policy.decided
     assert isinstance(done, Done)
@@ -53,10 +58,13 @@ def check(seed: int) -> None:
             assert min(turns) >= 1
             assert max(turns) == min(turns) or not each.is_in_company
     if done.why == CLEAR:
-        for arm in range(1, policy.arms):
+        for arm in policy.arms_after(rounds)[1:]:
             tally = Tally.of(rounds, arm)
             half = tally.half_width(EARLY_LEVEL)
             assert abs(tally.mean) > half or half <= math.log(1.01)
+        return
+    if done.why == FAILED:
+        assert not any(Tally.of(rounds, arm).logs for arm in policy.arms[1:])
         return
     assert done.why == TIME
     if nature.stall or len(rounds) == 1:
@@ -64,7 +72,7 @@ def check(seed: int) -> None:
     # A round is not begun unless one like the earlier ones fits, and its turns end with the time; but a start
     # may take longer than the earlier ones, and each process takes a turn.
     starts = [life.started.seconds for each in rounds for life in each.lives.values()]
-    slower = policy.arms * (max(starts) - min(starts))
+    slower = len(policy.arms) * (max(starts) - min(starts))
     one_turn = sum(life.turns[-1].seconds + 0.3 for life in rounds[-1].lives.values() if life.turns)
     assert ended_at <= seconds + max(15.0, 0.1 * seconds, slower + one_turn)
 
@@ -137,9 +145,9 @@ def test_turns_are_many_where_processes_are_alike():
 def test_turns_are_long_where_steps_are():
     def seconds(step: float) -> float:
         nature = Nature(logs=(0.0, -math.log(1.6)), step_seconds=step, process=0.0, turn=0.0)
-        return Policy(2, 120.0).turn_seconds(rounds_of(raced(nature, 0)[0]))
+        return Policy(arms=BOTH, seconds=120.0).turn_seconds(rounds_of(raced(nature, 0)[0]))
 
-    assert Policy(2, 300.0).turn_seconds([]) == 1.0
+    assert Policy(arms=BOTH, seconds=300.0).turn_seconds([]) == 1.0
     assert seconds(0.001) == 1.0
     assert seconds(0.05) == pytest.approx(2.0), "the slowest decides"
     assert seconds(0.5) == 3.0
@@ -153,7 +161,7 @@ def test_a_fault_ends_all():
 
     lives = Broken(Nature(), random.Random(0))
     with pytest.raises(ValueError, match="broken"):
-        race.run(Policy(2, 60.0), lives, [], clock=lives.clock)
+        race.run(Policy(arms=BOTH, seconds=60.0), lives, [], clock=lives.clock)
     assert not lives.alive
 
 
@@ -164,9 +172,9 @@ def test_each_complete_round_is_told():
 
     def seen() -> None:
         told.append(len(rounds_of(log)))
-        assert is_over(rounds_of(log)[-1], 2)
+        assert rounds_of(log)[-1].is_over(BOTH)
 
-    race.run(Policy(2, 60.0), lives, log, seen, lives.clock)
+    race.run(Policy(arms=BOTH, seconds=60.0), lives, log, seen, lives.clock)
     assert told == list(range(1, len(rounds_of(log)) + 1))
 
 
@@ -177,3 +185,86 @@ def test_a_race_needs_the_standard_library_alone():
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             for name in names:
                 assert name.split(".")[0] in sys.stdlib_module_names or name.startswith("sweeper.race"), path
+
+
+def test_an_arm_that_is_clearly_slower_is_not_continued():
+    nature = Nature(logs=(0.0, 0.7, 0.71, 0.0))
+    log, policy, _ = raced(nature, 5, precision=math.log(1.05), min_rounds=4)
+    arms = [set(one.lives) for one in rounds_of(log)]
+    assert arms[0] == {0, 1, 2, 3}
+    assert all(one == {0, 1, 2} for one in arms[2:])
+    assert len(arms) >= 4
+    assert policy.decided[-1][2] == Done(CLEAR)
+
+
+def test_an_interval_that_is_to_be_narrow_takes_its_processes():
+    def num_rounds(precision: float, **rules: Any) -> int:
+        log, _, _ = raced(Nature(logs=(0.0, 0.5), process=0.1), 6, 3600.0, precision=precision, **rules)
+        return len(rounds_of(log))
+
+    assert num_rounds(0.5) == 1
+    assert num_rounds(0.5, min_rounds=4) == 4
+    assert num_rounds(0.05) > 10
+    assert num_rounds(0.05, max_rounds=5) == 5
+    # Beside the drift until a later measurement, it need not be narrow.
+    much = Variance(0.2**2, 26)
+    assert num_rounds(0.05, drift=Drift(ratio=much, speed=much)) < 8
+
+
+def test_what_never_takes_a_turn_is_given_up():
+    class Stillborn(VirtualLives):
+        def turn(self, life: int) -> race.Taken | None:
+            return None
+
+    lives, log = Stillborn(Nature(), random.Random(0)), list[Event]()
+    assert race.run(Policy(arms=BOTH, seconds=60.0), lives, log, clock=lives.clock) == Done(FAILED)
+    assert len(rounds_of(log)) == 2
+    assert not lives.alive
+
+
+def test_where_none_can_rest_each_takes_one_turn():
+    nature = Nature(process=0.0, turn=0.1, company=0.0)
+    log, _, lives = raced(nature, 8, max_turns=1, shortest_turn=3.0, longest_turn=3.0)
+    assert {len(life.turns) for one in rounds_of(log) for life in one.lives.values()} == {1}
+    assert min(event.seconds for event in log if isinstance(event, Turned)) >= 3.0
+    assert lives.most_alive == 1
+
+
+@pytest.mark.parametrize("company", [0.0, 1.0])
+def test_a_race_that_was_cut_off_goes_on_as_if_nothing_had_been(tmp_path: Path, company: float):
+    """Its file has what happened; a process that had not ended is gone."""
+
+    class CutOffError(Exception):
+        pass
+
+    class Cut(StoredLog):
+        at = 0
+
+        def append(self, event: Event) -> None:
+            if len(self) == self.at:
+                raise CutOffError
+            super().append(event)
+
+    nature, path = Nature(process=0.03, company=company), tmp_path / "race.jsonl"
+    for cut in range(3, 40):
+        path.unlink(missing_ok=True)
+        Cut.at = cut
+        policy, lives = Policy(arms=BOTH, seconds=200.0), VirtualLives(nature, random.Random(cut))
+        with pytest.raises(CutOffError):
+            race.run(policy, lives, Cut(path), clock=lives.clock)
+        before = read(path)
+        assert len(before) == cut
+        with path.open("a") as file:
+            file.write('{"event": "tur')
+        log = StoredLog(path)
+        assert read(path) == log == without_unfinished(before)
+        complete = [one for one in rounds_of(before) if one.is_over(BOTH)]
+        assert [one for one in rounds_of(log) if one.is_over(BOTH)] == complete, "no complete round is lost"
+        lives = VirtualLives(nature, random.Random(0))
+        race.run(policy, lives, log, clock=lives.clock)
+        assert read(path) == list(log)
+        assert policy.num_complete(rounds_of(log)) == len(rounds_of(log))
+        assert sorted({event.life for event in log if isinstance(event, Started)}) == list(
+            range(sum(isinstance(event, Started) for event in log))
+        )
+        assert [event.at for event in log] == sorted(event.at for event in log)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from scipy.stats import binom
 
-from sweeper.race.log import BASELINE, Life, Round, Started, Turned
-from sweeper.race.tally import EARLY_LEVEL, LAST_LEVEL, LEVEL, Tally
+from sweeper.race.log import BASELINE, Life, Round, Started, Turned, rounds_of_speeds
+from sweeper.race.tally import EARLY_LEVEL, LAST_LEVEL, LEVEL, Tally, contenders
 
 RECORDED = Path(__file__).parents[2] / "benchmarks/results/amd-epyc-2-cores/judge-rounds.jsonl"
 NOISY = "pictures"
@@ -97,3 +97,40 @@ def test_turns_are_compared_with_those_beside_them():
     tally = Tally.of([both, short], 1)
     assert tally.logs == [pytest.approx(math.log(2))]
     assert tally.turn_variances == [pytest.approx(0.0)]
+
+
+def rounds_of(*speeds: dict[int, float]) -> list[Round]:
+    return rounds_of_speeds(speeds)
+
+
+def test_arms_that_are_clearly_slower_are_no_contenders():
+    assert contenders(rounds_of(*[{0: 1.0, 1: 1.0, 2: 2.0}] * 2), [1, 2]) == [2]
+    assert contenders(rounds_of({0: 1.0, 1: 1.9, 2: 2.0}), [1, 2]) == [2, 1]
+    assert contenders(rounds_of({0: 1.0, 1: 1.9}, {1: 2.0}), [1, 2]) == [1], "an arm without a turn"
+    assert contenders([], [1, 2]) == []
+
+
+def test_means_over_other_rounds_do_not_bring_back_who_has_dropped_out():
+    # Arm 1 is 2% slower than arm 2 in each round that both have; the first was one of a slow baseline.
+    rounds = rounds_of(
+        *({0: 90.0, 1: 196.0, 2: 200.0} for _ in range(3)), *({0: 100.0, 2: 200.0} for _ in range(5))
+    )
+    assert Tally.of(rounds, 1).mean > Tally.of(rounds, 2).mean
+    assert contenders(rounds, [1, 2])[0] == 2
+
+
+def test_without_a_round_nothing_is_known():
+    assert Tally([]).interval() == (-math.inf, math.inf)
+    assert Tally([]).mean == -math.inf
+    assert Tally([0.1]).one_more() == math.inf
+
+
+@pytest.mark.parametrize("num_rounds", [6, 12])
+def test_a_later_process_is_within_what_one_more_adds(num_rounds: int):
+    draw, holds, count = random.Random(0), 0, 500
+    for _ in range(count):
+        tally = Tally([draw.gauss(0, 0.1) for _ in range(num_rounds)])
+        # The mean of as many rounds has the error of this one.
+        half = math.hypot(math.sqrt(2) * tally.half_width(), tally.one_more())
+        holds += abs(draw.gauss(0, 0.1) - tally.mean) <= half
+    assert 0.93 < holds / count < 0.985

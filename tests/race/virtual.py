@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
 from sweeper.race import race
 from sweeper.race.log import Event
-from sweeper.race.policy import Action, Policy
+from sweeper.race.policy import Action, Policy, Start
 from sweeper.race.race import Taken
 
 
@@ -60,10 +61,10 @@ class VirtualLives:
         self._machine = 0.0
         self.alive, self.most_alive = set[int](), 0
 
-    def start(self, life: int, arm: int, turn_seconds: float) -> None:
+    def start(self, life: int, start: Start) -> None:
         self.clock.now += self.nature.start_seconds * self.draw.uniform(0.5, 1.5)
-        self._speeds[life] = self.nature.logs[arm] + self.draw.gauss(0, self.nature.process)
-        self._seconds[life] = turn_seconds
+        self._speeds[life] = self.nature.logs[start.arm] + self.draw.gauss(0, self.nature.process)
+        self._seconds[life] = start.turn_seconds
         self.alive.add(life)
         self.most_alive = max(self.most_alive, len(self.alive))
 
@@ -94,7 +95,7 @@ class VirtualLives:
         return steps * step, steps, 64 * steps, 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Watched(Policy):
     """A policy that keeps what it decided, after how many events and when."""
 
@@ -106,10 +107,12 @@ class Watched(Policy):
         return action
 
 
-def raced(nature: Nature, seed: int, seconds: float = 300.0) -> tuple[list[Event], Watched, VirtualLives]:
+def raced(
+    nature: Nature, seed: int, seconds: float = 300.0, **rules: Any
+) -> tuple[list[Event], Watched, VirtualLives]:
     """Returns the log of a race, its policy and its processes."""
     lives = VirtualLives(nature, random.Random(seed))
-    policy = Watched(arms=len(nature.logs), seconds=seconds, seed=seed)
+    policy = Watched(arms=tuple(range(len(nature.logs))), seconds=seconds, seed=seed, **rules)
     log: list[Event] = []
     race.run(policy, lives, log, clock=lives.clock)
     return log, policy, lives

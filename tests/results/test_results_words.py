@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,12 +47,14 @@ def test_intervals_have_one_home():
     assert homes == {"sweeper/results/words.py"}
 
 
-def ratio_of(ratio: float = 1.1, rounds: int = 5, now_low: float = 1.02, low: float = 0.93) -> Ratio:
+def ratio_of(
+    ratio: float = 1.1, rounds: int = 5, now_low: float = 1.02, low: float = 0.93, high: float = 1.3
+) -> Ratio:
     return Ratio(
         number=12,
         ratio=ratio,
         low=low,
-        high=1.3,
+        high=high,
         throughput=ratio,
         rounds=(ratio,) * rounds,
         now_low=now_low,
@@ -99,13 +102,13 @@ def headline(summary: Summary) -> str:
     return words.headline(summary, decide(summary))
 
 
-def test_a_winner_has_its_interval_from_the_fewest_rounds_on():
+def test_a_winner_has_its_interval_unless_an_earlier_version_gave_it_none():
     assert headline(won(ratio_of(2.67, low=2.44))) == (
         "Trial 12 is 2.67x as fast as your baseline, confirmed"
         " (95% interval for a later run [2.44, 1.3], 5 rounds)."
     )
-    assert headline(won(ratio_of(2.67, rounds=2))) == (
-        "Trial 12 is 2.67x as fast as your baseline (2 rounds, too few for an interval)."
+    assert headline(won(ratio_of(2.67, rounds=1, low=0.0, high=math.inf))) == (
+        "Trial 12 is 2.67x as fast as your baseline (1 round, too few for an interval)."
     )
 
 
@@ -130,8 +133,8 @@ def test_an_interval_of_an_earlier_version_is_not_said_to_be_of_a_later_run():
             "More rounds (`confirm.rounds`) or a quieter machine (`sweeper doctor`) would settle it.",
         ),
         (
-            ratio_of(rounds=2),
-            "Undecided: trial 12 was 1.1x as fast as your baseline (2 rounds, too few for an interval).",
+            ratio_of(rounds=1, high=math.inf),
+            "Undecided: trial 12 was 1.1x as fast as your baseline (1 round, too few for an interval).",
             "More rounds (`confirm.rounds`) or a quieter machine (`sweeper doctor`) would settle it.",
         ),
     ],

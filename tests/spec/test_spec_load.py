@@ -47,7 +47,7 @@ def test_what_is_left_out_has_a_default(tmp_path):
         20,
         0,
     )
-    assert (spec.confirm.top, spec.confirm.rounds) == (3, 8)
+    assert (spec.confirm.top, spec.confirm.rounds) == (3, 4)
     assert (spec.execution.launcher, spec.execution.isolation) == ("local", "fork")
     assert spec.production is None
     assert load(path, ["search.minutes=null"]).search.minutes is None
@@ -356,7 +356,7 @@ def test_from_dict_reads_to_dict_back(whole):
     assert SweepSpec.from_dict(json.loads(json.dumps(tree, allow_nan=False))) == spec
     Path("again.yaml").write_text(to_yaml(tree))
     assert load(Path("again.yaml")) == spec
-    assert SweepSpec.from_dict({**tree, "confirm": {"top": 4, "rounds": 8}}) != spec
+    assert SweepSpec.from_dict({**tree, "confirm": {"top": 4, "rounds": 4}}) != spec
 
 
 def test_reading_imports_neither_the_pipeline_nor_heavy_libraries(whole):

@@ -8,11 +8,11 @@ import math
 import pytest
 from replays import Bench, spec_of
 
-from sweeper.analysis.drift import Block
 from sweeper.core.training import Training
 from sweeper.production.promise import Judgement
 from sweeper.production.request import Promise, Wanted
 from sweeper.production.run import remember
+from sweeper.race.drift import Block
 from sweeper.sweep.store.catalog import find_sweep
 from sweeper.sweep.store.load import load_sweep
 from sweeper.sweep.store.machine_record import MachineRecord

@@ -89,7 +89,7 @@ def test_a_config_without_an_outcome_runs_again_under_its_number(bench, tmp_path
     assert {path: outcomes(bench)[path] for path in before} == before
     finished_as_asked(bench)
     same_as_uninterrupted(bench, tmp_path)
-    assert len(list((folder_of(bench) / "confirm").iterdir())) == 9
+    assert len(list((folder_of(bench) / "confirm").glob("0*"))) == 9
 
 
 def test_killed_after_each_trial_in_turn(bench, tmp_path):
@@ -280,13 +280,14 @@ def test_other_candidates_do_not_inherit_rounds_that_are_not_theirs(bench):
     with pytest.raises(Killed):
         bench.run(spec_of(confirm={"top": 1}), answer=dying(14))
     bench.run(spec_of(confirm={"top": 2}))
-    for path in (folder_of(bench) / "confirm").iterdir():
+    for path in (folder_of(bench) / "confirm").glob("0*"):
         job, outcome = read_job(path), read_outcome(path)
         expected = surface(read_job(trial(bench, job.params["trial"])).config)
         assert outcome.throughput == expected.throughput, path
     result = json.loads((folder_of(bench) / "result.json").read_text())
     for each in result["rounds"]:
-        assert len(each) == 3
+        # A race goes on with the candidates that it began with.
+        assert len(each) == 2
         for number, value in each.items():
             assert value == surface(read_job(trial(bench, int(number))).config).throughput
 

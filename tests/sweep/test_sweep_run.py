@@ -54,7 +54,7 @@ def test_the_folder_is_the_journal(bench):
         assert names == {"config.json", "outcome.json"}
     assert not list(bench.home.rglob("*.tmp"))
     # Two candidates and the baseline, three rounds.
-    confirm = list((folder / "confirm").iterdir())
+    confirm = list((folder / "confirm").glob("0*"))
     assert len(confirm) == 9
     asked = {(job.params["round"], job.params["trial"]) for job in map(read_job, confirm)}
     assert len(asked) == 9
@@ -240,7 +240,7 @@ def test_what_the_device_cannot_do_leaves_the_space_with_a_line_each(bench):
     assert bench.jobs("reference")[0].config.loader.num_workers == 8
 
 
-@pytest.mark.parametrize(("rounds", "ran", "trials"), [(0, 0, 10), (1, 2, 8)])
+@pytest.mark.parametrize(("rounds", "ran", "trials"), [(0, 0, 10), (1, 1, 8)])
 def test_minutes_end_the_search_and_leave_a_fifth_for_confirmation(bench, monkeypatch, rounds, ran, trials):
     """120 s, of which confirmation keeps 24, and every trial takes 10 by this clock."""
 
@@ -268,11 +268,11 @@ def test_confirmation_keeps_the_time_that_its_processes_take(bench, monkeypatch)
     spec = spec_of(search={"trials": 100, "minutes": 4}, confirm={"rounds": 3, "top": 3}, also_try=[])
     bench.run(spec, lambda config: dataclasses.replace(surface(config), startup_seconds=15.0))
     assert result_of(bench)["reason"] == "the time is up after 4 trials"
-    # One candidate, so that it has three rounds; a sweep that is continued keeps to that.
+    # One candidate, so that it has as many rounds as fit; a sweep that is continued keeps to that.
     candidates = {each.job.params["candidates"] for each in Journal(folder_of(bench)).rounds("confirm")}
     assert len(candidates) == 1
     assert len(candidates.pop().split()) == 1
-    assert [len(each) for each in result_of(bench)["rounds"]] == [2, 2, 2]
+    assert [len(each) for each in result_of(bench)["rounds"]] == [2]
 
 
 def test_runs_of_the_confirmation_that_fail_are_named(bench):
@@ -284,7 +284,7 @@ def test_runs_of_the_confirmation_that_fail_are_named(bench):
 
     bench.run(spec_of(confirm={"rounds": 3, "top": 1}), answer)
     said = [line for line in bench.watcher.lines if line.startswith("A confirmation run of ")]
-    assert len(said) >= 3
+    assert len(said) == 2
     assert said[0].endswith(" failed (timeout: it took 30 s).")
 
 

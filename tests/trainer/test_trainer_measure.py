@@ -17,7 +17,7 @@ from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.system.files import write_atomic
 from sweeper.system.process import children
 from sweeper.trainer import device, measure
-from sweeper.trainer.on_demand import GO, READY, number_in
+from sweeper.trainer.on_demand import GO, ready_in
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -242,7 +242,7 @@ def test_a_kept_trial_takes_its_windows_when_they_are_asked_for(make_job, tmp_pa
     trial.start()
     asked = []
     for taken in range(2):
-        while number_in(tmp_path / READY) != taken:
+        while (ready := ready_in(tmp_path)) is None or ready[0] != taken:
             assert trial.is_alive()
             time.sleep(0.005)
         time.sleep(0.2)

@@ -15,7 +15,7 @@ from sweeper.core.training import Training
 from sweeper.system.files import write_atomic
 from sweeper.trainer import checkpoint, measure, production, quality
 from sweeper.trainer.clocks import NoClock
-from sweeper.trainer.on_demand import GO, READY, number_in
+from sweeper.trainer.on_demand import GO, ready_in
 from sweeper.trainer.setup import set_up
 
 
@@ -102,7 +102,7 @@ def test_a_wait_for_ones_turn_is_a_pause(make_job, tmp_path: Path):
     trial = threading.Thread(target=measure.run, args=(job, heard))
     trial.start()
     deadline = time.monotonic() + 30
-    while number_in(tmp_path / READY) is None and time.monotonic() < deadline:
+    while ready_in(tmp_path) is None and time.monotonic() < deadline:
         time.sleep(0.01)
     assert heard.own.pauses == 1
     write_atomic(tmp_path / GO, "1")

@@ -35,7 +35,9 @@ def lines(*trials: tuple[float, dict[str, Scalar]], kind: str = "baseline", **pa
         state="finished",
         summary=SimpleNamespace(records=records),
         decision=SimpleNamespace(kind=kind),
-        confirmation=SimpleNamespace(ratios=[SimpleNamespace(**each) for each in parts.get("ratios", [])]),
+        confirmation=SimpleNamespace(
+            ratios=[SimpleNamespace(has_interval=True, **each) for each in parts.get("ratios", [])]
+        ),
     )
     return list(nothing_lines(sweep, parts.get("changes", CHANGES), 5.0))
 

@@ -1,4 +1,4 @@
-"""Confirms the best few trials against the baseline, in rounds of fresh processes in random order."""
+"""Confirms the best few trials: races them against the baseline."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import shutil
 import statistics
 from collections.abc import Sequence
 
-from sweeper.analysis.confirmation import MIN_ROUNDS
 from sweeper.analysis.finalists import finalists
 from sweeper.core.measurement import FailureKind
 from sweeper.core.record import BASELINE, TrialRecord
@@ -16,8 +15,8 @@ from sweeper.sweep.phases.early_rounds import early_rounds
 from sweeper.sweep.phases.idle_values import without_idle
 from sweeper.sweep.phases.ladder import ladder
 from sweeper.sweep.phases.losses import losses_over_seeds
+from sweeper.sweep.phases.race import AMONG, MAX_ROUNDS, SweepRace
 from sweeper.sweep.phases.reserve import confirm_seconds, loss_seconds, round_seconds
-from sweeper.sweep.phases.rounds import AMONG, Rounds
 from sweeper.sweep.phases.to_loss import to_loss
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.journal import CONFIRM
@@ -27,13 +26,13 @@ from sweeper.system.files import make_folder
 
 HURRY_SECONDS = 18.0
 HURRY_WINDOW_SECONDS = 0.5
+HURRY_ROUNDS = 6
 
 
 def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
     """Runs the rounds that are needed and for which there is time.
 
-    A round is one fresh process per candidate and one for the baseline. Rounds already in the folder
-    count; an incomplete round is completed.
+    A round has a new process of each candidate and of the baseline. A race that was cut off goes on.
     """
     spec = context.spec
     chosen: Sequence[TrialRecord] = _finalists(context, trials)
@@ -41,31 +40,29 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
         return ConfirmationResult(winner=None)
     # From now on, the search has ended.
     make_folder(context.journal.rounds_folder(CONFIRM))
-    begun = _begun(context, trials, chosen)
+    begun = _begun(context, trials)
     if spec.traits.is_of_changes and not begun:
         chosen = ladder(context, trials, chosen[0], lambda among: _fits(context, trials, among))
         left = trials.budget.seconds_left
         # A tune ends in time, even without a confirmation.
         if not chosen or (left is not None and left < round_seconds(context, trials, chosen[:1])):
             return ConfirmationResult(winner=None)
-    whole = len(chosen)
     chosen = begun or chosen[: _num_candidates(context, trials, chosen)]
-    is_fixed = bool(begun) or spec.traits.is_of_changes or len(chosen) < whole
-    among = [each.number for each in chosen] if is_fixed else ()
-    window, wanted = spec.measure.window_seconds, spec.confirm.rounds
-    rounds = Rounds(context, trials, CONFIRM, window, wanted, among, early_rounds(context.journal))
-    rounds.run([record.number for record in chosen], loss_seconds(trials, spec, chosen[0]))
-    rounds.record()
+    window, early = spec.measure.window_seconds, early_rounds(context.journal)
+    race = SweepRace(context, trials, CONFIRM, window, early)
+    num_rounds, reserve = spec.confirm.rounds, loss_seconds(trials, spec, chosen[0])
+    race.run([record.number for record in chosen], num_rounds, MAX_ROUNDS * num_rounds, reserve)
+    race.record()
     if context.stopping.asked:
         # The sweep must end within seconds.
-        return rounds.result(())
-    found = rounds.result(_unfit(context, trials, rounds))
+        return race.result(())
+    found = race.result(_unfit(context, trials, race))
     speed = next((each for each in found.ratios if each.number == found.winner), None)
     if speed is None:
         return found
     try:
         winner = trials.table.records[speed.number]
-        sooner, missed = to_loss(context, trials, winner, speed, rounds.throughputs())
+        sooner, missed = to_loss(context, trials, winner, speed, race.rounds)
     except StopAskedError:
         trials.jobs.cancel()
         return found
@@ -86,18 +83,10 @@ def _fits(context: SweepContext, trials: TrialRunner, chosen: Sequence[TrialReco
     return left is None or confirm_seconds(context, trials, chosen) <= left
 
 
-def _begun(
-    context: SweepContext, trials: TrialRunner, chosen: Sequence[TrialRecord]
-) -> Sequence[TrialRecord]:
-    """Returns the candidates that an interrupted confirmation began with; none if none has begun."""
-    first = next((entry.job.params for entry in context.journal.rounds(CONFIRM)), None)
-    if first is None:
-        return []
-    if isinstance(named := first.get(AMONG), str):
-        return [trials.table.judged(int(number)) for number in named.split()]
-    # Earlier versions wrote only the number of candidates, and only if not all took part.
-    number = first.get("among")
-    return chosen[:number] if isinstance(number, int) else chosen
+def _begun(context: SweepContext, trials: TrialRunner) -> Sequence[TrialRecord]:
+    """Returns the candidates that an interrupted race began with; none if none has begun."""
+    first = next((entry.job.params for entry in context.journal.rounds(CONFIRM)), {})
+    return [trials.table.judged(int(number)) for number in str(first.get(AMONG, "")).split()]
 
 
 def confirm_in_a_hurry(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
@@ -113,14 +102,14 @@ def confirm_in_a_hurry(context: SweepContext, trials: TrialRunner) -> Confirmati
     trials.budget.hurry(HURRY_SECONDS)
     shutil.rmtree(context.journal.rounds_folder("stopped"), ignore_errors=True)
     window = min(HURRY_WINDOW_SECONDS, spec.measure.window_seconds)
-    rounds = Rounds(context, trials, "stopped", window, 2 * MIN_ROUNDS)
+    race = SweepRace(context, trials, "stopped", window)
     try:
-        rounds.run([winner])
+        race.run([winner], HURRY_ROUNDS, HURRY_ROUNDS)
     except KeyboardInterrupt:
         trials.jobs.cancel()
         return ConfirmationResult(winner=winner)
-    found = rounds.result(())
-    if len(rounds.speeds) >= MIN_ROUNDS:
+    found = race.result(())
+    if race.rounds:
         return found
     return dataclasses.replace(found, winner=winner, confirmed=False, ratios=(), rounds=())
 
@@ -133,7 +122,7 @@ def _finalists(context: SweepContext, trials: TrialRunner) -> list[TrialRecord]:
     return finalists(among, table.records[BASELINE], context.spec, needs_loss=needs_loss)
 
 
-def _unfit(context: SweepContext, trials: TrialRunner, rounds: Rounds) -> set[int]:
+def _unfit(context: SweepContext, trials: TrialRunner, race: SweepRace) -> set[int]:
     """Returns the candidates whose loss over the baseline's seeds is beyond its limit.
 
     The search had the loss of a single seed. Candidates are checked from the winner down until one is within
@@ -145,7 +134,7 @@ def _unfit(context: SweepContext, trials: TrialRunner, rounds: Rounds) -> set[in
     if not limits or not table.quality_samples:
         return unfit
     while True:
-        winner = rounds.result(unfit).winner
+        winner = race.result(unfit).winner
         if winner is None:
             return unfit
         record = table.records[winner]

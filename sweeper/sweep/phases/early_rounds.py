@@ -1,16 +1,13 @@
-"""Runs rounds of the best trial during the search, since consecutive rounds do not show a machine's drift."""
+"""Races the best trial during the search, since consecutive rounds do not show a machine's drift."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from sweeper.analysis.finalists import is_speed
-from sweeper.analysis.rounds import Round
-from sweeper.core.measurement import Measurement
 from sweeper.core.record import BASELINE
+from sweeper.race.log import Round
 from sweeper.sweep.context import SweepContext
+from sweeper.sweep.phases.race import SweepRace, rounds_in
 from sweeper.sweep.phases.reserve import run_seconds
-from sweeper.sweep.phases.rounds import Rounds
 from sweeper.sweep.store.journal import EARLY, Journal
 from sweeper.sweep.trial_runner import TrialRunner
 
@@ -33,8 +30,8 @@ class EarlyRounds:
         is_alone = len(context.machine.slots) == 1 and not spec.traits.is_of_changes
         is_wanted = spec.confirm.rounds and spec.search.minutes and is_speed(spec)
         self._wanted = AT if is_alone and is_wanted else ()
-        self._next = len({entry.job.params["round"] for entry in context.journal.rounds(EARLY)})
-        self._passed = sum(len(each) > 1 for each in early_rounds(context.journal))
+        self._next = len(context.journal.early())
+        self._passed = len(early_rounds(context.journal))
 
     def run_if_due(self) -> None:
         """Runs a round of the best trial so far and the baseline, if one is due."""
@@ -53,17 +50,14 @@ class EarlyRounds:
             return
         if sum(run_seconds(table, each, spec) for each in (baseline, best)) > MAX_SHARE * total:
             return
-        rounds = Rounds(self._context, self._trials, EARLY, spec.measure.window_seconds, 1)
-        self._next, index = self._next + 1, self._next
-        rounds.run_one(index, [BASELINE, best.number])
+        place = f"{EARLY}/{self._next:04d}"
+        self._next += 1
+        race = SweepRace(self._context, self._trials, place, spec.measure.window_seconds)
+        race.run([best.number], 1, 1)
         # A round that failed runs again after the next trial.
-        self._passed = passed if len(rounds.speeds[-1]) > 1 else self._passed
+        self._passed = passed if race.rounds else self._passed
 
 
 def early_rounds(journal: Journal) -> list[Round]:
     """Returns the rounds that ran during a sweep's search, in order."""
-    found: dict[int, dict[int, float]] = defaultdict(dict)
-    for entry in journal.rounds(EARLY):
-        if isinstance(entry.outcome, Measurement):
-            found[entry.job.params["round"]][entry.job.params["trial"]] = entry.outcome.throughput
-    return [found[index] for index in sorted(found)]
+    return [one for place in journal.early() for one in rounds_in(journal, place)]

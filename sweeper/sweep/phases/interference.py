@@ -15,6 +15,7 @@ from sweeper.core.codec import decode, encode
 from sweeper.core.job import Job, MeasurePlan, read_outcome
 from sweeper.core.measurement import Failure, Measurement, Outcome, Report
 from sweeper.core.record import BASELINE
+from sweeper.race.log import rounds_of_speeds
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.trial_runner import TrialRunner
@@ -29,7 +30,6 @@ MAX_SHARE = 0.05
 WARMUP_SECONDS, WINDOW_SECONDS = 5.0, 1.0
 FOUND = "beside.json"
 """File in the sweep's set-up folder, from which a continued sweep decides the same."""
-_ALONE = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Interference:
     @property
     def worst(self) -> Ratio:
         """Throughput among others over throughput alone, on the slot that loses most."""
-        return ratios([dict(enumerate(each)) for each in self.rounds], _ALONE)[-1]
+        return ratios(rounds_of_speeds([dict(enumerate(each)) for each in self.rounds]))[-1]
 
     @property
     def disturbs(self) -> bool:

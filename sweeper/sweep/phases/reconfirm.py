@@ -21,7 +21,7 @@ from sweeper.sweep import setup
 from sweeper.sweep.bootstrap import Launch, OpenSweep, supervised
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.observer import Observer
-from sweeper.sweep.phases.rounds import Rounds
+from sweeper.sweep.phases.race import MAX_ROUNDS, SweepRace
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.catalog import find_sweep, lock_of
 from sweeper.sweep.store.fingerprint import differences
@@ -130,12 +130,13 @@ def reconfirm(
             sweep = load_sweep(journal)
             trials = stack.enter_context(TrialRunner.of(context, sweep.table))
             place = f"{FOLDER}/{1 + _count(journal):04d}"
-            rounds = Rounds(context, trials, place, spec.measure.window_seconds, max(1, spec.confirm.rounds))
-            rounds.run([number])
+            race = SweepRace(context, trials, place, spec.measure.window_seconds)
+            num_rounds = max(1, spec.confirm.rounds)
+            race.run([number], num_rounds, MAX_ROUNDS * num_rounds)
             if not changes:
                 # The effect of changed code or libraries is not drift of the machine.
-                rounds.record()
-            found = rounds.result(())
+                race.record()
+            found = race.result(())
             soak = None
             if soak_seconds and not context.stopping.asked:
                 soak = _soak(context, trials, sweep.table.records[number], place, soak_seconds)
@@ -143,7 +144,7 @@ def reconfirm(
                 journal.rounds_folder(place) / "confirm.json",
                 {**encode_confirmation(found), "soak": encode(soak) if soak else None},
             )
-            again = {each.number: each for each in rounds.ratios()}
+            again = {each.number: each for each in race.ratios()}
             return Reconfirmation(
                 name=name, number=number, before=sweep.ratios()[number], now=again.get(number), soak=soak
             )

@@ -5,21 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sweeper.analysis.confirmation import MIN_ROUNDS, changes
+from sweeper.analysis.confirmation import changes
 from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.record import BASELINE, TrialRecord
+from sweeper.race.policy import FIRST_TURNS
 from sweeper.search.halves import MIN_GAIN, Halves
 from sweeper.spec import SweepSpec
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.phases.kept_processes import WINDOWS, keeps_processes
+from sweeper.sweep.phases.lives import can_rest
 from sweeper.sweep.phases.losses import num_seeds
-from sweeper.sweep.phases.rounds import SLICE_SECONDS, warmup_seconds
+from sweeper.sweep.phases.race import turn_limits, warmup_seconds
 from sweeper.sweep.trial_runner import TrialRunner
 
 CONFIRM_SHARE, MAX_CONFIRM_SHARE, MAX_LADDER_SHARE = 0.2, 0.5, 0.6
 """Shares of the sweep's time that the search leaves at least, and at most."""
 STOP_SECONDS = 1.0
 """Seconds that a script takes to stop after its turns."""
+MIN_ROUNDS = 3
+"""Rounds that the search leaves time for. After the first, those that are clearly slower take no part."""
 END_SECONDS = 0.5
 """Seconds from the last window of a process to the start of the next process."""
 
@@ -76,17 +79,15 @@ def confirm_seconds(context: SweepContext, trials: TrialRunner, candidates: Sequ
 
 def round_seconds(context: SweepContext, trials: TrialRunner, candidates: Sequence[TrialRecord]) -> float:
     """Returns about how many seconds one round of `candidates` and the baseline takes."""
-    spec = context.spec
-    table = trials.table
+    spec, table = context.spec, trials.table
     runs = [*candidates, table.records[BASELINE]]
-    one_round = sum(run_seconds(table, each, spec) for each in runs)
-    if keeps_processes(context, table, runs, spec.measure.window_seconds):
-        # Each process measures several windows.
-        slice_seconds = min(SLICE_SECONDS, spec.measure.window_seconds)
-        in_turns = spec.traits.takes_turns
-        window = slice_seconds if in_turns else spec.measure.window_seconds
-        one_round += len(runs) * (WINDOWS - 1) * window + (len(runs) * STOP_SECONDS if in_turns else 0.0)
-    return one_round
+    one_round = sum(run_seconds(table, record, spec) for record in runs)
+    window = spec.measure.window_seconds
+    if not can_rest(context, table, runs, window):
+        return one_round
+    shortest, _ = turn_limits(rests=True, window_seconds=window)
+    stop = STOP_SECONDS if spec.traits.takes_turns else 0.0
+    return one_round + len(runs) * (FIRST_TURNS * shortest - window + stop)
 
 
 def run_seconds(table: TrialTable, record: TrialRecord, spec: SweepSpec) -> float:

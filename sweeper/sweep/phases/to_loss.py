@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.projection import Curve
-from sweeper.analysis.rounds import Round, one_more
 from sweeper.analysis.time_to_loss import MAX_SAMPLES, MIN_POINTS, TimeToLoss, target, time_to_loss
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import QUALITY_RUNNER, MeasurePlan
 from sweeper.core.measurement import Failure
 from sweeper.core.record import BASELINE, TrialRecord
+from sweeper.race.log import Round
+from sweeper.race.tally import Tally
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.losses import PARTS
 from sweeper.sweep.store.load import NUM_SEEDS, quality_of
@@ -70,7 +71,7 @@ def to_loss(
             return None, None
         found.append(curve)
         trials.progress.reached(SEEDS + len(found))
-    result = time_to_loss(loss, curves, found, speed, one_more(rounds, winner.number, BASELINE))
+    result = time_to_loss(loss, curves, found, speed, Tally.of(rounds, winner.number).one_more())
     if result is None:
         context.observer.line(
             f"With at least one seed, {context.name(winner)} does not reach the baseline's loss of"

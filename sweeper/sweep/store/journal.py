@@ -139,6 +139,11 @@ class Journal:
         """Yields the processes of the rounds in `place`, in order."""
         return self._entries(self.rounds_folder(place))
 
+    def early(self) -> list[str]:
+        """Returns the places of the races during the search, in order."""
+        folder = self.rounds_folder(EARLY)
+        return sorted(f"{EARLY}/{path.name}" for path in folder.iterdir()) if folder.exists() else []
+
     def setup(self) -> Iterator[Entry]:
         """Yields the jobs that are not trials, such as a baseline's seeds, in order of their start."""
         parent = self.setup_folder("")

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sweeper.analysis.drift import Block, Drift, drift
 from sweeper.core.codec import decode, encode
 from sweeper.core.config import TrialConfig
+from sweeper.race.drift import Block, Drift, drift
 from sweeper.system.files import write_json
 
 FOLDER = "machines"

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.rounds import Round
 from sweeper.analysis.time_to_loss import TimeToLoss
 from sweeper.core.codec import decode, encode
 
@@ -38,8 +37,8 @@ class ConfirmationResult:
     tied: tuple[int, ...] = ()
     unfit: tuple[int, ...] = ()
     ratios: tuple[Ratio, ...] = ()
-    rounds: tuple[Round, ...] = ()
-    early: tuple[Round, ...] = ()
+    rounds: tuple[Mapping[int, float], ...] = ()
+    early: tuple[Mapping[int, float], ...] = ()
     rounds_ended: str = ""
     disturbed: Mapping[int, int] = field(default_factory=dict)
     to_loss: TimeToLoss | None = None

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.analysis.drift import PRIOR_FREEDOM, Block
 from sweeper.core.config import TrialConfig
+from sweeper.race.drift import PRIOR_FREEDOM, Block
 from sweeper.sweep.store.machine_record import MAX_BLOCKS, MachineRecord, speed_key
 
 

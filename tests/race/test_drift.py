@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from sweeper.analysis.confirmation import choose_winner, ratios
-from sweeper.analysis.drift import (
+from sweeper.core.config import TrialConfig
+from sweeper.race.drift import (
     LEAST,
     PRIOR_FREEDOM,
     PRIOR_RATIO,
@@ -21,9 +22,8 @@ from sweeper.analysis.drift import (
     drift,
     share,
 )
-from sweeper.analysis.intervals import Variance
-from sweeper.analysis.rounds import Round
-from sweeper.core.config import TrialConfig
+from sweeper.race.log import Round, rounds_of_speeds
+from sweeper.race.tally import Variance
 
 NAMES = {0: "baseline", 1: "winner"}
 
@@ -34,10 +34,12 @@ def blocks(
     """Yields confirmations on a machine on which each speed drifts in between."""
     for at in range(count):
         levels = {number: draw.gauss(gain * number, drifts) for number in NAMES}
-        found: list[Round] = [
-            {number: math.exp(draw.gauss(level, noise)) for number, level in levels.items()}
-            for _ in range(rounds)
-        ]
+        found = rounds_of_speeds(
+            [
+                {number: math.exp(draw.gauss(level, noise)) for number, level in levels.items()}
+                for _ in range(rounds)
+            ]
+        )
         yield found, block_of(found, NAMES, float(at), str(at))
 
 
@@ -59,7 +61,7 @@ def test_it_is_learned_from_what_was_measured_again(sd: float):
 
 def test_what_dropped_out_of_the_rounds_says_nothing():
     """It ran in the first ones only, and the machine may have changed since."""
-    rounds: list[Round] = [{0: 100.0, 1: 200.0, 2: 150.0}] * 3 + [{0: 150.0, 1: 300.0}] * 3
+    rounds = rounds_of_speeds([{0: 100.0, 1: 200.0, 2: 150.0}] * 3 + [{0: 150.0, 1: 300.0}] * 3)
     found = block_of(rounds, {**NAMES, 2: "other"}, 0.0, "0")
     assert set(found.speeds) == {"baseline", "winner"}
     assert found.speeds["winner"][0] - found.speeds["baseline"][0] == pytest.approx(math.log(2))
@@ -108,8 +110,8 @@ def test_the_interval_holds_the_later_ratio_where_that_of_now_does_not():
     holds, held_now, speed_holds, count = 0, 0, 0, 400
     for _ in range(count):
         (first, _), (second, _) = blocks(draw, 2, 0.06)
-        (before,) = ratios(first, 0, drift(known))
-        (after,) = ratios(second, 0)
+        (before,) = ratios(first, drift(known))
+        (after,) = ratios(second)
         holds += before.low <= after.ratio <= before.high
         held_now += before.now_low <= after.ratio <= before.now_high
         speed_holds += before.speed_low <= after.throughput <= before.speed_high
@@ -119,23 +121,23 @@ def test_the_interval_holds_the_later_ratio_where_that_of_now_does_not():
 
 
 def test_small_gains_keep_their_interval():
-    rounds = [{0: 1.0, 1: 1.05 * (1 + 0.002 * n)} for n in (-1, 0, 1, 0)]
-    (found,) = ratios(rounds, 0, Drift(ratio=Variance(PRIOR_RATIO, 6), speed=Variance(PRIOR_SPEED, 6)))
+    rounds = rounds_of_speeds([{0: 1.0, 1: 1.05 * (1 + 0.0002 * n)} for n in 5 * (-1, 0, 1, 0)])
+    (found,) = ratios(rounds, Drift(ratio=Variance(PRIOR_RATIO, 6), speed=Variance(PRIOR_SPEED, 6)))
     assert 1.03 < found.low < found.now_low
 
 
 def test_without_a_drift_the_interval_is_that_of_now():
-    (found,) = ratios([{0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.1}, {0: 1.0, 1: 1.9}], 0)
+    (found,) = ratios(rounds_of_speeds([{0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.1}, {0: 1.0, 1: 1.9}]))
     assert (found.low, found.high) == (found.now_low, found.now_high)
 
 
 def test_where_the_drift_is_larger_than_the_gain_nothing_wins():
-    rounds = [{0: 1.0, 1: 2.0 * (1 + 0.01 * n)} for n in (-1, 0, 1, 0)]
+    rounds = rounds_of_speeds([{0: 1.0, 1: 2.0 * (1 + 0.01 * n)} for n in (-1, 0, 1, 0)])
     configs = {0: TrialConfig(args={"loader": "own"}), 1: TrialConfig(args={"loader": "gathered"})}
     wild = Drift(ratio=Variance(0.4**2, 6), speed=Variance(0.4**2, 6))
-    assert choose_winner(rounds, 0, configs).winner == 1
-    assert choose_winner(rounds, 0, configs, drift=wild).winner is None
-    (found,) = ratios(rounds, 0, wild)
+    assert choose_winner(rounds, configs).winner == 1
+    assert choose_winner(rounds, configs, drift=wild).winner is None
+    (found,) = ratios(rounds, wild)
     assert found.is_faster_now
 
 
@@ -144,15 +146,16 @@ def test_rounds_apart_narrow_the_interval_and_it_holds_nonetheless() -> None:
 
     def block(count: int) -> list[Round]:
         drifted = math.log(3) + draw.gauss(0, math.sqrt(PRIOR_RATIO))
-        return [{0: 1000.0, 1: 1000 * math.exp(drifted + draw.gauss(0, 0.03))} for _ in range(count)]
+        speeds = [1000 * math.exp(drifted + draw.gauss(0, 0.03)) for _ in range(count)]
+        return rounds_of_speeds([{0: 1000.0, 1: speed} for speed in speeds])
 
     runs, held, ratio_of_widths = 400, 0, []
     for _ in range(runs):
         early = [*block(1), *block(1)]
         rounds, then = block(5), block(5)
-        (found,) = ratios(rounds, 0, usual, early)
-        (without,) = ratios(rounds, 0, usual)
-        (later,) = ratios(then, 0)
+        (found,) = ratios(rounds, usual, early)
+        (without,) = ratios(rounds, usual)
+        (later,) = ratios(then)
         held += found.low <= later.ratio <= found.high
         ratio_of_widths.append(math.log(found.high / found.low) / math.log(without.high / without.low))
     assert held / runs >= 0.92
@@ -161,13 +164,13 @@ def test_rounds_apart_narrow_the_interval_and_it_holds_nonetheless() -> None:
 
 def test_rounds_apart_without_a_candidate_change_nothing_of_it() -> None:
     usual = Drift(ratio=Variance(PRIOR_RATIO, 6), speed=Variance(PRIOR_SPEED, 6))
-    rounds = [{0: 1000.0, 1: 2000.0 + number} for number in range(5)]
-    assert ratios(rounds, 0, usual, [{0: 1.0, 2: 5.0}]) == ratios(rounds, 0, usual)
+    rounds = rounds_of_speeds([{0: 1000.0, 1: 2000.0 + number} for number in range(5)])
+    assert ratios(rounds, usual, rounds_of_speeds([{0: 1.0, 2: 5.0}])) == ratios(rounds, usual)
 
 
 def test_a_single_early_round_that_a_neighbour_disturbed_decides_little():
-    rounds: list[Round] = [{0: 1.0, 1: 3.0 + 0.01 * i} for i in range(6)]
-    (alone,) = ratios(rounds, 0, drift([]))
-    (found,) = ratios(rounds, 0, drift([]), [{0: 1.0, 1: 2.0}])
+    rounds = rounds_of_speeds([{0: 1.0, 1: 3.0 + 0.01 * i} for i in range(6)])
+    (alone,) = ratios(rounds, drift([]))
+    (found,) = ratios(rounds, drift([]), rounds_of_speeds([{0: 1.0, 1: 2.0}]))
     assert 0.92 * alone.ratio < found.ratio < alone.ratio
     assert found.high > alone.ratio

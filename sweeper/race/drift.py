@@ -11,9 +11,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sweeper.analysis.intervals import Variance, variance_of
-from sweeper.analysis.rounds import Round
-from sweeper.race.tally import trimmed_mean
+from sweeper.race.log import Round
+from sweeper.race.tally import Tally, Variance, trimmed_mean, trimmed_variance
 
 PRIOR_RATIO, PRIOR_SPEED = 0.034**2, 0.06**2
 """Variances of the log of a ratio and of a speed between measurements, from 54 winners that were measured
@@ -27,6 +26,11 @@ LEAST = 0.1
 
 MIN_SHARE = 0.25
 """Share of the largest drift below which a ratio says nothing about it."""
+EARLY_NOISE = 0.09**2
+"""Smallest variance of the log ratio of two single processes: on shared hosts, other load occasionally slows
+one by a third, which consecutive rounds may not show."""
+TINY = 1e-18
+"""Variance for speeds that are all equal, since it must be above 0."""
 APART = 2.0
 """Ratio of two speeds from which the configurations drift apart the most."""
 
@@ -90,18 +94,19 @@ class Return:
 
 
 def block_of(rounds: Sequence[Round], names: Mapping[int, str], at: float, of: str) -> Block:
-    """Returns the block of some rounds, without the trials that dropped out of them.
+    """Returns the block of some rounds, without the arms that dropped out of them.
 
     These ran in a few rounds only, so their speeds were not measured at the same time as the others'.
 
     Args:
-        names: Each trial's identifier on this machine, by number.
+        names: Each arm's identifier on this machine.
     """
     speeds = {}
-    for number, name in names.items():
-        logs = [math.log(each[number]) for each in rounds if number in each]
+    measured = [each.speeds for each in rounds]
+    for arm, name in names.items():
+        logs = [math.log(each[arm]) for each in measured if arm in each]
         if len(logs) == len(rounds) > 1:
-            speeds[name] = trimmed_mean(logs), variance_of(logs).value / len(logs)
+            speeds[name] = trimmed_mean(logs), trimmed_variance(logs)[0] / len(logs)
     return Block(at=at, of=of, speeds=speeds)
 
 
@@ -148,3 +153,30 @@ def _variance(prior: float, returns: Iterable[Return]) -> Variance:
         total += weight * (each.difference**2 / (2 * each.scale**2) - noise)
         freedom += weight
     return Variance(max(total / freedom, LEAST * prior), freedom)
+
+
+def later(tally: Tally, drift: Variance, early: Sequence[float] = ()) -> tuple[float, float, float]:
+    """Returns mean, low and high of the mean that as many later rounds will show (95%).
+
+    Args:
+        tally: Log ratios or log speeds of consecutive rounds; there must be one.
+        drift: Variance between measurements.
+        early: Logs of earlier rounds, each at another time: each weighs more than a consecutive round.
+    """
+    own, of_mean = tally.round_variance, tally.mean_variance
+    alone = max(own.value, EARLY_NOISE)
+    blocks = [*((log, alone) for log in early), (tally.mean, of_mean.value)]
+    variances = [max(drift.value + noise, TINY) for _, noise in blocks]
+    weights = [1 / value / math.fsum(1 / other for other in variances) for value in variances]
+    mean = math.fsum(weight * log for weight, (log, _) in zip(weights, blocks, strict=True))
+    squared = [weight**2 for weight in weights]
+    noise = math.fsum(share * noise for share, (_, noise) in zip(squared, blocks, strict=True))
+    # Noise and drift of both the present and the later mean; the freedom is Satterthwaite's.
+    parts = [
+        Variance(noise + of_mean.value, own.freedom),
+        Variance((math.fsum(squared) + 1) * drift.value, drift.freedom),
+    ]
+    total = sum(part.value for part in parts)
+    squares = sum(part.value**2 / part.freedom for part in parts)
+    half = Variance(total, total**2 / squares if squares else own.freedom).half_width()
+    return mean, mean - half, mean + half

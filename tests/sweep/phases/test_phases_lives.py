@@ -1,4 +1,4 @@
-"""Kept processes: one start each, windows in turn, and the process as the unit of repetition."""
+"""Processes that rest: one start each, windows in turn, and the process as the unit of repetition."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from parts.noop import synthetic
 from parts.replay import ReplayLauncher
 from replays import Bench, spec_of, surface, throughput
 
-from sweeper.analysis.confirmation import MIN_ROUNDS
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import read_job
-from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
+from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Window
 from sweeper.core.record import TrialRecord
-from sweeper.sweep.phases import kept_processes
-from sweeper.sweep.phases.kept_processes import MIN_PROCESSES, WINDOWS, can_take_turns, fit, is_expensive
+from sweeper.race.policy import FIRST_TURNS
+from sweeper.sweep.phases import lives
+from sweeper.sweep.phases.lives import can_be_stopped, fit, is_expensive
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
 from sweeper.system.files import write_atomic
 from sweeper.tracking import NullTracker
 from sweeper.trainer import on_demand as taking
-from sweeper.trainer.on_demand import END, GO, READY, Turns, number_in
+from sweeper.trainer.on_demand import END, GO, Turns, ready_in
 
 pytestmark = pytest.mark.slow
 
@@ -33,8 +33,11 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has both sides look for a turn often: a hundred of them are taken."""
-    for module in (kept_processes, taking):
+    for module in (lives, taking):
         monkeypatch.setattr(module, "POLL_SECONDS", 0.002)
+
+
+WINDOW = Window(start_s=1.0, seconds=0.5, steps=10, samples=640)
 
 
 def record(startup: float, first: float, peak: float | None = None) -> TrialRecord:
@@ -69,13 +72,13 @@ def test_scripts_take_turns_where_a_stop_ends_their_work():
     """The queue of a GPU goes on after it."""
     on_gpu = dataclasses.replace(synthetic(1.0), device=DeviceInfo(kind="cuda", name="A10"))
     of = TrialRecord(number=0, uid="", stage="search", config=TrialConfig(), outcome=on_gpu)
-    assert can_take_turns([record(1.0, 1.0)])
-    assert not can_take_turns([record(1.0, 1.0), of])
+    assert can_be_stopped([record(1.0, 1.0)])
+    assert not can_be_stopped([record(1.0, 1.0), of])
     on_cores = dataclasses.replace(on_gpu, observed={"device": "cpu"})
-    assert can_take_turns([dataclasses.replace(of, outcome=on_cores)])
+    assert can_be_stopped([dataclasses.replace(of, outcome=on_cores)])
     # A GPU that NVML does not report, as in a container without it.
     unseen = dataclasses.replace(synthetic(1.0), observed={"device": "cuda"})
-    assert not can_take_turns([dataclasses.replace(of, outcome=unseen)])
+    assert not can_be_stopped([dataclasses.replace(of, outcome=unseen)])
 
 
 def test_a_trial_waits_for_its_turn(tmp_path: Path):
@@ -84,14 +87,14 @@ def test_a_trial_waits_for_its_turn(tmp_path: Path):
 
     def trial() -> None:
         for taken in range(3):
-            turns.wait(taken)
+            turns.wait([WINDOW] * taken)
             answers.append(taken)
 
     waiting = threading.Thread(target=trial)
     waiting.start()
     for taken, go in ((0, 1), (1, 2), (2, 3)):
         deadline = time.monotonic() + 10
-        while number_in(tmp_path / READY) != taken:
+        while ready_in(tmp_path) != (taken, WINDOW if taken else None):
             assert time.monotonic() < deadline
             time.sleep(0.001)
         time.sleep(0.02)
@@ -103,7 +106,7 @@ def test_a_trial_waits_for_its_turn(tmp_path: Path):
 
 def test_at_the_end_no_other_window_is_wanted(tmp_path: Path):
     write_atomic(tmp_path / GO, str(END))
-    assert not Turns(tmp_path).wait(3)
+    assert not Turns(tmp_path).wait([WINDOW] * 3)
 
 
 class TurnTaking(ReplayLauncher):
@@ -126,23 +129,24 @@ class TurnTaking(ReplayLauncher):
         self._now += 1
         self.together = max(self.together, self._now)
         turns = Turns(Path(job.turns))
-        for taken in range(job.plan.repeats):
-            if not turns.wait(taken):
-                break
+        measured = super()._answer(job)
+        windows: list[Window] = []
+        while turns.wait(windows):
             self.order.append((job.params["round"], job.params["trial"]))
+            windows += measured.windows
         self._now -= 1
-        return super()._answer(job)
+        return dataclasses.replace(measured, windows=tuple(windows))
 
 
 @pytest.mark.usefixtures("attentive")
-def test_a_sweep_whose_start_is_dear_keeps_its_processes(bench: Bench):
+def test_processes_whose_start_is_dear_take_turns(bench: Bench):
     launcher = TurnTaking()
     spec = spec_of(confirm={"rounds": 4, "top": 2})
     run_sweep(bench.home, spec, NullTracker(), bench.watcher, launch=lambda folder: launcher)
     journal = Journal(bench.home / "sweeps" / "toy")
     result = journal.result()
     assert result is not None
-    assert len(result.confirmation.rounds) == MIN_PROCESSES
+    assert len(result.confirmation.rounds) == 4
     assert result.confirmation.ratios[0].ratio == pytest.approx(
         throughput(
             TrialConfig().replace({"batch_size": 1024, "loader.kind": "resident", "precision.amp": "bf16"})
@@ -152,11 +156,11 @@ def test_a_sweep_whose_start_is_dear_keeps_its_processes(bench: Bench):
     # One process of each candidate and the baseline at a time, each of them asked in turn.
     assert launcher.together == 3
     entries = [read_job(entry.folder) for entry in journal.rounds("confirm")]
-    # The slower candidate drops out.
-    assert len(entries) == 3 * MIN_ROUNDS + 2 * (MIN_PROCESSES - MIN_ROUNDS)
+    # The slower candidate is not continued.
+    assert len(entries) == 3 * 3 + 2
     assert all(job.turns for job in entries)
     first = [trial for index, trial in launcher.order if index == 0]
-    assert len(first) == 3 * WINDOWS
+    assert len(first) == 3 * FIRST_TURNS
     for start in range(0, len(first), 3):
         assert len(set(first[start : start + 3])) == 3
     assert len({tuple(first[start : start + 3]) for start in range(0, len(first), 3)}) > 1
@@ -196,5 +200,5 @@ def test_a_process_that_ends_early_does_not_hold_the_others_up(bench: Bench, kin
     run_sweep(bench.home, spec, NullTracker(), bench.watcher, launch=lambda folder: Failing())
     result = Journal(bench.home / "sweeps" / "toy").result()
     assert result is not None
-    assert [len(each) for each in result.confirmation.rounds][:3] == [3, 1, 3]
+    assert [len(each) for each in result.confirmation.rounds] == [3, 3, 3]
     assert result.confirmation.winner is not None

@@ -1,0 +1,218 @@
+"""Runs the processes of a sweep's race as jobs: in turn where they can rest, else one after another.
+
+A process that rests is asked for one window at a time. That is for configurations that are expensive to start
+even if their compiled code is cached. It is also for scripts: the speed of a host changes within seconds, and
+processes that take turns see the same changes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+
+from sweeper.analysis.trial_table import TrialTable
+from sweeper.core.job import Job, read_job
+from sweeper.core.launchers import traits
+from sweeper.core.measurement import Failure, Measurement, Outcome, Report, Window
+from sweeper.core.record import TrialRecord
+from sweeper.core.retries import MAX_ATTEMPTS
+from sweeper.core.script import WATCH
+from sweeper.race.policy import MAX_TURNS, Start
+from sweeper.race.race import Taken
+from sweeper.sweep.context import SweepContext
+from sweeper.sweep.job_runner import JobRunner
+from sweeper.sweep.trial_runner import TrialRunner
+from sweeper.system.files import write_atomic
+from sweeper.telemetry.nvml.devices import is_exclusive
+from sweeper.trainer.on_demand import END, GO, POLL_SECONDS, ready_in
+
+EXPENSIVE, EXPENSIVE_SECONDS = 4.0, 5.0
+"""Start-up time beyond which processes rest: in windows, and in seconds; it must exceed both."""
+MEMORY_SHARE = 0.85
+MEMORY = "tree_mem_gib"
+MAX_STEP_SECONDS = 0.1
+"""Longest step of a script that takes turns: a step that a stop interrupts is lost."""
+TICK_SECONDS = 0.25
+
+
+def can_rest(
+    context: SweepContext, table: TrialTable, records: Sequence[TrialRecord], window_seconds: float
+) -> bool:
+    """Returns whether processes take turns: slow to start again, or scripts that can be stopped."""
+    spec, devices = context.spec, context.machine.devices
+    if not traits(spec.execution.launcher).keeps_processes or spec.traits.rests == "never":
+        return False
+    if spec.traits.takes_turns:
+        return can_be_stopped(records)
+    starts = (table.restart_seconds(record) for record in records if record.measurement is not None)
+    if not is_expensive(max(starts, default=0.0), window_seconds):
+        return False
+    memory_gib = min(device.memory_gib for device in devices)
+    return fit(records, memory_gib) and not any(is_exclusive(device.uuid) for device in devices)
+
+
+def is_expensive(restart_seconds: float, window_seconds: float) -> bool:
+    """Returns whether a start is so long that processes rest between their turns."""
+    return restart_seconds > max(EXPENSIVE_SECONDS, EXPENSIVE * window_seconds)
+
+
+def fit(records: Sequence[TrialRecord], memory_gib: float) -> bool:
+    """Returns whether trials of a pipeline fit into memory together.
+
+    Args:
+        memory_gib: The device's memory in GiB; 0 if unknown.
+    """
+    measured = [record.measurement for record in records if record.measurement is not None]
+    on_device = sum(m.gpu_mem_peak_gib or 0.0 for m in measured)
+    # Loader workers share most of their memory with the training process, so only that one counts.
+    on_host = sum(m.host_mem_peak_gib or 0.0 for m in measured)
+    fits_device = not memory_gib or on_device <= MEMORY_SHARE * memory_gib
+    return fits_device and on_host <= MEMORY_SHARE * _available_gib()
+
+
+def can_be_stopped(records: Sequence[TrialRecord]) -> bool:
+    """Returns whether scripts can take turns: steps are watched and short, and all fit in memory together.
+
+    They cannot on a GPU, which goes on with the work that a stopped process has queued.
+    """
+    measured = [record.measurement for record in records if record.measurement is not None]
+    taken = sum(m.telemetry[MEMORY].p95 for m in measured if MEMORY in m.telemetry)
+    if taken > MEMORY_SHARE * _available_gib():
+        return False
+    return all(
+        0 < m.step_ms <= 1000 * MAX_STEP_SECONDS and WATCH not in m.effective and not m.trains_on_gpu
+        for m in measured
+    )
+
+
+def _available_gib() -> float:
+    """Returns the free memory of this machine in GiB."""
+    return float(psutil.virtual_memory().available / 2**30)
+
+
+class JobLives:
+    """The processes of a race, each a job in a folder of its own, named by the process's number."""
+
+    def __init__(
+        self,
+        context: SweepContext,
+        trials: TrialRunner,
+        folder: Path,
+        job_of: Callable[[Start], Job],
+        num_arms: int,
+        *,
+        rests: bool,
+    ) -> None:
+        """Starts nothing yet.
+
+        Args:
+            folder: Folder of all processes.
+            job_of: Returns the job of a process that is to start.
+            num_arms: Number of processes that may live at the same time, if they rest.
+            rests: Whether they take turns.
+        """
+        self._context, self._trials, self._folder, self._job_of = context, trials, folder, job_of
+        self._num_arms, self._rests = num_arms, rests
+        slots = [context.machine.slots[0]] * num_arms
+        self._runner = JobRunner(context.launcher, slots, trials.progress.tick)
+        self._arms: dict[int, int] = {}
+        self._num_returned: dict[int, int] = {}
+        self._outcomes: dict[int, Outcome | Report] = {}
+
+    def start(self, life: int, start: Start) -> None:
+        """Starts a process; returns once it is warm and rests, or has ended."""
+        folder, job = self._folder_of(life), self._job_of(start)
+        self._arms[life], self._num_returned[life] = start.arm, 0
+        if not self._rests:
+            if not _is_of(folder, job):
+                shutil.rmtree(folder, ignore_errors=True)
+            self._outcomes[life] = self._trials.run(folder, job)
+            return
+        # Its turns belong to a round that was cut off.
+        shutil.rmtree(folder, ignore_errors=True)
+        turns = folder / "turns"
+        turns.mkdir(parents=True)
+        # It mostly waits, also for all of the others, so its time limit is theirs together.
+        seconds = self._num_arms * job.timeout_seconds
+        job = dataclasses.replace(
+            job,
+            turns=str(turns),
+            plan=dataclasses.replace(job.plan, repeats=MAX_TURNS + 1, cap_seconds=seconds),
+            stage_seconds={},
+            timeout_seconds=seconds,
+            # A second attempt would take its turns alone.
+            attempt=MAX_ATTEMPTS - 1,
+        )
+        self._runner.start(life, folder, job)
+        self._wait(life, 0)
+
+    def has_company(self) -> bool:
+        """Returns whether the processes take turns."""
+        return self._rests
+
+    def turn(self, life: int) -> Taken | None:
+        """Lets a process take a turn; returns None if it has ended."""
+        if life in self._outcomes:
+            return None
+        wanted = self._num_returned[life] + 1
+        write_atomic(self._folder_of(life) / "turns" / GO, str(wanted))
+        window = self._wait(life, wanted)
+        if window is None:
+            return None
+        self._num_returned[life] = wanted
+        return _as_turn(window)
+
+    def end(self, life: int) -> list[Taken]:
+        """Ends a process; returns the windows that `turn` has not returned."""
+        if life not in self._outcomes:
+            write_atomic(self._folder_of(life) / "turns" / GO, str(END))
+        while life not in self._outcomes and self._runner.running:
+            for ended, _, outcome in self._runner.wait():
+                self._outcomes[ended] = outcome
+        measured = self._outcomes.get(life)
+        if isinstance(measured, Failure):
+            name = self._context.name(self._trials.table.records[self._arms[life]])
+            self._context.observer.line(
+                f"A confirmation run of {name} failed ({measured.kind}: {measured.message})."
+            )
+        if not isinstance(measured, Measurement):
+            return []
+        return [_as_turn(window) for window in measured.windows[self._num_returned[life] :]]
+
+    def kill(self) -> None:
+        """Kills all processes."""
+        self._runner.cancel()
+
+    def _folder_of(self, life: int) -> Path:
+        return self._folder / f"{life:04d}"
+
+    def _wait(self, life: int, wanted: int) -> Window | None:
+        """Returns the window of a process's turn once it has taken so many; None if it has ended before."""
+        folder, ticked = self._folder_of(life) / "turns", time.monotonic()
+        while not self._runner.has_ended(life):
+            ready = ready_in(folder)
+            if ready is not None and ready[0] >= wanted:
+                return ready[1]
+            time.sleep(POLL_SECONDS)
+            if time.monotonic() - ticked > TICK_SECONDS:
+                self._trials.progress.tick()
+                ticked = time.monotonic()
+        return None
+
+
+def _is_of(folder: Path, job: Job) -> bool:
+    """Returns whether what a folder has is of this process, if there is anything."""
+    try:
+        params = read_job(folder).params
+    except FileNotFoundError:
+        return False
+    return all(params.get(name) == job.params[name] for name in ("round", "trial"))
+
+
+def _as_turn(window: Window) -> Taken:
+    return window.seconds, window.steps, window.samples, window.others_cpu_seconds / window.seconds

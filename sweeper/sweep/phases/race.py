@@ -1,0 +1,224 @@
+"""Races the best trials of a sweep against its baseline."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Collection, Sequence
+
+from sweeper.analysis.confirmation import Chosen, Ratio, choose_winner, ratios
+from sweeper.analysis.finalists import is_speed
+from sweeper.core.job import Job, MeasurePlan
+from sweeper.core.measurement import Measurement
+from sweeper.core.record import BASELINE
+from sweeper.race import race
+from sweeper.race.drift import block_of
+from sweeper.race.log import Event, Round, rounds_of
+from sweeper.race.policy import CLEAR, LONG, MAX_TURN_SECONDS, MAX_TURNS, MIN_TURN_SECONDS, Policy, Start
+from sweeper.race.storage import StoredLog, read
+from sweeper.results import words
+from sweeper.sweep.context import SweepContext
+from sweeper.sweep.phases.lives import JobLives, can_rest
+from sweeper.sweep.stopping import StopAskedError
+from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.store.machine_record import MachineRecord
+from sweeper.sweep.store.result import ConfirmationResult
+from sweeper.sweep.trial_runner import TrialRunner
+
+LOG = "race.jsonl"
+"""File with the log of a race, in the folder of its processes."""
+MIN_WARMUP_SECONDS, MAX_WARMUP_SECONDS = 0.5, 5.0
+"""Limits of a process's warm-up in a race, after its first step. In between, it takes as long as the trial's
+did: anything longer is the noise of the host."""
+SCRIPT_WARMUP_SECONDS = 3.0
+"""Seconds of the warm-up of scripts that take turns."""
+AMONG = "candidates"
+"""Parameter of a race's jobs: the numbers of all candidates."""
+MAX_ROUNDS = 4
+"""Multiple of `confirm.rounds` that may run while the intervals are wide and there is time."""
+
+
+def warmup_seconds(measured: Measurement | None) -> float:
+    """Returns the longest warm-up of a trial's processes in a race, after their first step."""
+    if measured is None:
+        return MAX_WARMUP_SECONDS
+    took = measured.warmup_seconds - measured.first_step_seconds
+    return max(MIN_WARMUP_SECONDS, min(MAX_WARMUP_SECONDS, took))
+
+
+def turn_limits(*, rests: bool, window_seconds: float) -> tuple[float, float]:
+    """Returns the seconds of the shortest and of the longest turn."""
+    if not rests:
+        return window_seconds, window_seconds
+    return min(MIN_TURN_SECONDS, window_seconds), min(MAX_TURN_SECONDS, window_seconds)
+
+
+def rounds_in(journal: Journal, place: str) -> list[Round]:
+    """Returns the rounds of the race in `place`; none if there was no race."""
+    return _compared(read(journal.rounds_folder(place) / LOG))
+
+
+def _compared(log: Sequence[Event]) -> list[Round]:
+    """Returns the rounds in which all processes have ended, and the baseline is not alone in its turns."""
+    rounds = rounds_of(log)
+    return [
+        one for one in rounds if one.is_over(one.lives) and BASELINE in one.speeds and len(one.speeds) > 1
+    ]
+
+
+class SweepRace:
+    """A race between trials of a sweep and its baseline, whose log and processes are in a folder.
+
+    A race that was cut off goes on: its complete rounds count.
+
+    Attributes:
+        ended: Why it has ended, in words.
+    """
+
+    def __init__(
+        self,
+        context: SweepContext,
+        trials: TrialRunner,
+        place: str,
+        window_seconds: float,
+        early: Sequence[Round] = (),
+    ) -> None:
+        """Looks up the rounds so far.
+
+        Args:
+            place: Name of the folder.
+            window_seconds: Length of a window, and of the longest turn.
+            early: Earlier rounds, each at another time.
+        """
+        self._context, self._trials = context, trials
+        self._place, self._window_seconds = place, window_seconds
+        self._early = early
+        self._folder = context.journal.rounds_folder(place)
+        self._log = StoredLog(self._folder / LOG)
+        self._arms: tuple[int, ...] = (BASELINE,)
+        self._rests = False
+        self._machine = MachineRecord(context.home, context.machine.line)
+        self._of = f"{context.journal.name}/{place}"
+        self._drift = self._machine.drift(before=self._of)
+        self.ended = ""
+
+    @property
+    def rounds(self) -> list[Round]:
+        """The rounds so far that compare an arm with the baseline."""
+        return _compared(self._log)
+
+    def run(self, numbers: Sequence[int], min_rounds: int, max_rounds: int, reserve: float = 0.0) -> None:
+        """Races `numbers` and the baseline until the answer is clear, or the time is up.
+
+        Args:
+            min_rounds: Fewest rounds, unless the time is up; `max_rounds` is the most.
+            reserve: Seconds to leave for the steps after the race.
+
+        Raises:
+            StopAskedError: The user has asked the sweep to end, before the end of the first round.
+        """
+        context, trials, spec = self._context, self._trials, self._context.spec
+        trials.progress.begin("confirming", min_rounds)
+        self._arms = (BASELINE, *numbers)
+        records = [trials.table.records[number] for number in self._arms]
+        self._rests = can_rest(context, trials.table, records, self._window_seconds)
+        left, at = trials.budget.seconds_left, self._log[-1].at if self._log else 0.0
+        shortest, longest = turn_limits(rests=self._rests, window_seconds=self._window_seconds)
+        policy = Policy(
+            arms=self._arms,
+            seconds=math.inf if left is None else at + left - reserve,
+            seed=spec.search.seed,
+            precision=math.log1p(spec.confirm.precision),
+            min_rounds=min_rounds,
+            max_rounds=max_rounds,
+            max_turns=MAX_TURNS if self._rests else 1,
+            shortest_turn=shortest,
+            longest_turn=longest,
+            drift=self._drift,
+        )
+        lives = JobLives(context, trials, self._folder, self._job, len(self._arms), rests=self._rests)
+        try:
+            why = race.run(policy, lives, self._log, self._count, trials.budget.clock).why
+        except StopAskedError:
+            trials.jobs.cancel()
+            if not self.rounds:
+                raise
+            self.ended = "it was stopped"
+            return
+        finally:
+            self._count()
+        ended = {CLEAR: words.NARROW_ENOUGH, LONG: words.still_wide(len(self.rounds))}
+        self.ended = ended.get(why, why)
+
+    def _count(self) -> None:
+        self._trials.progress.reached(len(self.rounds))
+
+    def _job(self, start: Start) -> Job:
+        record, measure = self._trials.table.records[start.arm], self._context.spec.measure
+        params: dict[str, object] = {
+            "round": start.round,
+            "trial": start.arm,
+            AMONG: " ".join(map(str, self._arms[1:])),
+        }
+        job = self._trials.job("confirm", record.config, params)
+        is_stopped = self._rests and self._context.spec.traits.takes_turns
+        plan = MeasurePlan(
+            window_seconds=start.turn_seconds,
+            repeats=start.turns,
+            warmup_cap_seconds=min(
+                SCRIPT_WARMUP_SECONDS if is_stopped else math.inf,
+                measure.warmup_cap_seconds,
+                warmup_seconds(record.measurement),
+            ),
+            # Time to repeat the window once if it is disturbed.
+            cap_seconds=1.5 * start.turn_seconds,
+            quiet_canary_ms=self._trials.quiet_canary_ms(),
+            diagnose=False,
+        )
+        return dataclasses.replace(job, plan=plan)
+
+    def ratios(self) -> list[Ratio]:
+        """Returns each candidate's ratio to the baseline, best first."""
+        return ratios(self.rounds, self._drift, self._early)
+
+    def record(self) -> None:
+        """Adds the speeds to the machine's record."""
+        records = self._trials.table.records
+        names = {number: self._context.key_of(records[number]) for number in self._arms}
+        self._machine.add(block_of(self.rounds, names, time.time(), self._of))
+
+    def decision(self, unfit: Collection[int]) -> Chosen:
+        """Returns the fastest candidate or its simplest rival, without those that are unfit."""
+        records, simplest = self._trials.table.records, self._context.spec.traits.simplest_is
+        by_changes = simplest == "fewest changes"
+        configs = {number: records[number].config for number in self._arms}
+        return choose_winner(
+            self.rounds, configs, unfit, by_changes=by_changes, drift=self._drift, early=self._early
+        )
+
+    def result(self, unfit: Collection[int]) -> ConfirmationResult:
+        """Returns the winner, its rivals and all rounds."""
+        decision = self.decision(unfit)
+        if not is_speed(self._context.spec):
+            # The search decided by other objectives; the race measures only its speed.
+            decision = Chosen(winner=next((n for n in self._arms[1:] if n not in unfit), None))
+        return ConfirmationResult(
+            winner=decision.winner,
+            confirmed=decision.winner is not None,
+            tied=decision.tied,
+            unfit=tuple(sorted(unfit)),
+            ratios=tuple(self.ratios()),
+            rounds=tuple(one.speeds for one in self.rounds),
+            early=tuple(one.speeds for one in self._early),
+            rounds_ended=self.ended,
+            disturbed=self._num_disturbed(),
+        )
+
+    def _num_disturbed(self) -> dict[int, int]:
+        """Returns how many processes of each arm were disturbed."""
+        counts = dict.fromkeys(self._arms, 0)
+        for entry in self._context.journal.rounds(self._place):
+            if isinstance(entry.outcome, Measurement) and entry.outcome.contamination:
+                counts[entry.job.params["trial"]] += 1
+        return counts
