@@ -275,7 +275,12 @@ def watch(command: str | Sequence[str], *, progress: bool = True) -> WatchResult
 
 
 def confirm(
-    name: str, *, home: str | Path = DEFAULT_HOME, soak_seconds: float = 0.0, progress: bool = True
+    name: str,
+    *,
+    home: str | Path = DEFAULT_HOME,
+    soak_seconds: float = 0.0,
+    minutes: float | None = None,
+    progress: bool = True,
 ) -> Reconfirmation:
     """Measures a sweep's winner against its baseline again; the sweep's own result does not change.
 
@@ -283,6 +288,7 @@ def confirm(
         name: Name of the sweep.
         home: The state folder.
         soak_seconds: Then run the winner for this long, to see whether its speed holds.
+        minutes: Longest time without that run; by default, until the answer is clear.
         progress: Show a progress bar and a line for each finding.
 
     Returns:
@@ -293,7 +299,7 @@ def confirm(
     """
     _check_not_measured("sweeper.confirm")
     with _observer(progress) as observer:
-        return reconfirm(Path(home), name, observer, soak_seconds=soak_seconds)
+        return reconfirm(Path(home), name, observer, soak_seconds=soak_seconds, minutes=minutes)
 
 
 def export(

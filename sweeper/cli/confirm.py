@@ -33,6 +33,10 @@ def confirm(
             "--soak", metavar="5m", help="Then run the winner for this long and check that its speed holds."
         ),
     ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option("--minutes", min=0.0, help="Longest time, without --soak."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure a sweep's winner against its baseline again.
@@ -46,7 +50,7 @@ def confirm(
 
     Example: sweeper confirm stocks-a10 --soak 5m
     """
-    raise typer.Exit(confirm_command(home, name, soak, as_json=as_json))
+    raise typer.Exit(confirm_command(home, name, soak, minutes, as_json=as_json))
 
 
 def duration(text: str) -> float:
@@ -62,14 +66,16 @@ def duration(text: str) -> float:
     return length
 
 
-def confirm_command(home: Path, name: str, soak: str | None, *, as_json: bool) -> int:
+def confirm_command(
+    home: Path, name: str, soak: str | None = None, minutes: float | None = None, *, as_json: bool
+) -> int:
     """Confirms a winner again and prints the result; returns the exit code."""
     length = duration(soak) if soak is not None else 0.0
     if SweepSpec.from_dict(find_sweep(home, name).read()["spec"], is_stored=True).execution.is_remote:
         signals.allow_cluster()
     # Only the JSON goes to standard output.
     with Screen(console(stderr=as_json)) as screen:
-        found = reconfirm(home, name, screen, soak_seconds=length)
+        found = reconfirm(home, name, screen, soak_seconds=length, minutes=minutes)
     if as_json:
         print(json.dumps(_json(found), indent=1))
     else:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
-from sweeper.analysis.formatting import seconds, times, wrapped
+from sweeper.analysis.formatting import interval, seconds, times, wrapped
 from sweeper.core.record import TrialRecord
 from sweeper.results.trial_line import trial_line
-from sweeper.sweep.observer import Status
+from sweeper.sweep.observer import Racer, Status
 
 QUIET_SECONDS = 10.0
 """Time without a line after which a file, which has no live line, gets the status."""
@@ -78,10 +80,15 @@ class LiveScreen:
         """Prints one line."""
         self._print(wrapped(text, columns(self._out)))
 
-    def live(self, text: str) -> None:
-        """Updates the live line; in a file, it is printed now and then."""
+    def live(self, text: str, below: RenderableType | None = None) -> None:
+        """Updates the live line; in a file, it is printed now and then.
+
+        Args:
+            below: What a terminal shows below it.
+        """
         if self._live:
-            self._live.update(Text(text, style="dim", no_wrap=True, overflow="ellipsis"))
+            line = Text(text, style="dim", no_wrap=True, overflow="ellipsis")
+            self._live.update(line if below is None else Group(line, below))
         elif time.monotonic() - self._printed_s >= QUIET_SECONDS:
             self._print(f"  ({text})")
 
@@ -103,7 +110,7 @@ class Screen(LiveScreen):
 
     def status(self, status: Status) -> None:
         """Updates the live line."""
-        self.live(status_line(status))
+        self.live(status_line(status), race_table(status.race) if status.race else None)
 
 
 def status_line(status: Status) -> str:
@@ -113,7 +120,9 @@ def status_line(status: Status) -> str:
         # More rounds than the fewest may be needed.
         is_beyond = status.done > status.total
         parts.append(f"{status.done} rounds" if is_beyond else f"{status.done} of {status.total}")
-    if status.best_ratio is not None:
+    if status.race:
+        parts += [_leader(racer) for racer in status.race[1:2] if racer.standing.ratio is not None]
+    elif status.best_ratio is not None:
         parts.append(f"best so far {times(status.best_ratio)} vs baseline ({status.best})")
     if status.running:
         more = f" and {len(status.running) - MAX_SHOWN} more" if len(status.running) > MAX_SHOWN else ""
@@ -121,3 +130,25 @@ def status_line(status: Status) -> str:
     if status.seconds_left is not None:
         parts.append(f"{seconds(max(0.0, status.seconds_left))} left")
     return " · ".join(parts)
+
+
+def race_table(race: Sequence[Racer]) -> Table:
+    """Returns how a race stands, with a row for the baseline and each candidate."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", style="dim")
+    for title in ("", "starts", "turns", "so far"):
+        table.add_column(title, justify="right" if title in ("starts", "turns") else "left", no_wrap=True)
+    for racer in race:
+        standing = racer.standing
+        so_far = "" if standing.ratio is None else f"{times(standing.ratio)} {_range(racer)}"
+        out = "" if standing.is_continued else "not continued"
+        table.add_row(racer.name, str(standing.processes), str(standing.turns), f"{so_far} {out}".strip())
+    return table
+
+
+def _leader(racer: Racer) -> str:
+    assert racer.standing.ratio is not None
+    return f"{racer.name} {times(racer.standing.ratio)} {_range(racer)} so far"
+
+
+def _range(racer: Racer) -> str:
+    return interval(racer.standing.low, racer.standing.high)

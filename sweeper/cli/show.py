@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -22,6 +22,7 @@ from sweeper.core.home import DEFAULT_HOME, home_option
 from sweeper.core.record import TrialRecord
 from sweeper.dataframe import frame, written
 from sweeper.errors import UserError
+from sweeper.race.log import Round
 from sweeper.results.trial_line import trial_line
 from sweeper.sweep.phases.preflight import preflight_lines
 from sweeper.sweep.store.catalog import cannot_write, find_sweep
@@ -76,7 +77,9 @@ def show_command(home: Path, name: str, *, as_json: bool) -> None:
     summary = sweep.summary
     if as_json:
         found = to_json(summary, sweep.stages())
-        print(json.dumps(encode({**found, "sensitivity": sensitivity_json(sweep.sensitivity)}), indent=1))
+        found["sensitivity"] = sensitivity_json(sweep.sensitivity)
+        found["race"] = _race_json(sweep.rounds)
+        print(json.dumps(encode(found), indent=1))
         return
     out = console()
     ended = [record for record in summary.records if record.outcome is not None]
@@ -89,6 +92,23 @@ def show_command(home: Path, name: str, *, as_json: bool) -> None:
         out.print(Text("\n".join(lines)), soft_wrap=True)
     more = [*preflight_lines(sweep.journal), *sensitivity_table(sweep.sensitivity)]
     print_summary(out, summary, home_option(home), more)
+
+
+def _race_json(rounds: Sequence[Round]) -> list[dict[str, Any]]:
+    """Returns every process of a race, with its turns."""
+    return [
+        {
+            "round": number,
+            "trial": arm,
+            "start_seconds": life.started.seconds,
+            "turns": [
+                {name: getattr(turn, name) for name in ("at", "seconds", "steps", "samples", "foreign")}
+                for turn in life.turns
+            ],
+        }
+        for number, one in enumerate(rounds)
+        for arm, life in sorted(one.lives.items())
+    ]
 
 
 def _equal_metrics(records: Sequence[TrialRecord]) -> set[str]:

@@ -16,8 +16,8 @@ from sweeper.report.series import Series, read_series
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.system.files import read_json
 
-PLACES = ("setup", "early", "confirm", "stopped")
-"""Folders of processes that are not trials."""
+PLACES = ("setup", "confirm", "stopped")
+"""Folders of processes that are not trials, beside those of the races during the search."""
 PAUSE_SECONDS = 60.0
 """Gap between two processes beyond which the sweep counts as stopped and continued."""
 
@@ -42,7 +42,8 @@ class Cost:
 
 def cost_of(sweep: LoadedSweep) -> Cost:
     """Returns the cost of a sweep."""
-    others = [folder for place in PLACES for folder in _folders(sweep.journal.folder / place)]
+    places = (*PLACES, *sweep.journal.early())
+    others = [folder for place in places for folder in _folders(sweep.journal.folder / place)]
     ran = [*_trials(sweep), *((folder, *_span(folder)) for folder in others)]
     spans = [(begin, end) for _, begin, end in ran if 0 < begin <= end]
     return Cost(

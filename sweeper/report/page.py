@@ -21,6 +21,7 @@ from sweeper.report.html import (
 )
 from sweeper.report.learning_chart import learning
 from sweeper.report.plotly import plotly
+from sweeper.report.race_chart import race
 from sweeper.report.report_data import ReportData
 from sweeper.report.text import Html, as_json, as_lines, element, join
 from sweeper.report.timeline_charts import breakdown, timelines
@@ -93,6 +94,7 @@ def _body(m: ReportData) -> tuple[Html, list[Chart]]:
     contents = {
         "best": join(
             *map(table_block, trial_tables.best_of(m)),
+            chart(race(m)),
             chart(learning(m)),
             chart(trial_charts.front(m)),
             _none("Nothing has been measured.") if not m.ended else "",

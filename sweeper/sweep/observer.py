@@ -6,6 +6,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sweeper.core.record import TrialRecord
+from sweeper.race.standings import Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Racer:
+    """A trial in a race, and how it stands."""
+
+    name: str
+    standing: Standing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +27,7 @@ class Status:
         best: Name of the best feasible trial so far; `best_ratio` is its ratio to the baseline.
         running: Names of the running trials.
         seconds_left: Seconds left of the time budget; None without one.
+        race: The baseline and the candidates of the race that is run, the fastest first; empty if none is.
     """
 
     phase: str
@@ -27,6 +37,7 @@ class Status:
     best_ratio: float | None
     running: tuple[str, ...]
     seconds_left: float | None
+    race: tuple[Racer, ...] = ()
 
 
 class Observer(Protocol):

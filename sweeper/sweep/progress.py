@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.job import Job
+from sweeper.race.standings import Standing
 from sweeper.sweep.budget import Budget
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.observer import Status
+from sweeper.sweep.observer import Racer, Status
 
 STATUS_SECONDS = 0.1
 """Minimum number of seconds between two statuses: with a thousand workers, trials start more often."""
@@ -25,6 +26,7 @@ class Progress:
     def __init__(self, context: SweepContext, table: TrialTable, budget: Budget) -> None:
         self._context, self._table, self._budget = context, table, budget
         self._running: Callable[[], Mapping[int, Job]] = dict
+        self._standings: Callable[[], Sequence[Standing]] = tuple
         self._phase, self._done, self._total = "references", 0, 0
         self._shown_at = -math.inf
 
@@ -35,6 +37,11 @@ class Progress:
     def begin(self, phase: str, total: int = 0) -> None:
         """Begins a phase of `total` parts; 0 if unknown."""
         self._phase, self._done, self._total = phase, 0, total
+        self._standings = tuple
+
+    def follow_race(self, standings: Callable[[], Sequence[Standing]]) -> None:
+        """Shows how a race stands, as `standings` returns it, until the next phase begins."""
+        self._standings = standings
 
     def reached(self, done: int) -> None:
         """Records how many parts of the phase are done."""
@@ -65,6 +72,10 @@ class Progress:
                 best_ratio=self._table.x_baseline(best) if best else None,
                 running=(*names, *others),
                 seconds_left=self._budget.seconds_left,
+                race=tuple(
+                    Racer(self._context.name(self._table.records[standing.arm]), standing)
+                    for standing in self._standings()
+                ),
             )
         )
 

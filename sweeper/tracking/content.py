@@ -204,6 +204,8 @@ def _derived(record: TrialRecord, view: RunView, end_ms: int) -> Iterator[Point]
     at, rounds = _ms(view.confirmed_at) or end_ms, len(found.rounds)
     for step, value in enumerate(found.rounds):
         yield Point("confirm/rounds/throughput", rounded(value, _DIGITS), at, step)
+    for step, (before, value) in enumerate(found.turns):
+        yield Point("confirm/turns/throughput", rounded(value, _DIGITS), at - _ms(before), step)
     for name in ("throughput", "ratio", "ratio_low", "ratio_high"):
         value = getattr(found, name)
         if value is not None:

@@ -81,6 +81,7 @@ class Confirmation:
         throughput: Samples per second over all rounds.
         ratio: Throughput over the baseline's, with its interval; None for the baseline itself.
         rounds: Samples per second of each round, in order. A later call may only append.
+        turns: Of each turn, in order: seconds from its end to that of the race, and samples per second.
     """
 
     throughput: float
@@ -88,6 +89,7 @@ class Confirmation:
     ratio_low: float | None = None
     ratio_high: float | None = None
     rounds: tuple[float, ...] = ()
+    turns: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import hashlib
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ import odd_sweeps as odd
 import pytest
 
 from sweeper.analysis.summary import Summary
+from sweeper.race.tally import Tally
 from sweeper.report.before_after import before_and_after, changes
 from sweeper.report.chart import Chart, log_ticks, short
 from sweeper.report.decision import commands, costs, facts
 from sweeper.report.page import SECTIONS, html
+from sweeper.report.race_chart import race
 from sweeper.report.report_data import ReportData, gather
 from sweeper.report.timeline_charts import breakdown, timelines
 from sweeper.report.trial_charts import effects, history, outcomes
@@ -227,3 +230,22 @@ def test_axes_are_labelled_in_round_numbers() -> None:
         "1.5M",
         "2G",
     ]
+
+
+def test_a_race_is_drawn_round_by_round_up_to_the_ratio_that_is_said(tmp_path: Path) -> None:
+    sweep = odd.loaded(odd.finished(tmp_path, trials=12))
+    chart = race(gather(sweep))
+    assert chart is not None
+    best = sweep.decision.best
+    assert best is not None
+    own = [marks for marks in chart.marks if marks.name.startswith(sweep.name_of(best.record))]
+    assert [marks.dashed for marks in own] == [False, True, True]
+    ratio, low, high = own
+    assert ratio.x == tuple(range(1, len(sweep.rounds) + 1))
+    assert ratio.y[-1] == pytest.approx(math.exp(Tally.of(sweep.rounds, best.record.number).mean))
+    assert low.y[0] < low.y[-1] < ratio.y[-1] < high.y[-1] < high.y[0]
+    assert chart.marks[-1].name == "baseline"
+
+
+def test_without_a_race_none_is_drawn(tmp_path: Path) -> None:
+    assert race(gather(odd.loaded(odd.unfinished(tmp_path)))) is None

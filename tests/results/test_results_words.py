@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import io
 import math
 import re
 from collections.abc import Iterator
@@ -12,19 +13,21 @@ from pathlib import Path
 import pytest
 from measurements import measurement, record_of
 from replays import PIPELINE, Bench, spec_of
+from rich.console import Console
 
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.decision import Decision, decide
 from sweeper.analysis.judge import Yardstick
 from sweeper.analysis.summary import Summary
 from sweeper.analysis.time_to_loss import TimeToLoss
-from sweeper.cli.screen import status_line
+from sweeper.cli.screen import race_table, status_line
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Quality
 from sweeper.core.record import TrialRecord
+from sweeper.race.standings import Standing
 from sweeper.results import words
 from sweeper.results.decision_lines import decision_lines
-from sweeper.sweep.observer import Status
+from sweeper.sweep.observer import Racer, Status
 from sweeper.sweep.store.load import NUM_SEEDS, summarise
 
 ROOT = Path(__file__).parents[2]
@@ -96,6 +99,12 @@ def summary_of(**changes: object) -> Summary:
 def won(ratio: Ratio, **changes: object) -> Summary:
     summary = summary_of()
     return dataclasses.replace(summary, winner=summary.records[1], ratio=ratio, **changes)  # type: ignore[arg-type]
+
+
+def status_of(done: int) -> Status:
+    return Status(
+        phase="confirming", done=done, total=8, best="", best_ratio=None, running=(), seconds_left=None
+    )
 
 
 def headline(summary: Summary) -> str:
@@ -211,21 +220,34 @@ def test_the_loss_of_the_headline_is_that_of_the_table(tmp_path: Path, monkeypat
 
 
 def test_more_rounds_than_the_fewest_are_no_share_of_them():
-    def said(done: int) -> str:
-        return status_line(
-            Status(
-                phase="confirming",
-                done=done,
-                total=8,
-                best="",
-                best_ratio=None,
-                running=(),
-                seconds_left=None,
-            )
-        )
+    assert status_line(status_of(7)) == "confirming · 7 of 8"
+    assert status_line(status_of(18)) == "confirming · 18 rounds"
 
-    assert said(7) == "confirming · 7 of 8"
-    assert said(18) == "confirming · 18 rounds"
+
+RACE = (
+    Racer("000 baseline", Standing(arm=0, turns=6, processes=2)),
+    Racer("003 bs512", Standing(arm=3, turns=6, processes=2, ratio=2.5, low=2.25, high=2.75)),
+    Racer(
+        "004 bs64", Standing(arm=4, turns=3, processes=1, ratio=1.5, low=1.25, high=1.75, is_continued=False)
+    ),
+)
+
+
+def test_a_race_has_its_ratio_so_far_and_a_table_with_who_is_not_continued():
+    status = dataclasses.replace(status_of(2), race=RACE, best="003 bs512", best_ratio=9.0)
+    assert status_line(status) == "confirming · 2 of 8 · 003 bs512 2.5x [2.25, 2.75] so far"
+    out = Console(width=80, record=True, file=io.StringIO())
+    out.print(race_table(RACE))
+    head, *rows = [line.rstrip() for line in out.export_text().splitlines()]
+    assert head.split() == ["starts", "turns", "so", "far"]
+    assert rows[0].split() == ["000", "baseline", "2", "6"]
+    assert rows[1].endswith("2      6  2.5x [2.25, 2.75]")
+    assert rows[2].endswith("1      3  1.5x [1.25, 1.75] not continued")
+
+
+def test_a_race_without_a_common_turn_says_no_ratio():
+    started = (RACE[0], Racer("003 bs512", Standing(arm=3, turns=0, processes=0)))
+    assert status_line(dataclasses.replace(status_of(0), race=started)) == "confirming · 0 of 8"
 
 
 def test_names_and_states_are_those_of_the_decision():

@@ -222,7 +222,8 @@ def test_confirmation_is_added_to_the_same_run(
     tracker.open(SWEEP)
     tracker.track(record, VIEW)
     tracker.track(record, CONFIRMED)
-    more = Confirmation(throughput=12950.0, ratio=14.0, rounds=(12900.0, 13100.0, 12850.0))
+    turns = ((7.5, 12800.0), (5.0, 13000.0), (0.0, 12850.0))
+    more = Confirmation(throughput=12950.0, ratio=14.0, rounds=(12900.0, 13100.0, 12850.0), turns=turns)
     tracker.track(record, dataclasses.replace(CONFIRMED, confirmation=more))
 
     run = only_run(client, home)
@@ -233,6 +234,13 @@ def test_confirmation_is_added_to_the_same_run(
     assert run.data.metrics["confirm/ratio"] == 14.0
     series = client.get_metric_history(run.info.run_id, "confirm/rounds/throughput")
     assert [point.value for point in series] == [12900.0, 13100.0, 12850.0]
+    ended = series[-1].timestamp
+    series = client.get_metric_history(run.info.run_id, "confirm/turns/throughput")
+    assert [(ended - point.timestamp, point.value) for point in series] == [
+        (7500, 12800.0),
+        (5000, 13000.0),
+        (0, 12850.0),
+    ]
 
 
 def test_a_loss_that_comes_later_is_shown_once(
@@ -281,7 +289,11 @@ def test_at_most_thirty_metrics_sum_a_trial_up(
     tracker.track(record, CONFIRMED)
 
     metrics = only_run(client, home).data.metrics
-    found = {name for name in metrics if not name.startswith(("system/", "train/", "confirm/rounds/"))}
+    found = {
+        name
+        for name in metrics
+        if not name.startswith(("system/", "train/", "confirm/rounds/", "confirm/turns/"))
+    }
     assert len(METRICS) < len(found) <= 30
     assert series >= {"gpu_util_pct", "gpu_power_w", "cpu_util_pct"}
     for name in series - {"tree_cpu_pct", "cpu_util_pct", "gpu_power_w"}:

@@ -6,7 +6,7 @@ from sweeper.analysis.finalists import is_speed
 from sweeper.core.record import BASELINE
 from sweeper.race.log import Round
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.phases.race import SweepRace, rounds_in
+from sweeper.sweep.phases.race import SweepRace
 from sweeper.sweep.phases.reserve import run_seconds
 from sweeper.sweep.store.journal import EARLY, Journal
 from sweeper.sweep.trial_runner import TrialRunner
@@ -60,4 +60,4 @@ class EarlyRounds:
 
 def early_rounds(journal: Journal) -> list[Round]:
     """Returns the rounds that ran during a sweep's search, in order."""
-    return [one for place in journal.early() for one in rounds_in(journal, place)]
+    return [one for place in journal.early() for one in journal.race(place)]

@@ -14,20 +14,19 @@ from sweeper.core.measurement import Measurement
 from sweeper.core.record import BASELINE
 from sweeper.race import race
 from sweeper.race.drift import block_of
-from sweeper.race.log import Event, Round, rounds_of
+from sweeper.race.log import Round, rounds_of
 from sweeper.race.policy import CLEAR, LONG, MAX_TURN_SECONDS, MAX_TURNS, MIN_TURN_SECONDS, Policy, Start
-from sweeper.race.storage import StoredLog, read
+from sweeper.race.standings import Standing, standings
+from sweeper.race.storage import StoredLog
 from sweeper.results import words
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.lives import JobLives, can_rest
 from sweeper.sweep.stopping import StopAskedError
-from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.store.journal import compared
 from sweeper.sweep.store.machine_record import MachineRecord
 from sweeper.sweep.store.result import ConfirmationResult
 from sweeper.sweep.trial_runner import TrialRunner
 
-LOG = "race.jsonl"
-"""File with the log of a race, in the folder of its processes."""
 MIN_WARMUP_SECONDS, MAX_WARMUP_SECONDS = 0.5, 5.0
 """Limits of a process's warm-up in a race, after its first step. In between, it takes as long as the trial's
 did: anything longer is the noise of the host."""
@@ -52,19 +51,6 @@ def turn_limits(*, rests: bool, window_seconds: float) -> tuple[float, float]:
     if not rests:
         return window_seconds, window_seconds
     return min(MIN_TURN_SECONDS, window_seconds), min(MAX_TURN_SECONDS, window_seconds)
-
-
-def rounds_in(journal: Journal, place: str) -> list[Round]:
-    """Returns the rounds of the race in `place`; none if there was no race."""
-    return _compared(read(journal.rounds_folder(place) / LOG))
-
-
-def _compared(log: Sequence[Event]) -> list[Round]:
-    """Returns the rounds in which all processes have ended, and the baseline is not alone in its turns."""
-    rounds = rounds_of(log)
-    return [
-        one for one in rounds if one.is_over(one.lives) and BASELINE in one.speeds and len(one.speeds) > 1
-    ]
 
 
 class SweepRace:
@@ -95,7 +81,8 @@ class SweepRace:
         self._place, self._window_seconds = place, window_seconds
         self._early = early
         self._folder = context.journal.rounds_folder(place)
-        self._log = StoredLog(self._folder / LOG)
+        self._log = StoredLog(context.journal.race_log(place))
+        self._standings: tuple[int, Sequence[Standing]] = (-1, ())
         self._arms: tuple[int, ...] = (BASELINE,)
         self._rests = False
         self._machine = MachineRecord(context.home, context.machine.line)
@@ -106,7 +93,7 @@ class SweepRace:
     @property
     def rounds(self) -> list[Round]:
         """The rounds so far that compare an arm with the baseline."""
-        return _compared(self._log)
+        return compared(self._log)
 
     def run(self, numbers: Sequence[int], min_rounds: int, max_rounds: int, reserve: float = 0.0) -> None:
         """Races `numbers` and the baseline until the answer is clear, or the time is up.
@@ -119,7 +106,6 @@ class SweepRace:
             StopAskedError: The user has asked the sweep to end, before the end of the first round.
         """
         context, trials, spec = self._context, self._trials, self._context.spec
-        trials.progress.begin("confirming", min_rounds)
         self._arms = (BASELINE, *numbers)
         records = [trials.table.records[number] for number in self._arms]
         self._rests = can_rest(context, trials.table, records, self._window_seconds)
@@ -137,6 +123,8 @@ class SweepRace:
             longest_turn=longest,
             drift=self._drift,
         )
+        trials.progress.begin("confirming", min_rounds)
+        trials.progress.follow_race(lambda: self._stand(policy))
         lives = JobLives(context, trials, self._folder, self._job, len(self._arms), rests=self._rests)
         try:
             why = race.run(policy, lives, self._log, self._count, trials.budget.clock).why
@@ -150,6 +138,16 @@ class SweepRace:
             self._count()
         ended = {CLEAR: words.NARROW_ENOUGH, LONG: words.still_wide(len(self.rounds))}
         self.ended = ended.get(why, why)
+
+    def _stand(self, policy: Policy) -> Sequence[Standing]:
+        """Returns how the race stands."""
+        known, standing = self._standings
+        if known != len(self._log):
+            rounds = rounds_of(self._log)
+            continued = policy.arms_after(rounds[: policy.num_complete(rounds)])
+            standing = standings(rounds, self._arms, continued)
+            self._standings = len(self._log), standing
+        return standing
 
     def _count(self) -> None:
         self._trials.progress.reached(len(self.rounds))

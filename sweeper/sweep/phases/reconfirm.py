@@ -96,12 +96,14 @@ def reconfirm(
     observer: Observer,
     *,
     soak_seconds: float = 0.0,
+    minutes: float | None = None,
     launch: Launch | None = None,
 ) -> Reconfirmation:
     """Confirms the winner of a sweep again; the sweep's own result stays as it is.
 
     Args:
         soak_seconds: Seconds that the winner then runs in one process; 0 skips this.
+        minutes: Longest time without that run; None for as long as it takes until the answer is clear.
 
     Raises:
         UserError: There is no such sweep, it has not ended, or the long run failed.
@@ -120,12 +122,12 @@ def reconfirm(
     changes = list(differences(document["fingerprint"], marks))
     for changed in changes:
         observer.line(f"Changed since the sweep: {changed}.")
-    unlimited = spec.model_copy(update={"search": spec.search.model_copy(update={"minutes": None})})
+    limited = spec.model_copy(update={"search": spec.search.model_copy(update={"minutes": minutes})})
     lock = lock_of(journal)
     try:
         # Processes run one after another, so one worker of a cluster is enough.
         with contextlib.ExitStack() as stack:
-            opened = OpenSweep(home=home, journal=journal, lock=lock, spec=unlimited, fingerprint=marks)
+            opened = OpenSweep(home=home, journal=journal, lock=lock, spec=limited, fingerprint=marks)
             context = stack.enter_context(supervised(opened, NullTracker(), observer, launch, most=1))
             sweep = load_sweep(journal)
             trials = stack.enter_context(TrialRunner.of(context, sweep.table))

@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ from sweeper.core.codec import decode, encode
 from sweeper.core.job import CONFIG, Job, read_job, read_outcome
 from sweeper.core.measurement import Outcome, Report
 from sweeper.core.place import Place, read_place
-from sweeper.core.record import SearchResult, TrialRecord
+from sweeper.core.record import BASELINE, SearchResult, TrialRecord
 from sweeper.errors import EnvironmentStopError
+from sweeper.race.log import Event, Round, rounds_of
+from sweeper.race.storage import read
 from sweeper.spec import SweepSpec, read_yaml, to_yaml
 from sweeper.spec.reader import OWN
 from sweeper.sweep.store.result import SweepResult, decode_result, encode_result
@@ -28,6 +30,7 @@ RESULT = "result.json"
 STOPPED = "stopped.json"
 BUDGET = "budget.json"
 SEARCH_RESULT = "told.json"
+RACE = "race.jsonl"
 CONFIRM, EARLY = "confirm", "early"
 """Folders with rounds: of a sweep's confirmation, and of its search."""
 STOPPED_ROUNDS = "stopped"
@@ -138,6 +141,14 @@ class Journal:
     def rounds(self, place: str) -> Iterator[Entry]:
         """Yields the processes of the rounds in `place`, in order."""
         return self._entries(self.rounds_folder(place))
+
+    def race_log(self, place: str) -> Path:
+        """Returns the file of what happened in the race in `place`."""
+        return self.rounds_folder(place) / RACE
+
+    def race(self, place: str) -> list[Round]:
+        """Returns the rounds of the race in `place`; none if there was no race."""
+        return compared(read(self.race_log(place)))
 
     def early(self) -> list[str]:
         """Returns the places of the races during the search, in order."""
@@ -250,6 +261,12 @@ class Journal:
     def remove(self) -> None:
         """Removes the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def compared(log: Sequence[Event]) -> list[Round]:
+    """Returns the rounds in which all processes have ended, and the baseline is not alone in its turns."""
+    rounds = [one for one in rounds_of(log) if one.is_over(one.lives)]
+    return [one for one in rounds if BASELINE in one.speeds and len(one.speeds) > 1]
 
 
 def _sweep_result(path: Path, remedy: str) -> SweepResult | None:

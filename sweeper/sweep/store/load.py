@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,10 +24,11 @@ from sweeper.core.measurement import Outcome, Quality, Report
 from sweeper.core.metrics import is_known_metric
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.core.retries import is_retried
+from sweeper.race.log import Round, rounds_of_speeds
 from sweeper.race.tally import trimmed_mean
 from sweeper.spec import SweepSpec
 from sweeper.spec.enough_steps import with_enough_steps
-from sweeper.sweep.store.journal import ENDS_ANEW, RESULT, STOPPED, Entry, Journal
+from sweeper.sweep.store.journal import CONFIRM, ENDS_ANEW, RESULT, STOPPED, STOPPED_ROUNDS, Entry, Journal
 from sweeper.sweep.store.result import ConfirmationResult, SweepResult
 from sweeper.system.files import ours
 from sweeper.tracking import Confirmation
@@ -85,6 +86,12 @@ class LoadedSweep:
         """The findings of the confirmation; empty without a result."""
         return self.result.confirmation if self.result else ConfirmationResult(winner=None)
 
+    @cached_property
+    def rounds(self) -> Sequence[Round]:
+        """The rounds of its race; of an earlier version's confirmation, with a single turn of each."""
+        race = self.journal.race(CONFIRM) or self.journal.race(STOPPED_ROUNDS)
+        return race or rounds_of_speeds(self.confirmation.rounds)
+
     def ratios(self) -> dict[int, Ratio]:
         """Returns the confirmed ratios by trial number."""
         return {each.number: each for each in self.confirmation.ratios}
@@ -98,14 +105,22 @@ class LoadedSweep:
                 ratio_low=each.low,
                 ratio_high=each.high,
                 rounds=each.rounds,
+                turns=self._turns(number),
             )
             for number, each in self.ratios().items()
         }
         values = tuple(each[BASELINE] for each in self.confirmation.rounds if BASELINE in each)
         if values:
             speed = math.exp(trimmed_mean([math.log(each) for each in values]))
-            found[BASELINE] = Confirmation(throughput=speed, rounds=values)
+            found[BASELINE] = Confirmation(throughput=speed, rounds=values, turns=self._turns(BASELINE))
         return found
+
+    def _turns(self, number: int) -> tuple[tuple[float, float], ...]:
+        """Returns when a trial's turns ended, in seconds before the end of the race, and their speeds."""
+        ended_at = self.rounds[-1].ended_at if self.rounds else 0.0
+        lives = [one.lives[number] for one in self.rounds if number in one.lives]
+        turns = [turn for life in lives for turn in life.turns]
+        return tuple((ended_at - turn.at, turn.samples / turn.seconds) for turn in turns)
 
     def traced(self, number: int) -> Mapping[str, Any]:
         """Returns the report of a trial's trace (`sweeper.trainer.trace`); empty if it was not traced."""

@@ -273,6 +273,19 @@ def test_of_changed_code_the_machines_record_learns_nothing(bench):
     assert "toy/again/0002" not in path.read_text()
 
 
+def test_it_may_have_a_time_limit(bench):
+    bench.run()
+    slow = []
+
+    def answer(config: TrialConfig) -> Measurement:
+        slow.append(time.sleep(0.2))
+        return noisy(0.3, len(slow))(config)
+
+    found = again(bench, answer, minutes=1 / 60)
+    assert found.now is not None
+    assert 1 <= len(found.now.rounds) < 4
+
+
 def test_a_winner_that_has_lost_its_lead_does_not_hold(bench):
     bench.run()
     assert not again(bench, lambda config: synthetic(100.0)).holds
