@@ -55,6 +55,7 @@ def _wrap(torch: Any, observer: Observer) -> None:
     points = observer.points
     reads_all = os.environ.get(LOSSES_VARIABLE) == "all"
     fast, clock, has_grad = observer.fast, time.perf_counter, torch.is_grad_enabled
+    rest_page, rest = observer.rest_page, points.guarded(observer.rest)
     leave_fast_path, send_counted = (
         points.guarded(observer.leave_fast_path),
         points.guarded(observer.send_counted),
@@ -72,8 +73,11 @@ def _wrap(torch: Any, observer: Observer) -> None:
                 fast.steps += 1
                 fast.samples += fast.samples_ahead
                 fast.samples_ahead = 0
-                if fast.steps >= fast.look_at and fast.look(clock()):
-                    send_counted()
+                if fast.steps >= fast.look_at:
+                    if fast.look(clock()):
+                        send_counted()
+                    if rest_page[0]:
+                        rest()
                 return
             leave_fast_path()
         step_ended(optimizer)

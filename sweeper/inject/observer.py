@@ -5,7 +5,8 @@ A step is what a person calls one: each optimizer steps once (a GAN has two), af
 updates its parameters by hand has one step per backward pass. A script that takes its gradients from
 `torch.autograd.grad`, and never calls `backward`, has a backward pass per call.
 
-Nothing here waits for a device, draws from a generator, starts a thread or takes a lock.
+Nothing here waits for a device, draws from a generator, starts a thread or takes a lock; but for a training
+that rests between two steps because it is asked to.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from .fast_path import FastPath
 from .losses import StepLosses
 from .pauses import Pauses
 from .points import Points
+from .rest import open_page, wait
 from .samples import Samples
 from .stages import Stages
 
@@ -48,6 +50,8 @@ class Observer:
         self._torch, self._channel = torch, channel
         self.points = Points(self._failed)
         self.fast = FastPath()
+        self.rest_page = open_page()
+        self._resumed_s = 0.0
         self._of_parents: list[StepLosses] = []
         self._losses = StepLosses(torch)
         self.restart()
@@ -178,6 +182,21 @@ class Observer:
         self._step_ended(optimizer)
         self.fast.step(key, self._sample_counter.current, self._moment_s, is_usual=is_usual)
 
+    def rest(self) -> None:
+        """Rests until another training has taken its turn."""
+        fast = self.fast
+        if fast.steps:
+            self._hand_over(fast.moment_s)
+        cuda = self._torch.cuda
+        if cuda.is_initialized() and not self._is_capturing():
+            # The device would go on with what is queued.
+            cuda.synchronize()
+        self._moment_s = time.perf_counter()
+        self._send()
+        self.tell({"resting": self._steps})
+        wait(self.rest_page)
+        self._resumed_s = self._moment_s = fast.moment_s = time.perf_counter()
+
     # -- the fast path ----------------------------------------------------------------------------
 
     def send_counted(self) -> None:
@@ -239,6 +258,8 @@ class Observer:
         self._backwards = 0
         if now - self._sent_at_s >= INTERVAL_SECONDS or self._steps == 1:
             self._send()
+        if self.rest_page[0]:
+            self.rest()
 
     def _send(self) -> None:
         self._sent_at_s = time.perf_counter()
@@ -257,6 +278,8 @@ class Observer:
             "paused": self._pauses.total_s,
             "pausing": self._pauses.began_s is not None,
         }
+        if self._resumed_s:
+            message["resumed"] = self._resumed_s
         if self._facts:
             message["facts"] = self._facts
         if self._stages.number:

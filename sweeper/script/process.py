@@ -14,12 +14,16 @@ from collections.abc import Mapping, Sequence
 from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
 from sweeper.script.output import Listener
+from sweeper.script.rest import RestRequest
 from sweeper.script.sandbox import Sandbox
 from sweeper.system.process import tree
 from sweeper.worker import stacks
 
+POLL_SECONDS = 0.01
 GRACE_SECONDS = 5.0
 """Seconds between one signal and the next."""
+REST_SECONDS, REST_GAPS = 2.0, 3.0
+"""Longest time until a training that is asked to rest does so: in seconds, and in usual gaps of reports."""
 PIECE = 65536
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
@@ -34,9 +38,14 @@ class ScriptProcess:
     """
 
     def __init__(
-        self, arguments: Sequence[str], sandbox: Sandbox, environment: Mapping[str, str], listener: Listener
+        self,
+        arguments: Sequence[str],
+        sandbox: Sandbox,
+        environment: Mapping[str, str],
+        listener: Listener,
+        rest: RestRequest | None = None,
     ) -> None:
-        self._listener, self._sandbox = listener, sandbox
+        self._listener, self._sandbox, self._rest = listener, sandbox, rest
         self._num_refused, self._is_stopping = 0, False
         self.started_s = time.perf_counter()
         try:
@@ -108,14 +117,35 @@ class ScriptProcess:
                 if not self._read(descriptor):
                     break
 
-    def pause(self) -> None:
-        """Pauses the script's processes, parents first, so that they cannot start others meanwhile."""
+    def pause(self) -> bool:
+        """Pauses the script's processes, between two steps of its training if it is watched.
+
+        Returns:
+            Whether no step was interrupted.
+        """
+        is_between_steps = self._rest is not None and self._is_at_rest(self._rest)
+        # Parents first, so that they cannot start others meanwhile.
         for pid in tree(self.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
+        return is_between_steps
+
+    def _is_at_rest(self, rest: RestRequest) -> bool:
+        """Asks the training to rest; returns whether it does so in time."""
+        watched = self._listener.watched
+        watched.resting.clear()
+        rest.begin()
+        seconds = max(REST_SECONDS, REST_GAPS * watched.timeline.usual_gap())
+        deadline = time.perf_counter() + seconds
+        while not watched.is_resting and watched.trainers and not watched.failures:
+            if time.perf_counter() > deadline or not self.listen(POLL_SECONDS):
+                break
+        return watched.is_resting
 
     def resume(self) -> None:
         """Resumes the script's processes."""
+        if self._rest is not None:
+            self._rest.end()
         for pid in reversed(list(tree(self.pid))):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)

@@ -29,6 +29,7 @@ from sweeper.script.output import Listener
 from sweeper.script.ports import VARIABLES as PORT_VARIABLES
 from sweeper.script.ports import reserved_port
 from sweeper.script.process import ScriptProcess
+from sweeper.script.rest import RestRequest
 from sweeper.script.sandbox import BeginAgainError, Sandbox, make_sandbox, remember
 from sweeper.system.cpu import cpu_name
 from sweeper.system.environment import passed_to_script, secrets
@@ -73,13 +74,16 @@ class Started:
 
 
 @contextlib.contextmanager
-def started(job: Job, progress: Progress, mode: str = inject.WATCH, from_step: int = 0) -> Iterator[Started]:
+def started(
+    job: Job, progress: Progress, mode: str = inject.WATCH, from_step: int = 0, *, rests: bool = False
+) -> Iterator[Started]:
     """Runs the script of `job`, and ends it afterwards.
 
     Args:
         from_step: Number of steps after which its steps are taken apart, in mode `DIAGNOSE`.
         mode: Mode of the hook in its processes (`sweeper.inject`). Only a run in mode `WATCH` is the
             trial: it leaves a record and, if `script.keep` is set, its files.
+        rests: Whether its training may be asked to rest.
 
     Raises:
         UserError: It cannot be started.
@@ -102,16 +106,19 @@ def started(job: Job, progress: Progress, mode: str = inject.WATCH, from_step: i
     files = {path: render(text, values) for path, text in script.files.items()}
     record = {"command": command, "folder": str(sandbox.folder), "env": own, "files": files}
     kills = failures.oom_kills()
+    rest = RestRequest(place / "rest") if rests else None
     try:
         with reserved_port() as port, _trackers(place) as trackers:
             environment = _environment(job, script, {**trackers, **own, **listener.environment}, port, mode)
             environment.update(sandbox.environment(environment))
             if from_step:
                 environment[inject.FROM_STEP_VARIABLE] = str(from_step)
+            if rest is not None:
+                environment.update(rest.environment)
             hidden = secrets(environment)
             if is_trial:
                 write_json(place / RECORD, struck_tree(record, hidden))
-            process = ScriptProcess(command, sandbox, environment, listener)
+            process = ScriptProcess(command, sandbox, environment, listener, rest)
             try:
                 device = _described(job.device)
                 if is_trial:
@@ -132,6 +139,8 @@ def started(job: Job, progress: Progress, mode: str = inject.WATCH, from_step: i
                     heard = encode(listener.report())
                     write_json(place / RECORD, struck_tree({**record, "heard": heard}, hidden))
     finally:
+        if rest is not None:
+            rest.close()
         listener.close()
         sandbox.close()
         if (began_s := listener.timeline.began_s) is not None:

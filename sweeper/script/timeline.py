@@ -79,6 +79,11 @@ class Timeline:
         self._last = moment, samples, steps, paused_seconds
         self.samples = samples
 
+    def resume(self, moment: float) -> None:
+        """Notes that training went on at `moment`, after a rest: the next stretch begins there."""
+        if self._last is not None and moment > self._last[0]:
+            self._last = (moment, *self._last[1:])
+
     def rate(self, moment: float, per_second: float, per_step: float) -> None:
         """Adds a speed as of `moment`: it holds for the time since the previous report."""
         if self.began_s is None:

@@ -65,7 +65,7 @@ def run(
 def _run(
     job: Job, progress: Progress, turn: Turn | None, on_start: Callable[[int], None] | None
 ) -> Measurement:
-    with started(job, progress) as script:
+    with started(job, progress, rests=turn is not None) as script:
         if on_start is not None:
             on_start(script.process.pid)
         trial = _Trial(job, progress, script, turn)
@@ -325,7 +325,7 @@ class _Trial:
 
     def _has_turn(self, turn: Turn, kept: Sequence[Window]) -> bool:
         """Pauses the script until its next window is wanted; returns whether one is, once it runs again."""
-        self._process.pause()
+        is_between_steps = self._process.pause()
         try:
             with self._progress.steps.paused():
                 is_wanted = turn.wait(kept)
@@ -336,8 +336,9 @@ class _Trial:
         self._progress.stage("window")
         if not is_wanted:
             return False
-        # The interrupted stretch includes the pause, and queues that filled meanwhile must empty first.
-        num_cut, refilled_s = len(self._timeline.stretches) + 1, self._resumed_s + REFILL_SECONDS
+        # An interrupted stretch includes the pause, and queues that filled meanwhile must empty first.
+        num_cut = len(self._timeline.stretches) + (not is_between_steps)
+        refilled_s = self._resumed_s + REFILL_SECONDS
         while len(self._timeline.stretches) < num_cut or time.perf_counter() < refilled_s:
             if not self._listen():
                 return False

@@ -38,6 +38,7 @@ class Watched:
         parts: The parts of its steps, in a run that takes them apart.
         changes: For each change at run time that was reported, why it is not in effect; empty if it is.
         has_proved: Whether the record of a proof is complete.
+        resting: Ids of the processes that rest, or have rested since it was cleared.
     """
 
     def __init__(self, per_step: float) -> None:
@@ -53,6 +54,7 @@ class Watched:
         self.changes: dict[str, str] = {}
         self._given_up: set[str] = set()
         self.has_proved = False
+        self.resting: set[int] = set()
 
     @property
     def trainers(self) -> Sequence[int]:
@@ -74,6 +76,11 @@ class Watched:
         """The source of the timeline, in words."""
         return f"torch ({self.source})"
 
+    @property
+    def is_resting(self) -> bool:
+        """Whether all processes that train rest."""
+        return bool(self._processes) and self._processes.keys() <= self.resting
+
     def take(self, message: Mapping[str, Any]) -> None:
         """Adds a message.
 
@@ -89,6 +96,8 @@ class Watched:
         if "change" in message:
             self._take_change(message["change"])
         self.has_proved = self.has_proved or "proved" in message
+        if "resting" in message:
+            self.resting.add(message["pid"])
         if "part" in message:
             self.parts.take(message)
         elif "steps" in message:
@@ -116,6 +125,8 @@ class Watched:
             if steps < PATIENCE_STEPS:
                 return
             samples = steps * (self._per_step or 1.0)
+        if "resumed" in message:
+            self.timeline.resume(message["resumed"])
         # Processes that train in parallel also evaluate in parallel.
         paused = max(each.paused for each in every)
         self.timeline.count(message["t"], samples, steps, paused)

@@ -35,8 +35,8 @@ EXPENSIVE, EXPENSIVE_SECONDS = 4.0, 5.0
 """Start-up time beyond which processes rest: in windows, and in seconds; it must exceed both."""
 MEMORY_SHARE = 0.85
 MEMORY = "tree_mem_gib"
-MAX_STEP_SECONDS = 0.1
-"""Longest step of a script that takes turns: a step that a stop interrupts is lost."""
+MAX_STEP_SECONDS = 3.0
+"""Longest step of a script that takes turns: a turn has three of them."""
 TICK_SECONDS = 0.25
 
 
@@ -76,7 +76,7 @@ def fit(records: Sequence[TrialRecord], memory_gib: float) -> bool:
 
 
 def can_be_stopped(records: Sequence[TrialRecord]) -> bool:
-    """Returns whether scripts can take turns: steps are watched and short, and all fit in memory together.
+    """Returns whether scripts can take turns: steps are watched, and all fit in memory together.
 
     They cannot on a GPU, which goes on with the work that a stopped process has queued.
     """

@@ -11,11 +11,20 @@ from sweeper.analysis.confirmation import Chosen, Ratio, choose_winner, ratios
 from sweeper.analysis.finalists import is_speed
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import Measurement
-from sweeper.core.record import BASELINE
+from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.race import race
 from sweeper.race.drift import block_of
 from sweeper.race.log import Round, rounds_of
-from sweeper.race.policy import CLEAR, LONG, MAX_TURN_SECONDS, MAX_TURNS, MIN_TURN_SECONDS, Policy, Start
+from sweeper.race.policy import (
+    CLEAR,
+    LONG,
+    MAX_TURN_SECONDS,
+    MAX_TURNS,
+    MIN_STEPS,
+    MIN_TURN_SECONDS,
+    Policy,
+    Start,
+)
 from sweeper.race.standings import Standing, standings
 from sweeper.race.storage import StoredLog
 from sweeper.results import words
@@ -46,11 +55,13 @@ def warmup_seconds(measured: Measurement | None) -> float:
     return max(MIN_WARMUP_SECONDS, min(MAX_WARMUP_SECONDS, took))
 
 
-def turn_limits(*, rests: bool, window_seconds: float) -> tuple[float, float]:
+def turn_limits(records: Sequence[TrialRecord], window_seconds: float, *, rests: bool) -> tuple[float, float]:
     """Returns the seconds of the shortest and of the longest turn."""
     if not rests:
         return window_seconds, window_seconds
-    return min(MIN_TURN_SECONDS, window_seconds), min(MAX_TURN_SECONDS, window_seconds)
+    steps = [record.measurement.step_ms / 1000 for record in records if record.measurement is not None]
+    shortest = max(min(MIN_TURN_SECONDS, window_seconds), MIN_STEPS * max(steps, default=0.0))
+    return shortest, max(shortest, min(MAX_TURN_SECONDS, window_seconds))
 
 
 class SweepRace:
@@ -110,7 +121,7 @@ class SweepRace:
         records = [trials.table.records[number] for number in self._arms]
         self._rests = can_rest(context, trials.table, records, self._window_seconds)
         left, at = trials.budget.seconds_left, self._log[-1].at if self._log else 0.0
-        shortest, longest = turn_limits(rests=self._rests, window_seconds=self._window_seconds)
+        shortest, longest = turn_limits(records, self._window_seconds, rests=self._rests)
         policy = Policy(
             arms=self._arms,
             seconds=math.inf if left is None else at + left - reserve,

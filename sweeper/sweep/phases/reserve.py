@@ -85,7 +85,7 @@ def round_seconds(context: SweepContext, trials: TrialRunner, candidates: Sequen
     window = spec.measure.window_seconds
     if not can_rest(context, table, runs, window):
         return one_round
-    shortest, _ = turn_limits(rests=True, window_seconds=window)
+    shortest, _ = turn_limits(runs, window, rests=True)
     stop = STOP_SECONDS if spec.traits.takes_turns else 0.0
     return one_round + len(runs) * (FIRST_TURNS * shortest - window + stop)
 

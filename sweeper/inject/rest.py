@@ -1,0 +1,36 @@
+"""Lets a training rest between two of its steps, while another one that it is compared with takes its turn.
+
+A process that is stopped anywhere loses the step that it is in. One that only waits here lets its loader's
+workers fill their queues, and take the cores of the others. So it waits here first, and is stopped then.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+
+VARIABLE = "SWEEPER_HOOK_REST"
+"""Environment variable that names a file of one byte, which is 1 while the training is to rest."""
+POLL_SECONDS = 0.001
+"""Seconds between two looks. The process is soon stopped, so this is how long it takes to go on."""
+
+
+def open_page() -> bytes | mmap.mmap:
+    """Returns the file's byte, as it changes; a 0 that never changes if there is no file."""
+    path = os.environ.get(VARIABLE, "")
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b"\0"
+    try:
+        return mmap.mmap(descriptor, 1, prot=mmap.PROT_READ)
+    finally:
+        os.close(descriptor)
+
+
+def wait(page: bytes | mmap.mmap) -> None:
+    """Waits until the training is to go on, or the process that compares it is gone."""
+    parent = os.getppid()
+    while page[0] and os.getppid() == parent:
+        time.sleep(POLL_SECONDS)
