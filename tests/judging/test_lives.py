@@ -25,7 +25,7 @@ from sweeper.judging.lives import Measure, ScriptLives, Turns
 from sweeper.judging.speed import compare
 from sweeper.race import race
 from sweeper.race.log import Event, rounds_of
-from sweeper.race.policy import Policy
+from sweeper.race.policy import Policy, Start
 
 pytestmark = pytest.mark.slow
 
@@ -36,9 +36,8 @@ def taking(number: int, said: list[int], most: int = 1000, fault: Exception | No
     def measure(turns: Turns, seconds: float) -> Measurement:
         found = synthetic(float(number + 1))
         taken = 0
-        while taken < most and turns.wait(taken):
+        while taken < most and turns.wait(found.windows[:1] * taken):
             said.append(number)
-            turns.window(found.windows[0])
             taken += 1
         if fault is not None:
             raise fault
@@ -57,7 +56,7 @@ class OneRound(Policy):
 def raced(*measures: Measure) -> list[Event]:
     log: list[Event] = []
     with ScriptLives(measures) as processes:
-        race.run(OneRound(len(measures), 60.0), processes, log)
+        race.run(OneRound(arms=tuple(range(len(measures))), seconds=60.0), processes, log)
     return log
 
 
@@ -98,7 +97,7 @@ def test_a_fault_ends_all():
 
     broken = taking(1, [], most=1, fault=ValueError("broken"))
     with pytest.raises(ValueError, match="broken"), ScriptLives([seen(taking(0, [])), seen(broken)]) as both:
-        race.run(Policy(2, 60.0), both, [])
+        race.run(Policy(arms=(0, 1), seconds=60.0), both, [])
     assert len(threads) == 2
     assert not any(each.is_alive() for each in threads)
 
@@ -128,12 +127,12 @@ def test_what_uses_cuda_runs_alone_where_nvml_lists_no_gpu(monkeypatch: pytest.M
 
     def here(turns: Turns, seconds: float) -> Measurement:
         turns.started(os.getpid())
-        turns.wait(0)
+        turns.wait([])
         return synthetic(1.0)
 
     for is_open in (False, True):
         with ScriptLives([here]) as alone, device.open() if is_open else contextlib.nullcontext():
-            alone.start(0, 0, 1.0)
+            alone.start(0, Start(arm=0, round=0, turn_seconds=1.0, turns=1))
             assert alone.has_company() != is_open
             alone.end(0)
 
