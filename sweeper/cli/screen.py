@@ -121,7 +121,7 @@ def status_line(status: Status) -> str:
         is_beyond = status.done > status.total
         parts.append(f"{status.done} rounds" if is_beyond else f"{status.done} of {status.total}")
     if status.race:
-        parts += [_leader(racer) for racer in status.race[1:2] if racer.standing.ratio is not None]
+        parts += [_leader(racer) for racer in status.race[1:2] if racer.score.ratio is not None]
     elif status.best_ratio is not None:
         parts.append(f"best so far {times(status.best_ratio)} vs baseline ({status.best})")
     if status.running:
@@ -138,17 +138,17 @@ def race_table(race: Sequence[Racer]) -> Table:
     for title in ("", "starts", "turns", "so far"):
         table.add_column(title, justify="right" if title in ("starts", "turns") else "left", no_wrap=True)
     for racer in race:
-        standing = racer.standing
-        so_far = "" if standing.ratio is None else f"{times(standing.ratio)} {_range(racer)}"
-        out = "" if standing.is_continued else "not continued"
-        table.add_row(racer.name, str(standing.processes), str(standing.turns), f"{so_far} {out}".strip())
+        score = racer.score
+        so_far = "" if score.ratio is None else f"{times(score.ratio)} {_range(racer)}"
+        out = "" if score.is_continued else "not continued"
+        table.add_row(racer.name, str(score.processes), str(score.turns), f"{so_far} {out}".strip())
     return table
 
 
 def _leader(racer: Racer) -> str:
-    assert racer.standing.ratio is not None
-    return f"{racer.name} {times(racer.standing.ratio)} {_range(racer)} so far"
+    assert racer.score.ratio is not None
+    return f"{racer.name} {times(racer.score.ratio)} {_range(racer)} so far"
 
 
 def _range(racer: Racer) -> str:
-    return interval(racer.standing.low, racer.standing.high)
+    return interval(racer.score.low, racer.score.high)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sweeper.core.record import TrialRecord
-from sweeper.race.standings import Standing
+from sweeper.race.scores import Score
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class Racer:
     """A trial in a race, and how it stands."""
 
     name: str
-    standing: Standing
+    score: Score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

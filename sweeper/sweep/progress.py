@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.job import Job
-from sweeper.race.standings import Standing
+from sweeper.race.scores import Score
 from sweeper.sweep.budget import Budget
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.observer import Racer, Status
@@ -26,7 +26,7 @@ class Progress:
     def __init__(self, context: SweepContext, table: TrialTable, budget: Budget) -> None:
         self._context, self._table, self._budget = context, table, budget
         self._running: Callable[[], Mapping[int, Job]] = dict
-        self._standings: Callable[[], Sequence[Standing]] = tuple
+        self._scores: Callable[[], Sequence[Score]] = tuple
         self._phase, self._done, self._total = "references", 0, 0
         self._shown_at = -math.inf
 
@@ -37,11 +37,11 @@ class Progress:
     def begin(self, phase: str, total: int = 0) -> None:
         """Begins a phase of `total` parts; 0 if unknown."""
         self._phase, self._done, self._total = phase, 0, total
-        self._standings = tuple
+        self._scores = tuple
 
-    def follow_race(self, standings: Callable[[], Sequence[Standing]]) -> None:
-        """Shows how a race stands, as `standings` returns it, until the next phase begins."""
-        self._standings = standings
+    def follow_race(self, scores: Callable[[], Sequence[Score]]) -> None:
+        """Shows how a race stands, as `scores` returns it, until the next phase begins."""
+        self._scores = scores
 
     def reached(self, done: int) -> None:
         """Records how many parts of the phase are done."""
@@ -73,8 +73,8 @@ class Progress:
                 running=(*names, *others),
                 seconds_left=self._budget.seconds_left,
                 race=tuple(
-                    Racer(self._context.name(self._table.records[standing.arm]), standing)
-                    for standing in self._standings()
+                    Racer(self._context.name(self._table.records[score.arm]), score)
+                    for score in self._scores()
                 ),
             )
         )

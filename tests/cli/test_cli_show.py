@@ -89,8 +89,12 @@ def test_show_json_is_as_documented(cli, home):
     code, out, _ = cli("show", "toy", "--home", home, "--json")
     assert code == 0
     found = json.loads(out, parse_constant=pytest.fail)
-    assert set(found) == {"name", "state", "device", "baseline", "winner", "trials", "sensitivity"}
+    assert set(found) == {"name", "state", "device", "baseline", "winner", "trials", "sensitivity", "race"}
     assert (found["name"], found["state"], found["device"]) == ("toy", "finished", "none")
+    # Three rounds of two candidates and the baseline.
+    assert [(process["round"], process["trial"]) for process in found["race"][:3]] == [(0, 0), (0, 3), (0, 7)]
+    assert {process["round"] for process in found["race"]} >= {0, 1, 2}
+    assert set(found["race"][0]["turns"][0]) == {"at", "seconds", "steps", "samples", "foreign"}
     one = {"number", "config", "metrics", "notes"}
     assert set(found["baseline"]) == one
     assert set(found["winner"]) == one | {

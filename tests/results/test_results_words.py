@@ -24,7 +24,7 @@ from sweeper.cli.screen import race_table, status_line
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Quality
 from sweeper.core.record import TrialRecord
-from sweeper.race.standings import Standing
+from sweeper.race.scores import Score
 from sweeper.results import words
 from sweeper.results.decision_lines import decision_lines
 from sweeper.sweep.observer import Racer, Status
@@ -225,11 +225,9 @@ def test_more_rounds_than_the_fewest_are_no_share_of_them():
 
 
 RACE = (
-    Racer("000 baseline", Standing(arm=0, turns=6, processes=2)),
-    Racer("003 bs512", Standing(arm=3, turns=6, processes=2, ratio=2.5, low=2.25, high=2.75)),
-    Racer(
-        "004 bs64", Standing(arm=4, turns=3, processes=1, ratio=1.5, low=1.25, high=1.75, is_continued=False)
-    ),
+    Racer("000 baseline", Score(arm=0, turns=6, processes=2)),
+    Racer("003 bs512", Score(arm=3, turns=6, processes=2, ratio=2.5, low=2.25, high=2.75)),
+    Racer("004 bs64", Score(arm=4, turns=3, processes=1, ratio=1.5, low=1.25, high=1.75, is_continued=False)),
 )
 
 
@@ -246,7 +244,7 @@ def test_a_race_has_its_ratio_so_far_and_a_table_with_who_is_not_continued():
 
 
 def test_a_race_without_a_common_turn_says_no_ratio():
-    started = (RACE[0], Racer("003 bs512", Standing(arm=3, turns=0, processes=0)))
+    started = (RACE[0], Racer("003 bs512", Score(arm=3, turns=0, processes=0)))
     assert status_line(dataclasses.replace(status_of(0), race=started)) == "confirming · 0 of 8"
 
 

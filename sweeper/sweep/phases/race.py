@@ -25,7 +25,7 @@ from sweeper.race.policy import (
     Policy,
     Start,
 )
-from sweeper.race.standings import Standing, standings
+from sweeper.race.scores import Score, scores
 from sweeper.race.storage import StoredLog
 from sweeper.results import words
 from sweeper.sweep.context import SweepContext
@@ -93,7 +93,7 @@ class SweepRace:
         self._early = early
         self._folder = context.journal.rounds_folder(place)
         self._log = StoredLog(context.journal.race_log(place))
-        self._standings: tuple[int, Sequence[Standing]] = (-1, ())
+        self._scores: tuple[int, Sequence[Score]] = (-1, ())
         self._arms: tuple[int, ...] = (BASELINE,)
         self._rests = False
         self._machine = MachineRecord(context.home, context.machine.line)
@@ -135,7 +135,7 @@ class SweepRace:
             drift=self._drift,
         )
         trials.progress.begin("confirming", min_rounds)
-        trials.progress.follow_race(lambda: self._stand(policy))
+        trials.progress.follow_race(lambda: self._score_now(policy))
         lives = JobLives(context, trials, self._folder, self._job, len(self._arms), rests=self._rests)
         try:
             why = race.run(policy, lives, self._log, self._count, trials.budget.clock).why
@@ -150,15 +150,15 @@ class SweepRace:
         ended = {CLEAR: words.NARROW_ENOUGH, LONG: words.still_wide(len(self.rounds))}
         self.ended = ended.get(why, why)
 
-    def _stand(self, policy: Policy) -> Sequence[Standing]:
+    def _score_now(self, policy: Policy) -> Sequence[Score]:
         """Returns how the race stands."""
-        known, standing = self._standings
+        known, score = self._scores
         if known != len(self._log):
             rounds = rounds_of(self._log)
             continued = policy.arms_after(rounds[: policy.num_complete(rounds)])
-            standing = standings(rounds, self._arms, continued)
-            self._standings = len(self._log), standing
-        return standing
+            score = scores(rounds, self._arms, continued)
+            self._scores = len(self._log), score
+        return score
 
     def _count(self) -> None:
         self._trials.progress.reached(len(self.rounds))

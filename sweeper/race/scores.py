@@ -11,7 +11,7 @@ from sweeper.race.tally import Tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Score:
     """One arm.
 
     Attributes:
@@ -30,7 +30,7 @@ class Standing:
     is_continued: bool = True
 
 
-def standings(rounds: Sequence[Round], arms: Sequence[int], continued: Collection[int]) -> list[Standing]:
+def scores(rounds: Sequence[Round], arms: Sequence[int], continued: Collection[int]) -> list[Score]:
     """Returns how the arms of a race stand, the baseline first, then the fastest.
 
     Args:
@@ -38,16 +38,16 @@ def standings(rounds: Sequence[Round], arms: Sequence[int], continued: Collectio
         continued: The arms that take part in the next round.
     """
     return sorted(
-        (_standing(rounds, arm, is_continued=arm in continued) for arm in arms),
-        key=lambda standing: (standing.arm != BASELINE, -(standing.ratio or 0.0)),
+        (_score(rounds, arm, is_continued=arm in continued) for arm in arms),
+        key=lambda score: (score.arm != BASELINE, -(score.ratio or 0.0)),
     )
 
 
-def _standing(rounds: Sequence[Round], arm: int, *, is_continued: bool) -> Standing:
+def _score(rounds: Sequence[Round], arm: int, *, is_continued: bool) -> Score:
     lives = [one.lives[arm] for one in rounds if arm in one.lives and one.lives[arm].turns]
     tally = Tally.of(rounds, arm) if arm != BASELINE else Tally([])
     low, high = tally.interval()
-    return Standing(
+    return Score(
         arm=arm,
         turns=sum(len(life.turns) for life in lives),
         processes=len(lives),

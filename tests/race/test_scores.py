@@ -7,15 +7,15 @@ import math
 import pytest
 
 from sweeper.race.log import rounds_of_speeds
-from sweeper.race.standings import standings
+from sweeper.race.scores import scores
 
 
 def test_the_baseline_comes_first_and_then_the_fastest():
     rounds = rounds_of_speeds([{0: 1.0, 1: 2.0, 2: 3.0, 3: 0.5}, {0: 1.0, 1: 2.0, 2: 3.0}])
-    base, *others = standings(rounds, (0, 1, 2, 3), {0, 1, 2})
+    base, *others = scores(rounds, (0, 1, 2, 3), {0, 1, 2})
     assert (base.arm, base.ratio, base.processes, base.turns) == (0, None, 2, 2)
-    assert [standing.arm for standing in others] == [2, 1, 3]
-    assert [standing.is_continued for standing in others] == [True, True, False]
+    assert [score.arm for score in others] == [2, 1, 3]
+    assert [score.is_continued for score in others] == [True, True, False]
     first, _, last = others
     assert first.ratio == pytest.approx(3.0)
     assert first.low < 3.0 < first.high
@@ -26,4 +26,4 @@ def test_the_baseline_comes_first_and_then_the_fastest():
 
 
 def test_before_the_first_turn_nothing_is_known():
-    assert [standing.ratio for standing in standings([], (0, 1), {0, 1})] == [None, None]
+    assert [score.ratio for score in scores([], (0, 1), {0, 1})] == [None, None]
