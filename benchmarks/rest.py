@@ -28,7 +28,7 @@ from sweeper.race.policy import Start
 UNEDITED = Path(__file__).parent / "unedited"
 TURNS = 5
 """Turns in each of the three stretches."""
-START = Start(arm=0, round=0, turn_seconds=1.0, turns=1)
+START = Start(arm=0, round=0, turn_seconds=1.0)
 GATHERED = ("env", f"{CHANGES}=loader=gathered")
 WORKLOADS: Mapping[str, tuple[str, ...]] = {
     "mlp, 4 workers": (sys.executable, "mlp.py"),

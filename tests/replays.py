@@ -42,7 +42,7 @@ SPEC: Mapping[str, Any] = {
     "constraints": {"val_loss": {"max_ratio_to_baseline": 1.02}},
     "measure": {"quality_samples": 60_000},
     "search": {"trials": 8, "minutes": None, "regret": None},
-    "confirm": {"top": 2, "rounds": 3},
+    "confirm": {"top": 2, "rounds": 3, "precision": 0.1},
 }
 
 

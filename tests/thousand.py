@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import CONFIG, OUTCOME, SCHEMA, SERIES, Job, MeasurePlan
 from sweeper.core.measurement import Failure, FailureKind, Measurement, Outcome, Quality, Report
 from sweeper.core.record import SearchResult
-from sweeper.race.log import rounds_of_speeds
+from sweeper.race.log import Ended, Started, Turned
+from sweeper.race.storage import StoredLog
 from sweeper.search.distributions import distribution, drawn
 from sweeper.spec import SweepSpec
-from sweeper.sweep.store.journal import RESULT, SEARCH_RESULT, Journal, sweeps_folder
+from sweeper.sweep.store.journal import CONFIRM, RESULT, SEARCH_RESULT, Journal, sweeps_folder
 
 QUALITY_SAMPLES = 60_000
 STARTED = 1_790_000_000.0
@@ -117,7 +118,8 @@ def write_sweep(
             speeds[number], configs[number] = true, config
     best = sorted(speeds, key=lambda number: -speeds[number])[:3]
     speeds_of = [{n: speeds[n] * noise.gauss(1, 0.02) for n in (0, *best)} for _ in range(rounds)]
-    raced = rounds_of_speeds(speeds_of)
+    _write_race(journal.race_log(CONFIRM), speeds_of)
+    raced = journal.race(CONFIRM)
     decision = choose_winner(raced, configs)
     result = {
         "reason": f"all {trials - 1} trials are done",
@@ -132,6 +134,17 @@ def write_sweep(
     }
     (journal.folder / RESULT).write_text(json.dumps(result))
     return journal
+
+
+def _write_race(path: Path, speeds: Sequence[Mapping[int, float]]) -> None:
+    """Writes the log of a race whose processes took a turn of a second each."""
+    log, life = StoredLog(path), 0
+    for number, one in enumerate(speeds):
+        for arm, speed in one.items():
+            log.append(Started(life, arm, life + 0.5, 0.5, number))
+            log.append(Turned(life, life + 1.0, 1.0, 100, speed))
+            log.append(Ended(life, life + 1.0))
+            life += 1
 
 
 def _drawn(spec: SweepSpec, rng: random.Random, count: int) -> list[dict[str, Any]]:

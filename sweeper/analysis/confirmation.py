@@ -10,6 +10,7 @@ from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.loaders import traits
 from sweeper.race.drift import Drift, later
 from sweeper.race.log import BASELINE, Round
+from sweeper.race.policy import keeps_failing
 from sweeper.race.tally import LAST_LEVEL, Tally, Variance, contenders
 
 TIE = math.log(1.03)
@@ -94,7 +95,9 @@ def _ratio(rounds: Sequence[Round], number: int, drift: Drift | None, early: Seq
         mean, low, high = later(tally, drift.of(mean), Tally.of(early, number).logs)
     shared = tuple(one.speeds[number] for one in rounds if {number, BASELINE} <= one.speeds.keys())
     of_speed = drift.speed if drift else Variance(0.0, 1)
-    speed, speed_low, speed_high = later(Tally([math.log(each) for each in shared]), of_speed)
+    speed, speed_low, speed_high = later(
+        Tally([math.log(each) for each in shared], is_in_turns=False), of_speed
+    )
     return Ratio(
         number=number,
         ratio=math.exp(mean),
@@ -150,7 +153,8 @@ def choose_winner(
             much slower it seems.
         drift: As for `ratios`; `early` likewise.
     """
-    faster = [ratio.number for ratio in ratios(rounds, drift, early) if ratio.low > 1]
+    among = [ratio for ratio in ratios(rounds, drift, early) if not keeps_failing(rounds, ratio.number)]
+    faster = [ratio.number for ratio in among if ratio.low > 1]
     tied = contenders(rounds, [number for number in faster if number not in unfit], LAST_LEVEL)
     if by_changes:
         base = configs[BASELINE].flatten()

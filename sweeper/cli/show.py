@@ -78,7 +78,7 @@ def show_command(home: Path, name: str, *, as_json: bool) -> None:
     if as_json:
         found = to_json(summary, sweep.stages())
         found["sensitivity"] = sensitivity_json(sweep.sensitivity)
-        found["race"] = _race_json(sweep.rounds)
+        found["race"] = _race_json(sweep.race)
         print(json.dumps(encode(found), indent=1))
         return
     out = console()

@@ -193,6 +193,9 @@ class Observer:
             cuda.synchronize()
         self._moment_s = time.perf_counter()
         self._send()
+        if not self._world_size:
+            # Another rank reports, and this one waits for it in its next exchange.
+            return
         self.tell({"resting": self._steps})
         wait(self.rest_page)
         self._resumed_s = self._moment_s = fast.moment_s = time.perf_counter()

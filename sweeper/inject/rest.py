@@ -20,13 +20,10 @@ def open_page() -> bytes | mmap.mmap:
     """Returns the file's byte, as it changes; a 0 that never changes if there is no file."""
     path = os.environ.get(VARIABLE, "")
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+        with open(path, "rb") as file:
+            return mmap.mmap(file.fileno(), 1, prot=mmap.PROT_READ)
+    except (OSError, ValueError):
         return b"\0"
-    try:
-        return mmap.mmap(descriptor, 1, prot=mmap.PROT_READ)
-    finally:
-        os.close(descriptor)
 
 
 def wait(page: bytes | mmap.mmap) -> None:

@@ -26,6 +26,7 @@ from sweeper.race.race import Taken
 from sweeper.script.watch import watch
 from sweeper.system.process import open_files, tree, usage
 from sweeper.telemetry.nvml.devices import gpu_uuids, memory_used_gib
+from sweeper.trainer.on_demand import turn_of
 
 Measure = Callable[["Turns", float], Measurement]
 """Function that measures an arm in turns of so many seconds."""
@@ -191,7 +192,7 @@ class ScriptLives:
         if window is None:
             return None
         self._num_returned[life] += 1
-        return _as_turn(window)
+        return turn_of(window)
 
     def end(self, life: int) -> list[Taken]:
         """Ends a process; returns the windows of a training that was shorter than its turns.
@@ -202,16 +203,12 @@ class ScriptLives:
         self._turns[life].ended()
         measurement = self.measured[life] = self._running[life].result()
         del self._running[life], self._turns[life]
-        return [_as_turn(window) for window in measurement.windows[self._num_returned[life] :]]
+        return [turn_of(window) for window in measurement.windows[self._num_returned[life] :]]
 
     def kill(self) -> None:
         """Kills all processes."""
         for turns in self._turns.values():
             turns.kill()
-
-
-def _as_turn(window: Window) -> Taken:
-    return window.seconds, window.steps, window.samples, window.others_cpu_seconds / window.seconds
 
 
 def _measure(arm: Arm) -> Measure:

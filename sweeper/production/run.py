@@ -23,7 +23,8 @@ from sweeper.production.promise import Judgement, judged
 from sweeper.production.publish import RunPublisher
 from sweeper.production.request import Wanted
 from sweeper.production.watch import Watch, Watcher
-from sweeper.race.drift import EARLY_NOISE, Block
+from sweeper.race.drift import Block
+from sweeper.race.tally import SINGLE_VARIANCE
 from sweeper.spec.data_path import on_this_machine
 from sweeper.sweep.bootstrap import end_earlier_run
 from sweeper.sweep.job_runner import JobRunner, Slot
@@ -115,7 +116,7 @@ def remember(home: Path, wanted: Wanted, judgement: Judgement, name: str) -> Non
         return
     key = speed_key(sweep["fingerprint"], wanted.config)
     # One process, not the mean of several.
-    speeds = {key: (math.log(judgement.reached), EARLY_NOISE / 2)}
+    speeds = {key: (math.log(judgement.reached), SINGLE_VARIANCE / 2)}
     block = Block(at=time.time(), of=f"{name}/train", speeds=speeds)
     MachineRecord(home, sweep["about"]["device"]).add(block)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.race.log import Round
-from sweeper.race.tally import Tally, Variance, trimmed_mean, trimmed_variance
+from sweeper.race.tally import SINGLE_VARIANCE, Tally, Variance, trimmed_mean, trimmed_variance
 
 PRIOR_RATIO, PRIOR_SPEED = 0.034**2, 0.06**2
 """Variances of the log of a ratio and of a speed between measurements, from 54 winners that were measured
@@ -26,9 +26,6 @@ LEAST = 0.1
 
 MIN_SHARE = 0.25
 """Share of the largest drift below which a ratio says nothing about it."""
-EARLY_NOISE = 0.09**2
-"""Smallest variance of the log ratio of two single processes: on shared hosts, other load occasionally slows
-one by a third, which consecutive rounds may not show."""
 TINY = 1e-18
 """Variance for speeds that are all equal, since it must be above 0."""
 APART = 2.0
@@ -164,7 +161,8 @@ def later(tally: Tally, drift: Variance, early: Sequence[float] = ()) -> tuple[f
         early: Logs of earlier rounds, each at another time: each weighs more than a consecutive round.
     """
     own, of_mean = tally.round_variance, tally.mean_variance
-    alone = max(own.value, EARLY_NOISE)
+    # Other load occasionally slows one process by a third, which consecutive rounds may not show.
+    alone = max(own.value, SINGLE_VARIANCE)
     blocks = [*((log, alone) for log in early), (tally.mean, of_mean.value)]
     variances = [max(drift.value + noise, TINY) for _, noise in blocks]
     weights = [1 / value / math.fsum(1 / other for other in variances) for value in variances]

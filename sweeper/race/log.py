@@ -54,10 +54,15 @@ class Turned:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A process has ended, by itself or because it was told to."""
+    """A process has ended, by itself or because it was told to.
+
+    Attributes:
+        is_failed: Whether it has failed, so that its turns do not count.
+    """
 
     life: int
     at: float
+    is_failed: bool = False
 
 
 Event = Started | Company | Turned | Ended
@@ -139,6 +144,8 @@ def rounds_of(log: Iterable[Event]) -> list[Round]:
             lives[event.life].turns.append(event)
         else:
             lives[event.life].is_over = True
+            if event.is_failed:
+                lives[event.life].turns.clear()
         rounds[-1].ended_at = event.at
     return rounds
 
@@ -155,13 +162,19 @@ def rounds_of_speeds(speeds: Sequence[Mapping[int, float]]) -> list[Round]:
     return rounds
 
 
+def compared(log: Iterable[Event]) -> list[Round]:
+    """Returns the rounds in which all processes have ended, and the baseline is not alone in its turns."""
+    rounds = [one for one in rounds_of(log) if one.is_over(one.lives)]
+    return [one for one in rounds if BASELINE in one.speeds and len(one.speeds) > 1]
+
+
 def without_unfinished(log: Sequence[Event]) -> list[Event]:
     """Returns what counts of a race that was cut off: processes that have ended, in rounds that go on.
 
     A round whose processes were there at the same time is repeated, since their turns belong together.
     """
     rounds = rounds_of(log)
-    ended = {life.number for each in rounds for life in each.lives.values() if life.is_over}
+    ended = {life.number for one in rounds for life in one.lives.values() if life.is_over}
     if rounds and rounds[-1].is_in_company and not all(life.is_over for life in rounds[-1].lives.values()):
         ended -= {life.number for life in rounds[-1].lives.values()}
     kept: list[Event] = []

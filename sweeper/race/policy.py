@@ -35,21 +35,16 @@ HARDLY = 0.35
 """Largest half-width of the rounds' interval that is negligible, as a share of the drift's: both together
 are 6% wider than the drift alone."""
 MAX_FAILURES = 2
-"""Rounds after which an arm that has no turn in common with the baseline is given up."""
+"""Number of processes in a row that fail before an arm is given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start a process of an arm.
-
-    Attributes:
-        turns: Number of turns that it will take, if none of the others lives meanwhile.
-    """
+    """Start a process of an arm."""
 
     arm: int
     round: int
     turn_seconds: float
-    turns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +124,8 @@ class Policy:
         if not complete:
             return self.arms
         among = [arm for arm in complete[-1].lives if arm != BASELINE]
-        kept = set(contenders(complete, among))
-        if len(complete) < MAX_FAILURES:
-            kept.update(arm for arm in among if not Tally.of(complete, arm).logs)
+        kept = {*contenders(complete, among), *(arm for arm in among if not Tally.of(complete, arm).logs)}
+        kept -= {arm for arm in kept if keeps_failing(complete, arm)}
         return [arm for arm in self.arms if arm == BASELINE or arm in kept]
 
     def is_clear(self, complete: Sequence[Round]) -> bool:
@@ -156,7 +150,11 @@ class Policy:
 
     def _end(self, complete: Sequence[Round], at: float) -> str:
         """Returns why the race ends after these rounds; empty if it goes on."""
-        if len(self.arms_after(complete)) < 2:
+        latest = complete[-MAX_FAILURES:]
+        is_baseline_failing = len(latest) == MAX_FAILURES and not any(
+            BASELINE in one.speeds for one in latest
+        )
+        if is_baseline_failing or len(self.arms_after(complete)) < 2:
             return FAILED
         if len(complete) >= self.min_rounds and self.is_clear(complete):
             return CLEAR
@@ -226,7 +224,7 @@ class Policy:
             return at > self.seconds and taken > 0
         has_time = at + (at - now.began_at) <= self.seconds
         one_more = sum(life.turns[-1].seconds for life in now.lives.values() if life.turns)
-        is_late = at + one_more > self.seconds or taken >= MAX_TURNS
+        is_late = at + one_more > self.seconds or taken >= self.max_turns
         return has_time or is_late or self.is_clear([*complete, now])
 
     def _next_in_turn(self, now: Round, arms: Sequence[int], taken: int, number: int) -> Life:
@@ -235,11 +233,17 @@ class Policy:
         return next(life for life in lives if len(life.turns) == taken)
 
     def _start(self, complete: Sequence[Round], arm: int) -> Start:
-        return Start(arm, len(complete), self.turn_seconds(complete), self.turns(complete))
+        return Start(arm, len(complete), self.turn_seconds(complete))
 
     def _order(self, arms: Sequence[int], *place: int) -> list[int]:
         """Returns the arms in an order that is random, but the same for each place in a race."""
         return random.Random(f"{self.seed} {place}").sample(arms, len(arms))
+
+
+def keeps_failing(rounds: Sequence[Round], arm: int) -> bool:
+    """Returns whether the latest processes of an arm have failed, while those of the baseline have not."""
+    lives = [one.lives[arm] for one in rounds if arm in one.lives and BASELINE in one.speeds]
+    return len(lives) >= MAX_FAILURES and not any(life.turns for life in lives[-MAX_FAILURES:])
 
 
 def _is_clear(tally: Tally) -> bool:

@@ -25,8 +25,8 @@ class Lives(Protocol):
     def turn(self, life: int) -> Taken | None:
         """Lets a process take a turn; returns None if it has ended."""
 
-    def end(self, life: int) -> list[Taken]:
-        """Ends a process; returns those turns, if any, that `turn` has not returned."""
+    def end(self, life: int) -> list[Taken] | None:
+        """Ends a process; returns those turns that `turn` has not returned, or None if it has failed."""
 
     def kill(self) -> None:
         """Kills all processes."""
@@ -56,9 +56,10 @@ def run(
         return clock() - began
 
     def end(life: int) -> None:
-        for turn in lives.end(life):
+        rest = lives.end(life)
+        for turn in rest or ():
             log.append(Turned(life, now(), *turn))
-        log.append(Ended(life, now()))
+        log.append(Ended(life, now(), is_failed=rest is None))
         if policy.num_complete(rounds := rounds_of(log)) == len(rounds):
             seen()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +41,6 @@ class StoredLog(list[Event]):
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(_line(event))
-
-    def extend(self, events: Iterable[Event]) -> None:
-        """Adds events, here and in the file."""
-        for event in events:
-            self.append(event)
 
 
 def read(path: Path) -> list[Event]:

@@ -20,6 +20,10 @@ from sweeper.race.quantiles import t_quantile
 
 USUAL_VARIANCE, USUAL_FREEDOM = 0.03**2, 4
 """Usual variance of the log ratio of one process of each of two equal arms, and its degrees of freedom."""
+SEQUENTIAL_VARIANCE, SINGLE_VARIANCE, MANY = 0.05**2, 0.09**2, 3
+"""The same of processes that follow each other, since the host's speed changes meanwhile: of `MANY` or more,
+and of fewer, among which none may show that other load occasionally slows one by a third. On a shared host,
+recorded log ratios had standard deviations of 7 to 19%."""
 
 LEVEL = 0.95
 """Confidence level of what is printed."""
@@ -54,11 +58,11 @@ def variance(values: Sequence[float]) -> float:
     return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
-def log_ratios(among: Round, arm: int, to: int = BASELINE) -> list[float]:
+def log_ratios(one: Round, arm: int, to: int = BASELINE) -> list[float]:
     """Returns the logs of an arm's speed over another's, turn by turn; one may lack a last turn."""
-    if not {arm, to} <= among.lives.keys():
+    if not {arm, to} <= one.lives.keys():
         return []
-    speeds = [[turn.samples / turn.seconds for turn in among.lives[each].turns] for each in (arm, to)]
+    speeds = [[turn.samples / turn.seconds for turn in one.lives[number].turns] for number in (arm, to)]
     return [math.log(own / other) for own, other in zip(*speeds, strict=False)]
 
 
@@ -92,18 +96,21 @@ class Tally:
     Attributes:
         logs: Mean log ratio of each round's turns.
         turn_variances: Variance of each of these means that is due to its turns; unknown for a single turn.
+        is_in_turns: Whether processes took turns, and saw the same changes of the host's speed.
     """
 
     logs: Sequence[float]
     turn_variances: Sequence[float] = field(default=())
+    is_in_turns: bool = True
 
     @classmethod
     def of(cls, rounds: Sequence[Round], arm: int, to: int = BASELINE) -> Tally:
         """Returns the tally of the rounds in which both have taken a turn."""
-        turns = [logs for one in rounds if (logs := log_ratios(one, arm, to))]
+        turns = {id(one): logs for one in rounds if (logs := log_ratios(one, arm, to))}
         return cls(
-            [statistics.fmean(logs) for logs in turns],
-            [variance(logs) / len(logs) for logs in turns if len(logs) > 1],
+            [statistics.fmean(logs) for logs in turns.values()],
+            [variance(logs) / len(logs) for logs in turns.values() if len(logs) > 1],
+            is_in_turns=all(one.is_in_company for one in rounds if id(one) in turns),
         )
 
     @property
@@ -136,7 +143,10 @@ class Tally:
         than usual speak for themselves.
         """
         count = len(self.logs)
-        usual = USUAL_VARIANCE + (statistics.fmean(self.turn_variances) if self.turn_variances else 0.0)
+        usual = USUAL_VARIANCE
+        if not self.is_in_turns:
+            usual = SEQUENTIAL_VARIANCE if count >= MANY else SINGLE_VARIANCE
+        usual += statistics.fmean(self.turn_variances) if self.turn_variances else 0.0
         if count == 1:
             return Variance(usual, USUAL_FREEDOM)
         own, own_freedom = trimmed_variance(self.logs)
@@ -150,14 +160,14 @@ class Tally:
     def one_more(self, level: float = LEVEL) -> float:
         """Returns how far the log ratio of one later process of each may be from the mean of later rounds.
 
-        That mean is of as many rounds as these. Infinite for fewer than two.
+        That mean is of as many rounds as these. Infinite without one.
         """
         count = len(self.logs)
-        if count < 2:
+        if not count:
             return math.inf
         # It may be disturbed, like any round, so nothing is trimmed.
         of_a_round = self.round_variance
-        untrimmed = max(of_a_round.value, variance(self.logs))
+        untrimmed = max(of_a_round.value, variance(self.logs) if count > 1 else 0.0)
         return Variance((1 - 1 / count) * untrimmed, of_a_round.freedom).half_width(level)
 
 

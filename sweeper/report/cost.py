@@ -13,11 +13,12 @@ from sweeper.core.gpu_series import by_rank, of_rank
 from sweeper.core.job import ANYWHERE, CONFIG, OUTCOME
 from sweeper.core.place import read_place
 from sweeper.report.series import Series, read_series
+from sweeper.sweep.store.journal import CONFIRM, EARLY, STOPPED_ROUNDS
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.system.files import read_json
 
-PLACES = ("setup", "confirm", "stopped")
-"""Folders of processes that are not trials, beside those of the races during the search."""
+PLACES = ("setup", EARLY, CONFIRM, STOPPED_ROUNDS)
+"""Folders of processes that are not trials, beside those of each race during the search."""
 PAUSE_SECONDS = 60.0
 """Gap between two processes beyond which the sweep counts as stopped and continued."""
 

@@ -18,7 +18,7 @@ MIN_ROUNDS = 2
 
 def race(m: ReportData) -> Chart | None:
     """Returns the chart of a race; None if there was none, or it had a single round."""
-    rounds, best = m.sweep.rounds, m.best
+    rounds, best = m.sweep.race, m.best
     if best is None or m.baseline is None or len(rounds) < MIN_ROUNDS:
         return None
     arms = sorted({arm for one in rounds for arm in one.speeds} - {BASELINE, best.number})
@@ -27,7 +27,7 @@ def race(m: ReportData) -> Chart | None:
         marks += _lines(m, arm, "good", with_interval=False)
     if not marks:
         return None
-    last = max(at for each in marks for at in each.x if at is not None)
+    last = max(at for line in marks for at in line.x if at is not None)
     marks.append(Marks(name="baseline", tone="baseline", kind="line", x=(1.0, last), y=(1.0, 1.0)))
     return Chart(
         key="race",
@@ -42,7 +42,7 @@ def race(m: ReportData) -> Chart | None:
 
 
 def _lines(m: ReportData, arm: int, tone: str, *, with_interval: bool) -> Iterator[Marks]:
-    rounds = m.sweep.rounds
+    rounds = m.sweep.race
     name = m.sweep.name_of(m.sweep.table.records[arm])
     points = []
     for count in range(1, len(rounds) + 1):

@@ -133,14 +133,16 @@ class ScriptProcess:
     def _is_at_rest(self, rest: RestRequest) -> bool:
         """Asks the training to rest; returns whether it does so in time."""
         watched = self._listener.watched
+        if watched.is_pausing or watched.failures:
+            return False
+        trainers = {pid for pid in watched.trainers if os.path.exists(f"/proc/{pid}")}
         watched.resting.clear()
         rest.begin()
-        seconds = max(REST_SECONDS, REST_GAPS * watched.timeline.usual_gap())
-        deadline = time.perf_counter() + seconds
-        while not watched.is_resting and watched.trainers and not watched.failures:
+        deadline = time.perf_counter() + max(REST_SECONDS, REST_GAPS * watched.timeline.usual_gap())
+        while trainers and not trainers <= watched.resting:
             if time.perf_counter() > deadline or not self.listen(POLL_SECONDS):
-                break
-        return watched.is_resting
+                return False
+        return bool(trainers)
 
     def resume(self) -> None:
         """Resumes the script's processes."""
@@ -163,6 +165,8 @@ class ScriptProcess:
     def stop(self) -> None:
         """Stops the script and its children with ever stronger signals; returns once it exits."""
         self._is_stopping = True
+        if self._rest is not None:
+            self._rest.end()
         for number in SIGNALS:
             if self.status is not None:
                 return

@@ -337,7 +337,7 @@ class _Trial:
         if not is_wanted:
             return False
         # An interrupted stretch includes the pause, and queues that filled meanwhile must empty first.
-        num_cut = len(self._timeline.stretches) + (not is_between_steps)
+        num_cut = len(self._timeline.stretches) + (not (is_between_steps and self.is_watched))
         refilled_s = self._resumed_s + REFILL_SECONDS
         while len(self._timeline.stretches) < num_cut or time.perf_counter() < refilled_s:
             if not self._listen():

@@ -76,11 +76,6 @@ class Watched:
         """The source of the timeline, in words."""
         return f"torch ({self.source})"
 
-    @property
-    def is_resting(self) -> bool:
-        """Whether all processes that train rest."""
-        return bool(self._processes) and self._processes.keys() <= self.resting
-
     def take(self, message: Mapping[str, Any]) -> None:
         """Adds a message.
 

@@ -23,7 +23,7 @@ from sweeper.sweep.phases.preflight import preflight
 from sweeper.sweep.phases.search import Search
 from sweeper.sweep.phases.traces import is_traced, trace_seconds, write_traces
 from sweeper.sweep.stopping import StopAskedError
-from sweeper.sweep.store.journal import CONFIRM, Entry
+from sweeper.sweep.store.journal import CONFIRM, EARLY, Entry
 from sweeper.sweep.store.load import enter_trials
 from sweeper.sweep.store.result import SweepResult
 from sweeper.sweep.trial_runner import TrialRunner
@@ -73,7 +73,7 @@ def _load(context: SweepContext, trials: TrialRunner) -> Unfinished:
     journal.go_on()
     entries = list(journal.trials())
     unfinished = enter_trials(trials.table, journal, entries)
-    rounds = [entry for place in (*journal.early(), CONFIRM) for entry in journal.rounds(place)]
+    rounds = [entry for place in (EARLY, *journal.early(), CONFIRM) for entry in journal.rounds(place)]
     # Every supervisor probes the machine and looks up the data anew, within its own time.
     setup = [each for each in journal.setup() if each.job.runner not in (PROBE_RUNNER, PREPARE_RUNNER)]
     ended = [each for each in (*entries, *rounds, *setup) if each.outcome]

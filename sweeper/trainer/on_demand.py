@@ -14,6 +14,7 @@ from typing import Protocol
 
 from sweeper.core.codec import decode, encode
 from sweeper.core.measurement import Window
+from sweeper.race.race import Taken
 from sweeper.system.files import write_atomic
 
 READY, GO = "ready", "go"
@@ -38,6 +39,11 @@ def go_in(folder: Path) -> int:
         return int((folder / GO).read_text(encoding="ascii"))
     except FileNotFoundError:
         return 0
+
+
+def turn_of(window: Window) -> Taken:
+    """Returns a window as a turn of a race."""
+    return window.seconds, window.steps, window.samples, window.others_cpu_seconds / window.seconds
 
 
 class Turn(Protocol):

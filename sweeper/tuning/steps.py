@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sweeper.analysis.confirmation import changes
 from sweeper.core.config import TrialConfig
 from sweeper.core.record import BASELINE, SearchResult
-from sweeper.race.log import rounds_of_speeds
+from sweeper.race.log import Round
 from sweeper.race.tally import Tally
 from sweeper.search.halves import Effect, Halves, halves_of
 from sweeper.sweep.store.load import LoadedSweep
@@ -45,7 +45,7 @@ def gains_of(sweep: LoadedSweep) -> list[ChangeGain]:
         alone = {group[0] for group in halves.together() if len(group) == 1}
         # The gain of changes that no trial tells apart is known only for all of them together.
         effects = {name: effect for name, effect in halves.known().effects.items() if name in alone}
-    return ladder(sweep.confirmation.rounds, configs, sweep.confirmation.winner, searched, effects)
+    return ladder(sweep.rounds, configs, sweep.confirmation.winner, searched, effects)
 
 
 def search_of(sweep: LoadedSweep) -> Halves | None:
@@ -72,7 +72,7 @@ def largest_gain(sweep: LoadedSweep, halves: Halves) -> float:
 
 
 def ladder(
-    rounds: Sequence[Mapping[int, float]],
+    rounds: Sequence[Round],
     configs: Mapping[int, TrialConfig],
     winner: int | None,
     searched: Mapping[int, float] | None = None,
@@ -81,25 +81,25 @@ def ladder(
     """Returns a rung for each change: those of the configuration with the most changes, then the others.
 
     Args:
-        rounds: Samples per second by trial number, for each round.
-        searched: The same from the search, which measured each trial once.
+        rounds: The rounds of the race.
+        searched: Samples per second by trial number from the search, which measured each trial once.
         effects: Effects of the changes, estimated from all trials of the search.
     """
     usual = configs[BASELINE].flatten()
-    confirmed = {number for each in rounds for number in each}
+    confirmed = {number for one in rounds for number in one.speeds}
     if len(confirmed) < 2:
         return []
     tried = {number: changes(config, usual) for number, config in configs.items()}
     best = max(confirmed, key=lambda number: len(tried[number]))
     kept = tried[winner] if winner is not None else {}
-    measured = [*rounds, searched or {}]
+    measured = rounds, searched or {}
     known = effects or {}
     rest = {name: value for each in tried.values() for name, value in each.items() if name in known}
     return list(_rungs(measured, tried, {**tried[best], **rest, **tried[best]}, best, kept, known))
 
 
 def _rungs(
-    measured: Sequence[Mapping[int, float]],
+    measured: tuple[Sequence[Round], Mapping[int, float]],
     tried: Mapping[int, Mapping[str, object]],
     named: Mapping[str, object],
     best: int,
@@ -123,9 +123,9 @@ def _rungs(
         )
 
 
-def _ratio(measured: Sequence[Mapping[int, float]], number: int, to: int) -> Interval | None:
-    *rounds, searched = measured
-    tally = Tally.of(rounds_of_speeds(rounds), number, to)
+def _ratio(measured: tuple[Sequence[Round], Mapping[int, float]], number: int, to: int) -> Interval | None:
+    rounds, searched = measured
+    tally = Tally.of(rounds, number, to)
     if tally.logs:
         low, high = tally.interval()
         return math.exp(tally.mean), math.exp(low), math.exp(high)

@@ -76,7 +76,7 @@ def test_a_ratio_compares_within_a_round_and_only_there():
     rounds = rounds_of_speeds([{0: 100.0, 1: 200.0}, {0: 10.0, 1: 20.0}, {1: 9000.0}, {0: 50.0}])
     (found,) = ratios(rounds)
     assert found.ratio == pytest.approx(2.0)
-    assert found.low == pytest.approx(2.0 / 1.061, rel=0.01)
+    assert found.low == pytest.approx(2.0 / math.exp(0.164), rel=0.01)
     assert found.rounds == (200.0, 20.0)
     assert found.throughput == pytest.approx(math.sqrt(200 * 20))
 
@@ -137,3 +137,13 @@ def test_what_is_unfit_does_not_win():
     rounds = rounds_of(2.0, 3.0)
     assert choose_winner(rounds, {1: EAGER, 2: EAGER}, unfit={2}) == Chosen(winner=1)
     assert choose_winner(rounds, {1: EAGER, 2: EAGER}, unfit={1, 2}) == Chosen(winner=None)
+
+
+def test_what_kept_failing_does_not_win():
+    """It was the fastest once, and its later processes failed."""
+    rounds = [*rounds_of_speeds([{0: 1.0, 1: 3.0, 2: 2.0}]), *rounds_of(1.0, 2.0, noise=0.001, count=5)]
+    assert winner(rounds, {1: EAGER, 2: EAGER}) == 2
+    for one in rounds[1:]:
+        one.lives[1].turns.clear()
+    assert ratios(rounds)[0].number == 1
+    assert winner(rounds, {1: EAGER, 2: EAGER}) == 2

@@ -132,7 +132,7 @@ def test_what_uses_cuda_runs_alone_where_nvml_lists_no_gpu(monkeypatch: pytest.M
 
     for is_open in (False, True):
         with ScriptLives([here]) as alone, device.open() if is_open else contextlib.nullcontext():
-            alone.start(0, Start(arm=0, round=0, turn_seconds=1.0, turns=1))
+            alone.start(0, Start(arm=0, round=0, turn_seconds=1.0))
             assert alone.has_company() != is_open
             alone.end(0)
 

@@ -6,8 +6,9 @@ import ast
 import math
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from race.virtual import Nature, VirtualLives, raced
@@ -16,7 +17,7 @@ import sweeper.race
 from sweeper.race import race
 from sweeper.race.drift import Drift
 from sweeper.race.log import Company, Ended, Event, Started, Turned, rounds_of, without_unfinished
-from sweeper.race.policy import CLEAR, FAILED, TIME, Done, Policy
+from sweeper.race.policy import CLEAR, FAILED, MAX_FAILURES, TIME, Done, Policy, Start, keeps_failing
 from sweeper.race.storage import StoredLog, read
 from sweeper.race.tally import EARLY_LEVEL, Tally, Variance
 
@@ -64,7 +65,9 @@ def check(seed: int) -> None:
             assert abs(tally.mean) > half or half <= math.log(1.01)
         return
     if done.why == FAILED:
-        assert not any(Tally.of(rounds, arm).logs for arm in policy.arms[1:])
+        latest = rounds[-MAX_FAILURES:]
+        is_baseline_failing = not any(0 in one.speeds for one in latest)
+        assert is_baseline_failing or all(keeps_failing(rounds, arm) for arm in policy.arms[1:])
         return
     assert done.why == TIME
     if nature.stall or len(rounds) == 1:
@@ -268,3 +271,55 @@ def test_a_race_that_was_cut_off_goes_on_as_if_nothing_had_been(tmp_path: Path, 
             range(sum(isinstance(event, Started) for event in log))
         )
         assert [event.at for event in log] == sorted(event.at for event in log)
+
+
+def failing(life_fails: Callable[[int, int], bool]) -> type[VirtualLives]:
+    """Returns lives that fail after their turns, by arm and number of the round."""
+
+    class Failing(VirtualLives):
+        starts: ClassVar[dict[int, Start]] = {}
+
+        def start(self, life: int, start: Start) -> None:
+            self.starts[life] = start
+            super().start(life, start)
+
+        def end(self, life: int) -> list[race.Taken] | None:
+            start = self.starts[life]
+            rest = super().end(life)
+            return None if life_fails(start.arm, start.round) else rest
+
+    return Failing
+
+
+@pytest.mark.parametrize("company", [0.0, 1.0])
+def test_turns_of_a_process_that_fails_do_not_count(company: float):
+    """It may be fast because it is broken."""
+    lives = failing(lambda arm, number: arm == 1)(
+        Nature(logs=(0.0, 1.0, 0.1), company=company), random.Random(0)
+    )
+    log = list[Event]()
+    policy = Policy(arms=(0, 1, 2), seconds=600.0, precision=0.05, min_rounds=4)
+    race.run(policy, lives, log, clock=lives.clock)
+    rounds = rounds_of(log)
+    assert not Tally.of(rounds, 1).logs
+    assert [1 in one.lives for one in rounds[:3]] == [True, True, False], "it is given up"
+    assert Tally.of(rounds, 2).mean == pytest.approx(0.1, abs=0.05)
+    assert any(isinstance(event, Ended) and event.is_failed for event in log)
+
+
+def test_what_worked_once_and_never_again_is_given_up():
+    lives = failing(lambda arm, number: arm == 1 and number > 0)(
+        Nature(logs=(0.0, 1.0, 0.9)), random.Random(0)
+    )
+    log = list[Event]()
+    policy = Policy(arms=(0, 1, 2), seconds=600.0, precision=0.05, min_rounds=6)
+    assert race.run(policy, lives, log, clock=lives.clock).why in (CLEAR, TIME)
+    rounds = rounds_of(log)
+    assert [1 in one.lives for one in rounds[:4]] == [True, True, True, False]
+    assert keeps_failing(rounds, 1)
+    assert not keeps_failing(rounds, 2)
+
+
+def test_a_baseline_that_fails_again_and_again_ends_the_race():
+    lives = failing(lambda arm, number: arm == 0 and number > 0)(Nature(process=0.1), random.Random(0))
+    assert race.run(Policy(arms=BOTH, seconds=600.0), lives, [], clock=lives.clock) == Done(FAILED)

@@ -66,6 +66,16 @@ def test_a_single_process_is_as_sure_as_processes_usually_are():
     assert Tally([0.3], [0.1**2]).half_width() > 2 * alone.half_width(), "its turns are noisy"
 
 
+def test_processes_that_follow_each_other_need_more_of_them():
+    """Meanwhile the host's speed changes, and other load may slow one by a third."""
+    widths = [Tally([0.3] * count, is_in_turns=False).half_width() for count in (1, 2, 3, 4, 8)]
+    assert widths == sorted(widths, reverse=True)
+    assert widths[0] == pytest.approx(0.25, rel=0.01)
+    assert widths[1] == pytest.approx(0.164, rel=0.01)
+    assert 0.055 < widths[3] < 0.065
+    assert widths[4] < 0.03
+
+
 def test_processes_that_differ_widen_the_interval():
     assert Tally([0.3, -0.3, 0.2, -0.1]).half_width() > 0.2
 
@@ -122,7 +132,8 @@ def test_means_over_other_rounds_do_not_bring_back_who_has_dropped_out():
 def test_without_a_round_nothing_is_known():
     assert Tally([]).interval() == (-math.inf, math.inf)
     assert Tally([]).mean == -math.inf
-    assert Tally([0.1]).one_more() == math.inf
+    assert Tally([]).one_more() == math.inf
+    assert Tally([0.1]).one_more() == 0, "the mean of one later round is that round"
 
 
 @pytest.mark.parametrize("num_rounds", [6, 12])

@@ -25,6 +25,7 @@ from sweeper.report.report_data import ReportData, gather
 from sweeper.report.timeline_charts import breakdown, timelines
 from sweeper.report.trial_charts import effects, history, outcomes
 from sweeper.report.trial_tables import all_trials, failures, provenance, steps
+from sweeper.sweep.store.journal import CONFIRM
 
 
 @pytest.fixture(scope="module")
@@ -248,4 +249,6 @@ def test_a_race_is_drawn_round_by_round_up_to_the_ratio_that_is_said(tmp_path: P
 
 
 def test_without_a_race_none_is_drawn(tmp_path: Path) -> None:
-    assert race(gather(odd.loaded(odd.unfinished(tmp_path)))) is None
+    journal = odd.finished(tmp_path, trials=12)
+    journal.race_log(CONFIRM).unlink()
+    assert race(gather(odd.loaded(journal))) is None

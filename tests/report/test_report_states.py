@@ -26,11 +26,11 @@ FIRST = {
     "lucky": "No trial is shown to be better than your baseline (13 min 22 s per epoch).",
     "unconfirmed": "Trial 2 is 88.6x as fast as your baseline in a single trial, unconfirmed.",
     "stopped": "Trial 2 is 89x as fast as your baseline, confirmed "
-    "(95% interval for a later run [87.5, 90.5], 8 rounds).",
+    "(95% interval for a later run [86.6, 91.5], 8 rounds).",
     "stopped_unconfirmed": "Trial 2 is 88.6x as fast as your baseline in a single trial, unconfirmed.",
     "unfinished": "Trial 2 is 88.6x as fast as your baseline in a single trial, unconfirmed.",
     "two_objectives": "Of 2 trials on the Pareto front, trial 2 is picked: 89x as fast as your baseline, "
-    "confirmed (95% interval for a later run [87.5, 90.5], 8 rounds).",
+    "confirmed (95% interval for a later run [86.6, 91.5], 8 rounds).",
 }
 SAID = {
     "baseline_failed": "The baseline failed: no such file: data.csv. Its output is in ",

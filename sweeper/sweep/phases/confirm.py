@@ -19,7 +19,7 @@ from sweeper.sweep.phases.race import AMONG, MAX_ROUNDS, SweepRace
 from sweeper.sweep.phases.reserve import confirm_seconds, loss_seconds, round_seconds
 from sweeper.sweep.phases.to_loss import to_loss
 from sweeper.sweep.stopping import StopAskedError
-from sweeper.sweep.store.journal import CONFIRM
+from sweeper.sweep.store.journal import CONFIRM, STOPPED_ROUNDS
 from sweeper.sweep.store.result import ConfirmationResult
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import make_folder
@@ -100,18 +100,16 @@ def confirm_in_a_hurry(context: SweepContext, trials: TrialRunner) -> Confirmati
         "Press Ctrl-C again to stop immediately."
     )
     trials.budget.hurry(HURRY_SECONDS)
-    shutil.rmtree(context.journal.rounds_folder("stopped"), ignore_errors=True)
+    shutil.rmtree(context.journal.rounds_folder(STOPPED_ROUNDS), ignore_errors=True)
     window = min(HURRY_WINDOW_SECONDS, spec.measure.window_seconds)
-    race = SweepRace(context, trials, "stopped", window)
+    race = SweepRace(context, trials, STOPPED_ROUNDS, window)
     try:
         race.run([winner], HURRY_ROUNDS, HURRY_ROUNDS)
     except KeyboardInterrupt:
         trials.jobs.cancel()
-        return ConfirmationResult(winner=winner)
-    found = race.result(())
-    if race.rounds:
-        return found
-    return dataclasses.replace(found, winner=winner, confirmed=False, ratios=(), rounds=())
+        if not trials.budget.is_over:
+            return ConfirmationResult(winner=winner)
+    return race.result(()) if race.rounds else ConfirmationResult(winner=winner)
 
 
 def _finalists(context: SweepContext, trials: TrialRunner) -> list[TrialRecord]:

@@ -33,29 +33,30 @@ class EarlyRounds:
         self._next = len(context.journal.early())
         self._passed = len(early_rounds(context.journal))
 
-    def run_if_due(self) -> None:
-        """Runs a round of the best trial so far and the baseline, if one is due."""
+    def run_if_due(self) -> bool:
+        """Races the best trial so far and the baseline for a round, if one is due; returns whether it did."""
         left, spec = self._trials.budget.seconds_left, self._context.spec
         if not self._wanted or left is None:
-            return
+            return False
         total = 60 * (spec.search.minutes or 0.0)
         used = 1 - left / total
         passed = sum(used >= each for each in self._wanted)
         # If two are due, only one runs: rounds must be apart in time, also from those at the end.
         if passed <= self._passed or used > self._wanted[passed - 1] + LATE:
-            return
+            return False
         table = self._trials.table
         best, baseline = table.best(), table.records[BASELINE]
         if best is None or best.number == BASELINE or not (best.measurement and baseline.measurement):
-            return
+            return False
         if sum(run_seconds(table, each, spec) for each in (baseline, best)) > MAX_SHARE * total:
-            return
+            return False
         place = f"{EARLY}/{self._next:04d}"
         self._next += 1
         race = SweepRace(self._context, self._trials, place, spec.measure.window_seconds)
         race.run([best.number], 1, 1)
         # A round that failed runs again after the next trial.
         self._passed = passed if race.rounds else self._passed
+        return True
 
 
 def early_rounds(journal: Journal) -> list[Round]:

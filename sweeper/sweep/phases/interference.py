@@ -9,13 +9,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from sweeper.analysis.confirmation import Ratio, ratios
+from sweeper.analysis.intervals import interval
 from sweeper.core.codec import decode, encode
 from sweeper.core.job import Job, MeasurePlan, read_outcome
 from sweeper.core.measurement import Failure, Measurement, Outcome, Report
 from sweeper.core.record import BASELINE
-from sweeper.race.log import rounds_of_speeds
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.trial_runner import TrialRunner
@@ -30,6 +30,14 @@ MAX_SHARE = 0.05
 WARMUP_SECONDS, WINDOW_SECONDS = 5.0, 1.0
 FOUND = "beside.json"
 """File in the sweep's set-up folder, from which a continued sweep decides the same."""
+
+
+class Share(NamedTuple):
+    """A throughput as a share of another one, with the interval of its spread over rounds (95%)."""
+
+    ratio: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +55,11 @@ class Interference:
     failure: str = ""
 
     @property
-    def worst(self) -> Ratio:
+    def worst(self) -> Share:
         """Throughput among others over throughput alone, on the slot that loses most."""
-        return ratios(rounds_of_speeds([dict(enumerate(each)) for each in self.rounds]))[-1]
+        alone, *beside = zip(*self.rounds, strict=True)
+        logs = [[math.log(own / base) for own, base in zip(slot, alone, strict=True)] for slot in beside]
+        return Share(*map(_exp, min(map(interval, logs))))
 
     @property
     def disturbs(self) -> bool:
@@ -75,6 +85,10 @@ class Interference:
             reached += f" [{100 * worst.low:.3g}, {100 * worst.high:.3g}]"
         slowed = f"Trials slow each other down: {self.slots} at once reach {reached} of their speed alone"
         return f"{slowed}, so they run one at a time."
+
+
+def _exp(log: float) -> float:
+    return math.exp(log) if log < math.inf else math.inf
 
 
 def check_interference(context: SweepContext, trials: TrialRunner) -> None:

@@ -29,7 +29,7 @@ from sweeper.sweep.job_runner import JobRunner
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import write_atomic
 from sweeper.telemetry.nvml.devices import is_exclusive
-from sweeper.trainer.on_demand import END, GO, POLL_SECONDS, ready_in
+from sweeper.trainer.on_demand import END, GO, POLL_SECONDS, ready_in, turn_of
 
 EXPENSIVE, EXPENSIVE_SECONDS = 4.0, 5.0
 """Start-up time beyond which processes rest: in windows, and in seconds; it must exceed both."""
@@ -165,10 +165,11 @@ class JobLives:
         if window is None:
             return None
         self._num_returned[life] = wanted
-        return _as_turn(window)
+        return turn_of(window)
 
-    def end(self, life: int) -> list[Taken]:
-        """Ends a process; returns the windows that `turn` has not returned."""
+    def end(self, life: int) -> list[Taken] | None:
+        """Ends a process; returns the windows that `turn` has not returned, or None if it has failed."""
+        is_asked = life not in self._outcomes and not self._runner.has_ended(life)
         if life not in self._outcomes:
             write_atomic(self._folder_of(life) / "turns" / GO, str(END))
         while life not in self._outcomes and self._runner.running:
@@ -181,8 +182,11 @@ class JobLives:
                 f"A confirmation run of {name} failed ({measured.kind}: {measured.message})."
             )
         if not isinstance(measured, Measurement):
+            return None
+        if is_asked and not self._num_returned[life]:
+            # It has taken no turn: its window is its warm-up.
             return []
-        return [_as_turn(window) for window in measured.windows[self._num_returned[life] :]]
+        return [turn_of(window) for window in measured.windows[self._num_returned[life] :]]
 
     def kill(self) -> None:
         """Kills all processes."""
@@ -212,7 +216,3 @@ def _is_of(folder: Path, job: Job) -> bool:
     except FileNotFoundError:
         return False
     return all(params.get(name) == job.params[name] for name in ("round", "trial"))
-
-
-def _as_turn(window: Window) -> Taken:
-    return window.seconds, window.steps, window.samples, window.others_cpu_seconds / window.seconds

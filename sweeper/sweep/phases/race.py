@@ -9,12 +9,12 @@ from collections.abc import Collection, Sequence
 
 from sweeper.analysis.confirmation import Chosen, Ratio, choose_winner, ratios
 from sweeper.analysis.finalists import is_speed
-from sweeper.core.job import Job, MeasurePlan
+from sweeper.core.job import Job, MeasurePlan, read_outcome
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.race import race
 from sweeper.race.drift import block_of
-from sweeper.race.log import Round, rounds_of
+from sweeper.race.log import Round, compared, rounds_of
 from sweeper.race.policy import (
     CLEAR,
     LONG,
@@ -31,10 +31,11 @@ from sweeper.results import words
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.lives import JobLives, can_rest
 from sweeper.sweep.stopping import StopAskedError
-from sweeper.sweep.store.journal import compared
+from sweeper.sweep.store.journal import DAMAGED_RACE
 from sweeper.sweep.store.machine_record import MachineRecord
 from sweeper.sweep.store.result import ConfirmationResult
 from sweeper.sweep.trial_runner import TrialRunner
+from sweeper.system.files import ours
 
 MIN_WARMUP_SECONDS, MAX_WARMUP_SECONDS = 0.5, 5.0
 """Limits of a process's warm-up in a race, after its first step. In between, it takes as long as the trial's
@@ -92,7 +93,9 @@ class SweepRace:
         self._place, self._window_seconds = place, window_seconds
         self._early = early
         self._folder = context.journal.rounds_folder(place)
-        self._log = StoredLog(context.journal.race_log(place))
+        path = context.journal.race_log(place)
+        with ours(path, DAMAGED_RACE):
+            self._log = StoredLog(path)
         self._scores: tuple[int, Sequence[Score]] = (-1, ())
         self._arms: tuple[int, ...] = (BASELINE,)
         self._rests = False
@@ -114,7 +117,7 @@ class SweepRace:
             reserve: Seconds to leave for the steps after the race.
 
         Raises:
-            StopAskedError: The user has asked the sweep to end, before the end of the first round.
+            StopAskedError: The user has asked the sweep to end, before a candidate could be compared.
         """
         context, trials, spec = self._context, self._trials, self._context.spec
         self._arms = (BASELINE, *numbers)
@@ -174,7 +177,7 @@ class SweepRace:
         is_stopped = self._rests and self._context.spec.traits.takes_turns
         plan = MeasurePlan(
             window_seconds=start.turn_seconds,
-            repeats=start.turns,
+            repeats=1,
             warmup_cap_seconds=min(
                 SCRIPT_WARMUP_SECONDS if is_stopped else math.inf,
                 measure.warmup_cap_seconds,
@@ -227,7 +230,8 @@ class SweepRace:
     def _num_disturbed(self) -> dict[int, int]:
         """Returns how many processes of each arm were disturbed."""
         counts = dict.fromkeys(self._arms, 0)
-        for entry in self._context.journal.rounds(self._place):
-            if isinstance(entry.outcome, Measurement) and entry.outcome.contamination:
-                counts[entry.job.params["trial"]] += 1
+        for life in (life for one in self.rounds for life in one.lives.values()):
+            outcome = read_outcome(self._folder / f"{life.number:04d}")
+            if isinstance(outcome, Measurement) and outcome.contamination:
+                counts[life.arm] += 1
         return counts

@@ -131,8 +131,7 @@ class Search:
 
     def run(self) -> str:
         """Searches, and returns why it ended."""
-        self._trials.progress.begin("searching", self._spec.search.trials)
-        self._count()
+        self._show()
         if len(self._spec.objectives) > 1:
             self._context.observer.line("With several objectives, no trial is ended early.")
         try:
@@ -173,9 +172,13 @@ class Search:
                 self._searcher = self._new_searcher()
             self._stop_on_repeated_error()
             self._count()
-            if not trials.jobs.running:
-                self._early.run_if_due()
+            if not trials.jobs.running and self._early.run_if_due():
+                self._show()
             self._fill()
+
+    def _show(self) -> None:
+        self._trials.progress.begin("searching", self._spec.search.trials)
+        self._count()
 
     def _count(self) -> None:
         self._trials.progress.reached(self._table.num_searched - len(self._trials.jobs.running))

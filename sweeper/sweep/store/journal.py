@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ from sweeper.core.codec import decode, encode
 from sweeper.core.job import CONFIG, Job, read_job, read_outcome
 from sweeper.core.measurement import Outcome, Report
 from sweeper.core.place import Place, read_place
-from sweeper.core.record import BASELINE, SearchResult, TrialRecord
+from sweeper.core.record import SearchResult, TrialRecord
 from sweeper.errors import EnvironmentStopError
-from sweeper.race.log import Event, Round, rounds_of
+from sweeper.race.log import Round, compared
 from sweeper.race.storage import read
 from sweeper.spec import SweepSpec, read_yaml, to_yaml
 from sweeper.spec.reader import OWN
@@ -37,6 +37,7 @@ STOPPED_ROUNDS = "stopped"
 """Folder with the rounds of the quick confirmation of a stopped sweep."""
 
 ENDS_ANEW = "Restore it, or remove it and run the same command to finish the sweep again"
+DAMAGED_RACE = "Restore it, or remove it to race again"
 _RESTORE = "Restore it, or run the same YAML with --new"
 _REMOVE = "Remove it, and sweeper writes it again"
 
@@ -148,12 +149,15 @@ class Journal:
 
     def race(self, place: str) -> list[Round]:
         """Returns the rounds of the race in `place`; none if there was no race."""
-        return compared(read(self.race_log(place)))
+        path = self.race_log(place)
+        with ours(path, DAMAGED_RACE):
+            rounds = compared(read(path))
+        return rounds
 
     def early(self) -> list[str]:
         """Returns the places of the races during the search, in order."""
-        folder = self.rounds_folder(EARLY)
-        return sorted(f"{EARLY}/{path.name}" for path in folder.iterdir()) if folder.exists() else []
+        logs = self.rounds_folder(EARLY).glob(f"*/{RACE}")
+        return sorted(f"{EARLY}/{path.parent.name}" for path in logs)
 
     def setup(self) -> Iterator[Entry]:
         """Yields the jobs that are not trials, such as a baseline's seeds, in order of their start."""
@@ -261,12 +265,6 @@ class Journal:
     def remove(self) -> None:
         """Removes the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def compared(log: Sequence[Event]) -> list[Round]:
-    """Returns the rounds in which all processes have ended, and the baseline is not alone in its turns."""
-    rounds = [one for one in rounds_of(log) if one.is_over(one.lives)]
-    return [one for one in rounds if BASELINE in one.speeds and len(one.speeds) > 1]
 
 
 def _sweep_result(path: Path, remedy: str) -> SweepResult | None:

@@ -87,10 +87,14 @@ class LoadedSweep:
         return self.result.confirmation if self.result else ConfirmationResult(winner=None)
 
     @cached_property
+    def race(self) -> Sequence[Round]:
+        """The rounds of its race; none for a sweep of an earlier version."""
+        return self.journal.race(CONFIRM) or self.journal.race(STOPPED_ROUNDS)
+
+    @property
     def rounds(self) -> Sequence[Round]:
         """The rounds of its race; of an earlier version's confirmation, with a single turn of each."""
-        race = self.journal.race(CONFIRM) or self.journal.race(STOPPED_ROUNDS)
-        return race or rounds_of_speeds(self.confirmation.rounds)
+        return self.race or rounds_of_speeds(self.confirmation.rounds)
 
     def ratios(self) -> dict[int, Ratio]:
         """Returns the confirmed ratios by trial number."""
@@ -117,8 +121,8 @@ class LoadedSweep:
 
     def _turns(self, number: int) -> tuple[tuple[float, float], ...]:
         """Returns when a trial's turns ended, in seconds before the end of the race, and their speeds."""
-        ended_at = self.rounds[-1].ended_at if self.rounds else 0.0
-        lives = [one.lives[number] for one in self.rounds if number in one.lives]
+        ended_at = self.race[-1].ended_at if self.race else 0.0
+        lives = [one.lives[number] for one in self.race if number in one.lives]
         turns = [turn for life in lives for turn in life.turns]
         return tuple((ended_at - turn.at, turn.samples / turn.seconds) for turn in turns)
 
