@@ -57,8 +57,8 @@ class Interference:
     @property
     def worst(self) -> Share:
         """Throughput among others over throughput alone, on the slot that loses most."""
-        alone, *beside = zip(*self.rounds, strict=True)
-        logs = [[math.log(own / base) for own, base in zip(slot, alone, strict=True)] for slot in beside]
+        alone, *together = zip(*self.rounds, strict=True)
+        logs = [[math.log(own / base) for own, base in zip(slot, alone, strict=True)] for slot in together]
         return Share(*map(_exp, min(map(interval, logs))))
 
     @property
