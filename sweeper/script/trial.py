@@ -163,7 +163,7 @@ class _Trial:
             self._fail()
         num_warm = len(self._timeline.stretches)
         self._progress.stage("window")
-        return steady, num_warm, collect(plan, self._progress, self._take)
+        return steady, num_warm, collect(plan, self._progress, self._take, is_in_turns=self._turn is not None)
 
     def _mixes_stages(self, timed: Windows, num_warm: int) -> bool:
         """Returns whether a stage of another speed began after the warm-up, and can still be measured.

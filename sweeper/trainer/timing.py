@@ -147,7 +147,7 @@ class Timing:
             window = dataclasses.replace(taken.window, canary_ms=max(before, canary))
             return dataclasses.replace(taken, window=window, phases=tuple(clock.seconds))
 
-        return collect(plan, progress, take, NUM_PHASES)
+        return collect(plan, progress, take, NUM_PHASES, is_in_turns=turns is not None)
 
     def window(self, clock: Clock, seconds: float, global_batch: int, most_steps: int = 0) -> Taken:
         """Returns a timed window of about `seconds`, without its phases: those are in `clock`."""

@@ -68,6 +68,8 @@ def collect(
     progress: Progress,
     take: Callable[[float, Sequence[Window]], Taken | None],
     num_phases: int = 0,
+    *,
+    is_in_turns: bool = False,
 ) -> Windows:
     """Returns the windows of `plan`; a disturbed one is measured again, at most twice.
 
@@ -78,10 +80,12 @@ def collect(
     Args:
         take: Measures a window, given its seconds and the kept windows; returns None if training has
             ended.
+        is_in_turns: Whether the process takes turns with others, which see the same disturbance: none of its
+            windows is repeated.
     """
     kept: list[Window] = []
     repeated = lost = tries = 0
-    hopeless = False
+    hopeless = is_in_turns
     phases = [0.0] * num_phases
     began = time.perf_counter()
     lengths = [plan.window_seconds] * plan.repeats

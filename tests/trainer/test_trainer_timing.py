@@ -24,7 +24,7 @@ from sweeper.trainer.data import make_loader
 from sweeper.trainer.group import Group
 from sweeper.trainer.setup import set_up
 from sweeper.trainer.timing import Timing
-from sweeper.trainer.windows import MAX_TRIES, Windows
+from sweeper.trainer.windows import MAX_TRIES, Taken, Windows, collect
 
 ALONE = Group.start(1, lambda *_: None)
 OTHERS = "other processes took cores"
@@ -242,6 +242,21 @@ def test_after_one_that_stayed_disturbed_no_other_is_taken_again(monkeypatch):
     assert numbers(bench, found) == [0, 3, 4, 5]
     assert [window.flags for window in found.kept] == [(), (OTHERS,), (OTHERS,), ()]
     assert found.repeated == 2
+
+
+def test_in_turns_none_is_taken_again():
+    """The others see the same disturbance, and the turn would be theirs."""
+    number, heard = iter(range(9)), []
+
+    def take(seconds: float, kept: Sequence[Window]) -> Taken:
+        heard.append(len(kept))
+        window = Window(start_s=float(next(number)), seconds=1.0, steps=1, samples=1)
+        return Taken(dataclasses.replace(window, others_cpu_seconds=1.0, waited_seconds=1.0))
+
+    found = collect(PLAN, Silent(), take, is_in_turns=True)
+    assert heard == list(range(PLAN.repeats))
+    assert found.repeated == 0
+    assert all(window.flags for window in found.kept)
 
 
 # A window and the steps before it take 0.12 s; further ones each as long again.

@@ -1,0 +1,170 @@
+"""Kills while a race runs: of the supervisor, of the keeper of a process, and of a script that takes turns.
+
+python tests/chaos/chaos_race.py supervisors|keepers|scripts COUNT SEED
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from sweeper.execution.local import leftovers
+from sweeper.race.log import Round, compared
+from sweeper.race.storage import read
+from sweeper.sweep.store.journal import CONFIRM, Journal
+
+REPOSITORY = Path(__file__).parents[2]
+MAX_SECONDS = 8.0
+"""A process is killed after this time at the latest: about as long as the race takes."""
+GONE_SECONDS, PATIENCE_SECONDS = 5.0, 120.0
+
+SCRIPT = """\
+import argparse
+import torch
+options = argparse.ArgumentParser()
+options.add_argument("--layers", type=int)
+layers = [torch.nn.Linear(16, 16) for _ in range(options.parse_args().layers)]
+model = torch.nn.Sequential(*layers, torch.nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+data = torch.utils.data.TensorDataset(torch.randn(4096, 16))
+loader = torch.utils.data.DataLoader(data, 32, num_workers=1)
+for epoch in range(10_000):
+    for (x,) in loader:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+"""
+SPACE = """\
+name: race
+command: [python, train.py, --layers, '{layers}']
+space: {layers: {type: categorical, choices: [1, 2, 12]}}
+baseline: {layers: 12}
+search: {trials: 2}
+confirm: {top: 2, rounds: 2, precision: 0.9}
+measure: {window_seconds: 0.3, repeats: 1, warmup_cap_seconds: 0.5, trace: false}
+"""
+
+
+class Stage:
+    """A sweep of a script whose search has ended, from which each race begins."""
+
+    def __init__(self, folder: Path) -> None:
+        """Runs the sweep once."""
+        self._folder, self._home = folder, folder / "home"
+        (folder / "train.py").write_text(SCRIPT)
+        (folder / "race.yaml").write_text(SPACE)
+        assert self.begin().wait(PATIENCE_SECONDS) == 0, (folder / "log").read_text()
+        self.journal = Journal(self._home / "sweeps" / "race")
+        self.journal.go_on()
+        (self.journal.folder / "result.json").unlink()
+        shutil.rmtree(self.journal.folder / CONFIRM)
+        shutil.copytree(self._home, folder / "searched", symlinks=True)
+
+    def begin(self) -> subprocess.Popen[bytes]:
+        """Starts the sweep, or goes on with it."""
+        command = [sys.executable, "-m", "sweeper", "run", "race.yaml", "--home", str(self._home)]
+        env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        with open(self._folder / "log", "ab") as log:
+            return subprocess.Popen(command, cwd=self._folder, env=env, stdout=log, stderr=log)
+
+    def again(self) -> None:
+        """Takes the sweep back to the end of its search."""
+        shutil.rmtree(self._home)
+        shutil.copytree(self._folder / "searched", self._home, symlinks=True)
+
+    @property
+    def log(self) -> Path:
+        """The log of the race."""
+        return self.journal.race_log(CONFIRM)
+
+    def scripts(self) -> list[int]:
+        """Returns the scripts that take part, without their loaders' workers."""
+        among = [psutil.Process(pid) for pid in leftovers(self.journal.folder) if psutil.pid_exists(pid)]
+        return [each.pid for each in among if _is_script(each) and not _is_script(each.parent())]
+
+
+def _is_script(process: psutil.Process | None) -> bool:
+    try:
+        return process is not None and "train.py" in process.cmdline()
+    except psutil.Error:
+        return False
+
+
+def kill(kind: str, stage: Stage, draw: random.Random) -> list[str]:
+    """Kills a process at a random moment of a race; returns what is wrong afterwards."""
+    stage.again()
+    supervisor = stage.begin()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not stage.scripts():
+        if time.monotonic() > deadline or supervisor.poll() is not None:
+            return ["no race has begun"]
+        time.sleep(0.02)
+    time.sleep(draw.uniform(0.0, MAX_SECONDS))
+    victim = supervisor.pid
+    if kind != "supervisors":
+        scripts = stage.scripts()
+        if not scripts:
+            # Between two rounds, or after the last one.
+            return [] if supervisor.wait(PATIENCE_SECONDS) == 0 else ["it failed without a kill"]
+        victim = draw.choice(scripts)
+        if kind == "keepers":
+            victim = psutil.Process(victim).parents()[1].pid
+    os.kill(victim, signal.SIGKILL)
+    before = compared(read(stage.log))
+    if kind == "supervisors":
+        supervisor.wait()
+        if faults := _left(stage):
+            return faults
+        supervisor = stage.begin()
+    if (code := supervisor.wait(PATIENCE_SECONDS)) != 0:
+        return [f"it ended with {code}"]
+    return _left(stage) + _lost(stage, before)
+
+
+def _left(stage: Stage) -> list[str]:
+    """Returns the processes that are left after a while, stopped ones among them."""
+    deadline = time.monotonic() + GONE_SECONDS
+    while (left := leftovers(stage.journal.folder)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return [f"{pid} is left ({psutil.Process(pid).status()})" for pid in left if psutil.pid_exists(pid)]
+
+
+def _lost(stage: Stage, before: Sequence[Round]) -> list[str]:
+    """Returns what of the complete rounds is lost, and where the result is not that of the log."""
+    rounds = compared(read(stage.log))
+    result = stage.journal.result()
+    assert result is not None
+    faults = []
+    if rounds[: len(before)] != list(before):
+        faults.append(f"{len(before)} complete rounds are not those of the log any more")
+    if [dict(each) for each in result.confirmation.rounds] != [one.speeds for one in rounds]:
+        faults.append("the result has other rounds than the log")
+    return faults
+
+
+def run(kind: str, count: int, seed: int) -> dict[str, Any]:
+    """Kills `count` processes; returns the tally."""
+    began, violations = time.monotonic(), list[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        stage = Stage(Path(folder))
+        for number in range(count):
+            faults = kill(kind, stage, random.Random(f"{seed} {number}"))
+            violations += [f"{seed} {number}: {fault}" for fault in faults]
+            print(kind, number, *faults, file=sys.stderr, flush=True)
+    return {"kills": count, "violations": violations, "seconds": round(time.monotonic() - began, 1)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])), indent=1))
