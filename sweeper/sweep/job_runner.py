@@ -72,7 +72,8 @@ class JobRunner:
         self._tick = tick
         self._most = sys.maxsize
         self._running: dict[int, _Running] = {}
-        self._ended: queue.SimpleQueue[_Running] = queue.SimpleQueue()
+        # A SimpleQueue waits for ever if a signal is handled past the timeout of `get` (CPython 3.11).
+        self._ended: queue.Queue[_Running] = queue.Queue()
         self._waiting: list[tuple[int, Path, Job]] = []
 
     @property

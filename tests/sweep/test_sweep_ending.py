@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -15,7 +16,7 @@ from sweeper.core.job import read_job, read_outcome
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import EnvironmentStopError
 from sweeper.sweep import job_runner
-from sweeper.sweep.job_runner import CUT_OFF
+from sweeper.sweep.job_runner import CUT_OFF, TICK_SECONDS, JobRunner, Slot
 from sweeper.sweep.stopping import EndedError
 from sweeper.sweep.store.journal import Journal
 
@@ -96,3 +97,21 @@ def test_ctrl_c_while_traces_are_made_keeps_the_result(bench, tmp_path, monkeypa
     assert result is not None
     assert result.confirmation.winner is not None
     assert not bench.run().ran
+
+
+def test_a_signal_that_takes_long_to_handle_does_not_end_the_ticks():
+    """With a SimpleQueue, the wait would go on until a job ends, if a signal is handled past its timeout."""
+    ticks: list[float] = []
+    runner = JobRunner(ReplayLauncher(surface), [Slot("cpu")], lambda: ticks.append(time.monotonic()))
+    before = signal.signal(signal.SIGALRM, lambda *_: time.sleep(2 * TICK_SECONDS))
+    at_last = threading.Timer(5.0, lambda: runner._ended.put(None))  # type: ignore[arg-type]
+    try:
+        at_last.start()
+        signal.setitimer(signal.ITIMER_REAL, TICK_SECONDS / 2)
+        began = time.monotonic()
+        assert runner._take_ended() == []
+        assert time.monotonic() - began < 3.0
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        at_last.cancel()
+    assert len(ticks) == 1
