@@ -22,7 +22,7 @@ def assert_whole(survived: Survived, devices: int, lost: int) -> None:
 @pytest.mark.slow
 @pytest.mark.slurm
 def test_jobs_of_slurm_are_cancelled_queued_again_and_killed(slurm: Slurm, tmp_path: Path):
-    assert_whole(on_slurm(slurm, tmp_path, trials=8, jobs=4), devices=4, lost=4)
+    assert_whole(on_slurm(slurm, tmp_path, trials=12, jobs=4), devices=4, lost=4)
 
 
 @pytest.mark.slow
