@@ -75,13 +75,13 @@ def confirm_command(
         signals.allow_cluster()
     # Only the JSON goes to standard output.
     with Screen(console(stderr=as_json)) as screen:
-        found = reconfirm(home, name, screen, soak_seconds=length, minutes=minutes)
+        reconfirmation = reconfirm(home, name, screen, soak_seconds=length, minutes=minutes)
     if as_json:
-        print(json.dumps(_json(found), indent=1))
+        print(json.dumps(_json(reconfirmation), indent=1))
     else:
-        for line in found.lines:
+        for line in reconfirmation.lines:
             console().print(line, soft_wrap=True)
-    return 0 if found.holds else 1
+    return 0 if reconfirmation.holds else 1
 
 
 def _json(found: Reconfirmation) -> dict[str, Any]:

@@ -99,9 +99,9 @@ def block_of(rounds: Sequence[Round], names: Mapping[int, str], at: float, of: s
         names: Each arm's identifier on this machine.
     """
     speeds = {}
-    measured = [each.speeds for each in rounds]
+    speeds_by_round = [one.speeds for one in rounds]
     for arm, name in names.items():
-        logs = [math.log(each[arm]) for each in measured if arm in each]
+        logs = [math.log(speeds_of[arm]) for speeds_of in speeds_by_round if arm in speeds_of]
         if len(logs) == len(rounds) > 1:
             speeds[name] = trimmed_mean(logs), trimmed_variance(logs)[0] / len(logs)
     return Block(at=at, of=of, speeds=speeds)

@@ -174,7 +174,8 @@ def log_ratio(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, flo
     """
     logs = [[math.log(value) for value in each] for each in (a, b)]
     mean = trimmed_mean(logs[1]) - trimmed_mean(logs[0])
-    parts = [(value / len(each), freedom) for each in logs for value, freedom in [trimmed_variance(each)]]
+    variances = [trimmed_variance(values) for values in logs]
+    parts = [(value / len(values), freedom) for values, (value, freedom) in zip(logs, variances, strict=True)]
     total = sum(value for value, _ in parts)
     if not total:
         return mean, mean, mean

@@ -10,11 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
+from sweeper.inject.rest import VARIABLE as REST_VARIABLE
 from sweeper.script.output import Listener
-from sweeper.script.rest import RestRequest
 from sweeper.script.sandbox import Sandbox
 from sweeper.system.process import tree
 from sweeper.worker import stacks
@@ -26,6 +27,33 @@ REST_SECONDS, REST_GAPS = 2.0, 3.0
 """Longest time until a training that is asked to rest does so: in seconds, and in usual gaps of reports."""
 PIECE = 65536
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+
+
+class RestRequest:
+    """Asks a training to rest between two steps, by a file of one byte that it has mapped (`inject.rest`)."""
+
+    def __init__(self, path: Path) -> None:
+        """Makes the file; nothing is asked for yet."""
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.end()
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment variable by which the script's processes find the file."""
+        return {REST_VARIABLE: str(self._path)}
+
+    def begin(self) -> None:
+        """Asks the training to rest."""
+        os.pwrite(self._descriptor, b"\1", 0)
+
+    def end(self) -> None:
+        """Lets it go on."""
+        os.pwrite(self._descriptor, b"\0", 0)
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._descriptor)
 
 
 class ScriptProcess:

@@ -28,8 +28,7 @@ from sweeper.script.mirror import leads_out
 from sweeper.script.output import Listener
 from sweeper.script.ports import VARIABLES as PORT_VARIABLES
 from sweeper.script.ports import reserved_port
-from sweeper.script.process import ScriptProcess
-from sweeper.script.rest import RestRequest
+from sweeper.script.process import RestRequest, ScriptProcess
 from sweeper.script.sandbox import BeginAgainError, Sandbox, make_sandbox, remember
 from sweeper.system.cpu import cpu_name
 from sweeper.system.environment import passed_to_script, secrets

@@ -56,17 +56,17 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
     if context.stopping.asked:
         # The sweep must end within seconds.
         return race.result(())
-    found = race.result(_unfit(context, trials, race))
-    speed = next((each for each in found.ratios if each.number == found.winner), None)
+    result = race.result(_unfit(context, trials, race))
+    speed = next((ratio for ratio in result.ratios if ratio.number == result.winner), None)
     if speed is None:
-        return found
+        return result
     try:
         winner = trials.table.records[speed.number]
         sooner, missed = to_loss(context, trials, winner, speed, race.rounds)
     except StopAskedError:
         trials.jobs.cancel()
-        return found
-    return dataclasses.replace(found, to_loss=sooner, missed_loss=missed)
+        return result
+    return dataclasses.replace(result, to_loss=sooner, missed_loss=missed)
 
 
 def _num_candidates(context: SweepContext, trials: TrialRunner, chosen: Sequence[TrialRecord]) -> int:

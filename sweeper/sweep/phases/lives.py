@@ -96,7 +96,7 @@ def _available_gib() -> float:
 
 
 class JobLives:
-    """The processes of a race, each a job in a folder of its own, named by the process's number."""
+    """Runs each process of a race as a job. The job's folder has the process's number as its name."""
 
     def __init__(
         self,

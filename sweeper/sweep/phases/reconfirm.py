@@ -138,17 +138,17 @@ def reconfirm(
             if not changes:
                 # The effect of changed code or libraries is not drift of the machine.
                 race.record()
-            found = race.result(())
+            result_now = race.result(())
             soak = None
             if soak_seconds and not context.stopping.asked:
                 soak = _soak(context, trials, sweep.table.records[number], place, soak_seconds)
             write_json(
                 journal.rounds_folder(place) / "confirm.json",
-                {**encode_confirmation(found), "soak": encode(soak) if soak else None},
+                {**encode_confirmation(result_now), "soak": encode(soak) if soak else None},
             )
-            again = {each.number: each for each in race.ratios()}
+            ratios = {ratio.number: ratio for ratio in race.ratios()}
             return Reconfirmation(
-                name=name, number=number, before=sweep.ratios()[number], now=again.get(number), soak=soak
+                name=name, number=number, before=sweep.ratios()[number], now=ratios.get(number), soak=soak
             )
     except StopAskedError:
         # Too few rounds have run to show anything.
