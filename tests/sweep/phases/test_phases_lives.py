@@ -17,7 +17,9 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import read_job
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Window
 from sweeper.core.record import TrialRecord
+from sweeper.race.log import rounds_of
 from sweeper.race.policy import FIRST_TURNS
+from sweeper.race.storage import read
 from sweeper.sweep.phases import lives
 from sweeper.sweep.phases.lives import can_be_stopped, fit, is_expensive
 from sweeper.sweep.run import run_sweep
@@ -202,3 +204,22 @@ def test_a_process_that_ends_early_does_not_hold_the_others_up(bench: Bench, kin
     assert result is not None
     assert [len(each) for each in result.confirmation.rounds] == [3, 3, 3]
     assert result.confirmation.winner is not None
+
+
+@pytest.mark.usefixtures("attentive")
+def test_the_warm_up_of_a_process_that_took_no_turn_is_no_turn(bench: Bench):
+    """The baseline has failed at its start, after a turn of one: the other is ended before its first."""
+
+    class Warm(TurnTaking):
+        def _answer(self, job):
+            if job.turns and job.params["trial"] == 0 and job.params["round"] == 1:
+                return Failure(kind=FailureKind.OOM, message="no room beside the others")
+            measured = super()._answer(job)
+            if not job.turns or measured.windows:
+                return measured
+            return dataclasses.replace(measured, windows=(WINDOW,))
+
+    spec = spec_of(confirm={"rounds": 3, "top": 2})
+    run_sweep(bench.home, spec, NullTracker(), bench.watcher, launch=lambda folder: Warm())
+    rounds = rounds_of(read(Journal(bench.home / "sweeps" / "toy").race_log("confirm")))
+    assert rounds[1].speeds.keys() == {3}
