@@ -183,7 +183,9 @@ def winners() -> Iterator[Figure]:
                         file.write(json.dumps(line) + "\n")
     before, now = ([each[when] for each in found] for when in ("before", "now"))
     inside = [b["low"] <= n["ratio"] <= b["high"] for b, n in zip(before, now, strict=True)]
-    now_inside = [b["now_low"] <= n["ratio"] <= b["now_high"] for b, n in zip(before, now, strict=True)]
+    now_inside = [
+        b["sitting_low"] <= n["ratio"] <= b["sitting_high"] for b, n in zip(before, now, strict=True)
+    ]
     yield _share("winners: later ratio inside of the interval", inside, ">= 90")
     yield _share("winners: later ratio inside of the interval of the same hour", now_inside, "")
     widths = [100 * (math.sqrt(each["high"] / each["low"]) - 1) for each in before]

@@ -104,15 +104,17 @@ CHANGES = (
         name="optimizer", value="fused", kind="close", why="one kernel", proof="equal but for rounding"
     ),
     ChangeValue(name="precision", value="bf16", kind="changes training", why="less memory"),
-    ChangeValue(name="threads", value="one", own="own", kind="exact", env={"OMP_NUM_THREADS": "{threads}"}),
-    ChangeValue(name="batch_size", value="128", own="64", kind="changes training", why="fewer launches"),
+    ChangeValue(
+        name="threads", value="one", original="own", kind="exact", env={"OMP_NUM_THREADS": "{threads}"}
+    ),
+    ChangeValue(name="batch_size", value="128", original="64", kind="changes training", why="fewer launches"),
     ChangeValue(name="compile", value="model", kind="close", refused="there is too little time"),
 )
 VAL_LOSS = {"val_loss": {"max_ratio_to_baseline": 1.02}}
 DEVICE = "cpu EPYC"
 VOLATILE = (
     "uid",
-    "asked_at",
+    "created_at",
     "finished_at",
     "seconds",
     "start_s",

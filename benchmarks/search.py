@@ -423,7 +423,7 @@ def _ends(name: str, most: float) -> Iterator[Figure]:
             result = Journal(sweep).result()
             assert result is not None
             winner = result.confirmation.winner
-            (ratio,) = [each for each in result.confirmation.ratios if each.number == winner]
+            (ratio,) = [each for each in result.confirmation.ratios if each.trial == winner]
             found.append(ratio)
             print(f"{name} {turn}: {seconds[-1]:.0f} s, {result.reason}; {ratio}", flush=True)
     usual = statistics.median(each.ratio for each in found)

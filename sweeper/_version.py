@@ -1,3 +1,3 @@
 """Holds the version, which packaging reads from here."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"

@@ -45,7 +45,7 @@ from sweeper.tuning.words import html_of, plan_line
 if TYPE_CHECKING:
     import pandas as pd
 
-_COLUMNS = ("name", "stage", "outcome", "throughput", "x_baseline", "ratio", "verdict")
+_COLUMNS = ("name", "stage", "outcome", "throughput", "speedup", "ratio", "verdict")
 MAX_ROWS = 10
 _FORMAT = "{desc}{bar} {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 """Format of the progress bar. It has no rate, because trials differ too much in duration."""
@@ -84,7 +84,7 @@ class Sweep:
         return "\n".join(self.lines)
 
     def _repr_html_(self) -> str:
-        table = self.frame()[list(_COLUMNS)].sort_values("x_baseline", ascending=False).head(MAX_ROWS)
+        table = self.frame()[list(_COLUMNS)].sort_values("speedup", ascending=False).head(MAX_ROWS)
         return html_of(self.lines, table)
 
 
@@ -369,8 +369,8 @@ class _Bar:
 
     command = line
 
-    def trial(self, record: TrialRecord, name: str, x_baseline: float | None) -> None:
-        tqdm.write(trial_line(record, name, x_baseline))
+    def trial(self, record: TrialRecord, name: str, speedup: float | None) -> None:
+        tqdm.write(trial_line(record, name, speedup))
 
     def status(self, status: Status) -> None:
         if (status.phase, status.total) != (self._phase, self._bar.total):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FORMATS = ("csv", "json", "parquet", "table")
-_FLOATS = ("x_baseline", "ratio", "ratio_low", "ratio_high", *METRICS)
+_FLOATS = ("speedup", "ratio", "ratio_low", "ratio_high", *METRICS)
 _STRINGS = ("name", "stage", "outcome", "verdict", "failure", "uid")
 _TIMES = ("started", "finished")
 
@@ -27,7 +27,7 @@ def load(name: str, home: str | Path = "mlruns") -> pd.DataFrame:
     """Returns a sweep's trials as a table, one row each; runs and writes nothing.
 
     Columns: `name`, `stage`, `outcome` (`measured`, a kind of failure, or `running`), `feasible`,
-    `verdict`, `x_baseline` (as searched), `ratio` with `ratio_low` and `ratio_high` (confirmed,
+    `verdict`, `speedup` (as searched), `ratio` with `ratio_low` and `ratio_high` (confirmed,
     95%), every metric of `sweeper.core.metrics.METRICS` in its unit, `val_<name>` for each metric that
     the pipeline itself reports (such as accuracy), `param.<name>` for each parameter that differs between
     trials, `failure`, `started` and `finished` (UTC), `uid`. A missing value is NaN, NaT or NA.
@@ -60,7 +60,7 @@ def frame(sweep: LoadedSweep) -> pd.DataFrame:
         "outcome": [_outcome(record) for record in records],
         "feasible": [record.feasible for record in records],
         "verdict": [verdict.kind.value if (verdict := verdict_on(record)) else None for record in records],
-        "x_baseline": [sweep.table.x_baseline(record) for record in records],
+        "speedup": [sweep.table.speedup(record) for record in records],
         "ratio": [each.ratio if each else None for each in ratio_of],
         "ratio_low": [each.low if each else None for each in ratio_of],
         "ratio_high": [each.high if each else None for each in ratio_of],
@@ -71,7 +71,7 @@ def frame(sweep: LoadedSweep) -> pd.DataFrame:
         },
         **{f"param.{each}": [flat.get(each) for flat in flats] for each in names},
         "failure": [record.failure.message if record.failure else None for record in records],
-        "started": [record.asked_at for record in records],
+        "started": [record.created_at for record in records],
         "finished": [record.outcome.finished_at if record.outcome else None for record in records],
         "uid": [record.uid for record in records],
     }

@@ -87,7 +87,7 @@ class Watcher:
     def line(self, text: str) -> None:
         self.lines.append(text)
 
-    def trial(self, record: TrialRecord, name: str, x_baseline: float | None) -> None:
+    def trial(self, record: TrialRecord, name: str, speedup: float | None) -> None:
         self.trials.append(record.number)
 
     def status(self, status: Status) -> None:

@@ -63,8 +63,8 @@ def test_stages_and_ratios_are_as_confirmed(table, journal):
         found.low,
         found.high,
     )
-    assert table.loc[0, "x_baseline"] == 1
-    assert table["x_baseline"].equals(table["throughput"] / table.loc[0, "throughput"])
+    assert table.loc[0, "speedup"] == 1
+    assert table["speedup"].equals(table["throughput"] / table.loc[0, "throughput"])
 
 
 def test_what_failed_and_what_runs(table):
@@ -88,7 +88,7 @@ def test_columns_have_their_types(table):
     assert kinds["param.precision.tf32"] == "boolean"
     assert kinds["param.precision.amp"] == kinds["verdict"] == kinds["failure"] == "string"
     assert kinds["feasible"] == "bool"
-    assert {kinds[name] for name in (*METRICS, "x_baseline", "ratio_low")} == {"float64"}
+    assert {kinds[name] for name in (*METRICS, "speedup", "ratio_low")} == {"float64"}
     assert kinds["started"] == kinds["finished"] == "datetime64[us, UTC]"
 
 
@@ -113,7 +113,7 @@ def test_what_has_no_effect_has_its_default(tmp_path):
     baseline = {"loader.kind": "resident", "loader.num_workers": 4, "model.hidden_size": 64}
     journal = write_sweep(tmp_path, trials=3, with_series=False, changes={"baseline": baseline})
     path = journal.trial_folder(1) / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "asked_at": 0.0}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "created_at": 0.0}))
     found = sweeper.load("thousand", tmp_path)
     assert found.loc[0, "param.loader.num_workers"] == 0
     assert list(found["started"].isna()) == [False, True, False]
@@ -140,7 +140,7 @@ def test_it_reads_back(table):
     assert list(read["param.batch_size"]) == list(table["param.batch_size"])
     rows = json.loads(written(table, "json"), parse_constant=pytest.fail)
     assert [row["number"] for row in rows] == list(table.index)
-    assert rows[3]["x_baseline"] == pytest.approx(table.loc[3, "x_baseline"], rel=1e-14)
+    assert rows[3]["speedup"] == pytest.approx(table.loc[3, "speedup"], rel=1e-14)
     assert rows[0]["started"] == "2026-09-21T14:13:15.000Z"
     assert rows[-1]["finished"] is None
     lines = written(table, "table").decode().splitlines()

@@ -125,11 +125,11 @@ def write_sweep(
         "reason": f"all {trials - 1} trials are done",
         "winner": decision.winner,
         "confirmed": decision.winner is not None,
-        "tied": list(decision.tied),
+        "tied": list(decision.ties),
         "unfit": [],
         "ratios": encode(ratios(raced)),
         "rounds": [{str(n): value for n, value in each.items()} for each in speeds_of],
-        "rounds_ended": "the intervals are narrow enough",
+        "race_end": "the intervals are narrow enough",
         "disturbed": {str(n): 0 for n in (0, *best)},
     }
     (journal.folder / RESULT).write_text(json.dumps(result))
@@ -247,7 +247,7 @@ def _write(
         device="GPU-1",
         stage=stage,
         params=params or {},
-        asked_at=STARTED + 6 * number - 5,
+        created_at=STARTED + 6 * number - 5,
     )
     kind = type(outcome).__name__.lower()
     (folder / CONFIG).write_text(json.dumps({"schema": SCHEMA, **encode(job)}, indent=1))

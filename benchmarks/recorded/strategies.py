@@ -194,7 +194,7 @@ def steps_of(journal: Journal, problem: Problem) -> Iterator[Step]:
         seconds = problem.cells.get(key, UNKNOWN).start_seconds
         if isinstance(outcome, Measurement):
             seconds += SCREEN_SECONDS if plan.screen_above else 0.0
-            seconds += 0.0 if outcome.screened_out else REPEATS * WINDOW_SECONDS
+            seconds += 0.0 if outcome.is_screened else REPEATS * WINDOW_SECONDS
             # A trial that accumulates is not of the recorded configuration.
             own = entry.job.config.accumulate_steps == 1
             yield Step(key, seconds, outcome.throughput if own else 0.0)

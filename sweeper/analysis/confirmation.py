@@ -26,28 +26,28 @@ class Ratio:
         low: Lower end of the 95% interval for a later measurement, `high` the upper one.
         throughput: Geometric mean of its samples per second over rounds.
         rounds: Samples per second of each round.
-        now_low: Lower end of the 95% interval for the same hour, `now_high` the upper one. None in results
-            of earlier versions, whose `low` and `high` have this meaning.
-        speed_low: Lower end of the 95% interval for a later throughput, `speed_high` the upper one.
+        sitting_low: Lower end of the 95% interval for the same hour, `sitting_high` the upper one. None in
+            results of version 0.1, whose `low` and `high` have this meaning.
+        throughput_low: Lower end of the 95% interval for a later throughput, `throughput_high` the upper one.
     """
 
-    number: int
+    trial: int
     ratio: float
     low: float
     high: float
     throughput: float
     rounds: tuple[float, ...]
-    now_low: float | None = None
-    now_high: float | None = None
-    speed_low: float | None = None
-    speed_high: float | None = None
+    sitting_low: float | None = None
+    sitting_high: float | None = None
+    throughput_low: float | None = None
+    throughput_high: float | None = None
 
     @property
     def now(self) -> tuple[float, float]:
         """The interval for the same hour."""
-        if self.now_low is None or self.now_high is None:
+        if self.sitting_low is None or self.sitting_high is None:
             return self.low, self.high
-        return self.now_low, self.now_high
+        return self.sitting_low, self.sitting_high
 
     @property
     def has_interval(self) -> bool:
@@ -66,11 +66,11 @@ class Chosen:
 
     Attributes:
         winner: None if nothing is faster than the baseline.
-        tied: Other candidates that cannot be told apart from the fastest.
+        ties: Other candidates that cannot be told apart from the fastest.
     """
 
     winner: int | None
-    tied: tuple[int, ...] = ()
+    ties: tuple[int, ...] = ()
 
 
 def ratios(rounds: Sequence[Round], drift: Drift | None = None, early: Sequence[Round] = ()) -> list[Ratio]:
@@ -89,26 +89,26 @@ def _ratio(rounds: Sequence[Round], number: int, drift: Drift | None, early: Seq
     tally = Tally.of(rounds, number)
     if not tally.logs:
         return None
-    now_low, now_high = tally.interval()
-    mean, low, high = tally.mean, now_low, now_high
+    sitting_low, sitting_high = tally.interval()
+    mean, low, high = tally.mean, sitting_low, sitting_high
     if drift:
         mean, low, high = later(tally, drift.of(mean), Tally.of(early, number).logs)
     shared = tuple(one.speeds[number] for one in rounds if {number, BASELINE} <= one.speeds.keys())
     of_speed = drift.speed if drift else Variance(0.0, 1)
-    speed, speed_low, speed_high = later(
+    speed, throughput_low, throughput_high = later(
         Tally([math.log(each) for each in shared], is_in_turns=False), of_speed
     )
     return Ratio(
-        number=number,
+        trial=number,
         ratio=math.exp(mean),
         low=math.exp(low),
         high=math.exp(high),
         throughput=math.exp(speed),
         rounds=shared,
-        now_low=math.exp(now_low),
-        now_high=math.exp(now_high),
-        speed_low=math.exp(speed_low),
-        speed_high=math.exp(speed_high),
+        sitting_low=math.exp(sitting_low),
+        sitting_high=math.exp(sitting_high),
+        throughput_low=math.exp(throughput_low),
+        throughput_high=math.exp(throughput_high),
     )
 
 
@@ -153,13 +153,13 @@ def choose_winner(
             much slower it seems.
         drift: As for `ratios`; `early` likewise.
     """
-    among = [ratio for ratio in ratios(rounds, drift, early) if not keeps_failing(rounds, ratio.number)]
-    faster = [ratio.number for ratio in among if ratio.low > 1]
+    among = [ratio for ratio in ratios(rounds, drift, early) if not keeps_failing(rounds, ratio.trial)]
+    faster = [ratio.trial for ratio in among if ratio.low > 1]
     tied = contenders(rounds, [number for number in faster if number not in unfit], LAST_LEVEL)
     if by_changes:
         base = configs[BASELINE].flatten()
         winner = min(tied, key=lambda number: len(changes(configs[number], base)), default=None)
-        return Chosen(winner=winner, tied=tuple(n for n in tied if n != winner))
+        return Chosen(winner=winner, ties=tuple(n for n in tied if n != winner))
     near = [n for n in tied if n == tied[0] or Tally.of(rounds, n, tied[0]).mean >= -TIE]
     winner = min(near, key=lambda number: simplicity(configs[number]), default=None)
-    return Chosen(winner=winner, tied=tuple(n for n in tied if n != winner))
+    return Chosen(winner=winner, ties=tuple(n for n in tied if n != winner))

@@ -66,7 +66,7 @@ class Decision:
         best: The trial to use; None if the baseline is best.
         ratio: Ratio to the baseline over the rounds; None without rounds.
         speedup: Speedup of `best` over the baseline: confirmed, else as searched.
-        tied: Names of the trials that cannot be told apart from `best`, which is the simplest of them.
+        ties: Names of the trials that cannot be told apart from `best`, which is the simplest of them.
         break_even: Number of the fastest eager trial, and the optimiser step from which compiling
             pays off against it (infinite if never); None if `best` is eager.
     """
@@ -76,7 +76,7 @@ class Decision:
     best: Side | None = None
     ratio: Ratio | None = None
     speedup: float | None = None
-    tied: tuple[str, ...] = ()
+    ties: tuple[str, ...] = ()
     break_even: tuple[int, float] | None = None
 
     @property
@@ -111,7 +111,7 @@ def _chosen(summary: Summary, kind: Kind, baseline: Side, record: TrialRecord) -
         best=best,
         ratio=ratio,
         speedup=speedup,
-        tied=summary.tied if ratio else (),
+        ties=summary.ties if ratio else (),
         break_even=(paid[0].number, paid[1]) if paid else None,
     )
 
@@ -138,9 +138,13 @@ def later_pace(side: Side, ratio: Ratio) -> str:
 
     It is in seconds per epoch, or in samples per second if the epoch's length is unknown.
     """
-    if ratio.speed_low is None or ratio.speed_high is None or not math.isfinite(ratio.speed_high):
+    if (
+        ratio.throughput_low is None
+        or ratio.throughput_high is None
+        or not math.isfinite(ratio.throughput_high)
+    ):
         return ""
     if side.epoch_seconds is None:
-        return interval(ratio.speed_low, ratio.speed_high, "{:,.0f}")
+        return interval(ratio.throughput_low, ratio.throughput_high, "{:,.0f}")
     samples = side.epoch_seconds * side.throughput
-    return f"[{seconds(samples / ratio.speed_high)}, {seconds(samples / ratio.speed_low)}]"
+    return f"[{seconds(samples / ratio.throughput_high)}, {seconds(samples / ratio.throughput_low)}]"

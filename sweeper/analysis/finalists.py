@@ -38,7 +38,7 @@ def finalists(
         if record.feasible
         and record.number != baseline.number
         and record.measurement is not None
-        and not record.measurement.screened_out
+        and not record.measurement.is_screened
         and record.config.work_key() == baseline.config.work_key()
         and (record.quality is not None or not needs_loss)
         and not beyond_production(record, spec)

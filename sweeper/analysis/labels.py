@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from sweeper.core.config import FIELDS, Scalar, TrialConfig
 from sweeper.core.loaders import traits
-from sweeper.interventions.change import OWN
+from sweeper.interventions.change import ORIGINAL
 
 _MODES = {"default": "comp", "reduce-overhead": "comp-ro", "max-autotune": "comp-max", "graph": "graph"}
 _OF_WORKERS = (
@@ -74,7 +74,7 @@ def _part(name: str, flat: Mapping[str, Scalar], *, is_script: bool) -> str:
         return _MODES.get(str(value), "")
     if name == "precision.tf32":
         return "tf32" if value is True else ""
-    if value in (DEFAULT, OWN) and (name not in FIELDS or name == "loader.start_method"):
+    if value in (DEFAULT, ORIGINAL) and (name not in FIELDS or name == "loader.start_method"):
         return ""
     if (name, value) in _SAID:
         return _SAID[name, value]

@@ -156,7 +156,7 @@ def eager_rival(record: TrialRecord, records: Iterable[TrialRecord]) -> TrialRec
         if other.config.compile.mode == "eager"
         and other.feasible
         and other.measurement is not None
-        and not other.measurement.screened_out
+        and not other.measurement.is_screened
         and other.config.work_key() == record.config.work_key()
     ]
     twin = record.config.replace({"compile.mode": "eager"}).key()

@@ -30,7 +30,7 @@ class Row:
     Attributes:
         title: What this is the best of.
         name: The trial's run name.
-        x_baseline: Ratio to the baseline: confirmed, else as searched; `throughput` likewise.
+        speedup: Ratio to the baseline: confirmed, else as searched; `throughput` likewise.
         loss: Its mean loss over seeds; None if not measured.
         confirmed: Whether they are confirmed.
         disturbed: Whether they were still disturbed at the end.
@@ -40,7 +40,7 @@ class Row:
     title: str
     name: str
     record: TrialRecord
-    x_baseline: float | None
+    speedup: float | None
     throughput: float
     loss: float | None = None
     confirmed: bool = False
@@ -66,20 +66,20 @@ class Summary:
         unconfirmed: Before confirmation, the fastest feasible trial of the baseline's size; None if it
             is no faster than the baseline.
         undecided: Without a winner, the ratio of the fastest trial in confirmation.
-        tied: Names of the trials that cannot be told apart from the winner.
+        ties: Names of the trials that cannot be told apart from the winner.
         baseline_throughput: The baseline's throughput over the confirmation rounds.
         reason: Why the search ended.
         per_size: The fastest feasible trial of each model size.
         per_loader: The fastest feasible trial of each loader kind, of the baseline's size.
         counts: Trials by outcome.
-        disturbed: Number of confirmation runs that stayed disturbed, by trial number.
+        disturbances: Number of confirmation runs that stayed disturbed, by trial number.
         objectives: Names of the objectives; with several, `front` has the trials that none beats.
         picked: The trial that `rule` picks from the front.
         varied: The names that differ between its trials.
-        unfit: Names of the trials that were faster, but beyond a limit in confirmation.
+        infeasible: Names of the trials that were faster, but beyond a limit in confirmation.
         unknown_metrics: Metrics of its objectives and constraints that cannot be imported here.
-        to_loss: How much sooner the winner reaches the baseline's loss; None if that was not measured.
-        missed_loss: The baseline's loss, if the winner does not reach it within three times the samples.
+        time_to_loss: How much sooner the winner reaches the baseline's loss; None if that was not measured.
+        unreached_loss: The baseline's loss, if the winner does not reach it within three times the samples.
         price_per_hour: Of one device; None if unknown.
         losses: Losses by trial number, one per seed, of the trials that were trained with several.
     """
@@ -100,17 +100,17 @@ class Summary:
     records: tuple[TrialRecord, ...]
     unconfirmed: TrialRecord | None = None
     undecided: Ratio | None = None
-    tied: tuple[str, ...] = ()
-    disturbed: Mapping[int, int] = field(default_factory=dict)
+    ties: tuple[str, ...] = ()
+    disturbances: Mapping[int, int] = field(default_factory=dict)
     objectives: tuple[str, ...] = ()
     front: tuple[Row, ...] = ()
     picked: TrialRecord | None = None
     rule: Rule = "knee"
     varied: tuple[str, ...] = ()
-    unfit: tuple[str, ...] = ()
+    infeasible: tuple[str, ...] = ()
     unknown_metrics: tuple[str, ...] = ()
-    to_loss: TimeToLoss | None = None
-    missed_loss: float | None = None
+    time_to_loss: TimeToLoss | None = None
+    unreached_loss: float | None = None
     price_per_hour: float | None = None
     losses: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
 
@@ -124,14 +124,14 @@ class Summary:
 
     def disturbance_of(self, record: TrialRecord) -> str:
         """Returns what disturbed the figures shown for a record; empty if nothing did."""
-        if self.ratio is not None and record.number in self.disturbed:
-            count = self.disturbed[record.number]
+        if self.ratio is not None and record.number in self.disturbances:
+            count = self.disturbances[record.number]
             return f"{count} of {len(self.ratio.rounds)} confirmation runs" if count else ""
         return ", ".join(record.measurement.contamination) if record.measurement else ""
 
     def throughput_of(self, record: TrialRecord) -> float:
         """Returns the winner's and the baseline's confirmed throughput, any other's as searched."""
-        if self.ratio is not None and record.number == self.ratio.number:
+        if self.ratio is not None and record.number == self.ratio.trial:
             return self.ratio.throughput
         if self.yardstick and record.number == self.yardstick.baseline.number and self.baseline_throughput:
             return self.baseline_throughput
@@ -149,9 +149,9 @@ class Summary:
         if measured is None or self.production_samples is None or not throughput:
             return None
         samples = self.production_samples
-        if self.to_loss is not None and self.winner is not None and record.number == self.winner.number:
+        if self.time_to_loss is not None and self.winner is not None and record.number == self.winner.number:
             # With these, the winner reaches the loss that the baseline reaches.
-            samples /= self.to_loss.samples_ratio
+            samples /= self.time_to_loss.samples_ratio
         return projected_hours(measured, samples, throughput)
 
     def losses_of(self, record: TrialRecord) -> tuple[float, ...]:
@@ -252,7 +252,7 @@ def trial_json(record: TrialRecord, stage: str) -> dict[str, Any]:
 def _of_script(record: TrialRecord) -> dict[str, Any]:
     found = record.measurement
     return (
-        {"told_by": found.reported_by, "left_out": list(found.left_out)}
+        {"reported_by": found.reported_by, "exclusions": list(found.exclusions)}
         if found and is_reported(found)
         else {}
     )
@@ -297,21 +297,21 @@ def to_json(summary: Summary, stages: Mapping[int, str]) -> dict[str, Any]:
             **{
                 name: rounded(value, 4)
                 for name, value in (
-                    ("ratio_now_low", summary.ratio.now_low),
-                    ("ratio_now_high", summary.ratio.now_high),
-                    ("throughput_low", summary.ratio.speed_low),
-                    ("throughput_high", summary.ratio.speed_high),
+                    ("ratio_now_low", summary.ratio.sitting_low),
+                    ("ratio_now_high", summary.ratio.sitting_high),
+                    ("throughput_low", summary.ratio.throughput_low),
+                    ("throughput_high", summary.ratio.throughput_high),
                 )
                 if value is not None
             },
         }
     if winner is not None and summary.winner is not None and (paid := summary.break_even(summary.winner)):
         winner["break_even_steps"] = paid[1]
-    if winner is not None and summary.missed_loss is not None:
-        winner["missed_loss"] = rounded(summary.missed_loss, 4)
-    if winner is not None and summary.to_loss is not None:
+    if winner is not None and summary.unreached_loss is not None:
+        winner["unreached_loss"] = rounded(summary.unreached_loss, 4)
+    if winner is not None and summary.time_to_loss is not None:
         winner["to_loss"] = {
-            name: rounded(getattr(summary.to_loss, name), 4) for name in ("loss", "ratio", "low", "high")
+            name: rounded(getattr(summary.time_to_loss, name), 4) for name in ("loss", "ratio", "low", "high")
         }
     return {
         "name": summary.name,

@@ -199,7 +199,7 @@ class TrialTable:
         """Number of search trials with a measurement."""
         return self._extremes.measured
 
-    def x_baseline(self, record: TrialRecord) -> float | None:
+    def speedup(self, record: TrialRecord) -> float | None:
         """Returns a trial's throughput over the baseline's, as searched."""
         base = self.yardstick
         mine = record.metric("throughput")

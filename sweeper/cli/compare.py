@@ -118,7 +118,7 @@ def side_of(sweep: LoadedSweep) -> Side:
     """Returns a sweep as one side of a comparison."""
     return Side(
         summary=summarise(sweep),
-        rounds=sweep.confirmation.rounds,
+        rounds=tuple(one.speeds for one in sweep.rounds),
         varied=sweep.varied(),
         fingerprint=sweep.journal.read()["fingerprint"],
     )
@@ -335,7 +335,7 @@ def _record_json(side: Side, record: TrialRecord | None) -> dict[str, Any] | Non
         "val_loss": record.metric("val_loss"),
         "verdict": verdict.kind.value if (verdict := verdict_on(record)) else None,
     }
-    if ratio is not None and ratio.number == record.number:
+    if ratio is not None and ratio.trial == record.number:
         found |= {key: rounded(getattr(ratio, key), 4) for key in ("ratio", "low", "high")}
     return found
 

@@ -17,7 +17,6 @@ from sweeper.core.codec import encode
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.metrics import rounded
 from sweeper.errors import UserError
-from sweeper.spec import SweepSpec
 from sweeper.sweep.phases.reconfirm import Reconfirmation, reconfirm
 from sweeper.sweep.store.catalog import find_sweep
 
@@ -71,7 +70,7 @@ def confirm_command(
 ) -> int:
     """Confirms a winner again and prints the result; returns the exit code."""
     length = duration(soak) if soak is not None else 0.0
-    if SweepSpec.from_dict(find_sweep(home, name).read()["spec"], is_stored=True).execution.is_remote:
+    if find_sweep(home, name).spec().execution.is_remote:
         signals.allow_cluster()
     # Only the JSON goes to standard output.
     with Screen(console(stderr=as_json)) as screen:

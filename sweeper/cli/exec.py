@@ -17,8 +17,7 @@ from sweeper import inject
 from sweeper.cli.options import Command
 from sweeper.cli.screen import console
 from sweeper.errors import UserError
-from sweeper.exports import read
-from sweeper.interventions import VARIABLE
+from sweeper.exports import read, variables_of
 from sweeper.interventions.kept import VARIABLE as KEPT
 from sweeper.interventions.loader import COLLATED, Loader
 from sweeper.sweep.store.fingerprint import digest_of_scripts
@@ -45,28 +44,26 @@ def exec(
         out.print(Text(f"sweeper: {each}."), soft_wrap=True)
     sys.stdout.flush()
     try:
-        os.execvpe(
-            command[0], command, {**kept(exported, value["env"]), **os.environ, **environment(value["env"])}
-        )
+        os.execvpe(command[0], command, {**kept(exported, value), **os.environ, **environment(value)})
     except OSError as error:
         raise UserError(f"the command cannot be run: {command[0]}: {error.strerror}.") from None
 
 
 def otherwise(value: Mapping[str, Any], command: Sequence[str]) -> Iterator[str]:
     """Yields the differences from the training that was measured and proved."""
-    measured = value["holds_for"].get("torch")
+    measured = value["conditions"].get("torch")
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         if measured and measured != (here := importlib.metadata.version("torch")):
             yield f"measured with torch {measured}, but this is {here}"
-    proved = value.get("proved")
+    verified = value.get("verification")
     with contextlib.suppress(UserError):
-        if proved and proved["code"] != digest_of_scripts(command):
+        if verified and verified["code"] != digest_of_scripts(command):
             yield "the script has changed since it was proved and measured; `sweeper tune` proves it again"
 
 
-def kept(exported: Path, own: Mapping[str, Any]) -> dict[str, str]:
+def kept(exported: Path, value: Mapping[str, Any]) -> dict[str, str]:
     """Returns the variable that names the folder of collated data sets, next to the export, if used."""
-    if not any(f"{Loader.name}={value}" in str(own.get(VARIABLE, "")) for value in COLLATED):
+    if value["changes"].get(Loader.name) not in COLLATED:
         return {}
     folder = exported.resolve().with_suffix(".batches")
     try:
@@ -76,11 +73,10 @@ def kept(exported: Path, own: Mapping[str, Any]) -> dict[str, str]:
     return {KEPT: str(folder)}
 
 
-def environment(own: Mapping[str, Any]) -> dict[str, str]:
+def environment(value: Mapping[str, Any]) -> dict[str, str]:
     """Returns the environment variables of an export, with those that make its changes at run time."""
-    found = {name: str(text) for name, text in own.items()}
+    variables = variables_of(value)
     # If a hook already watches the script, it makes the changes.
-    if not found.get(VARIABLE, "").strip() or inject.VARIABLE in os.environ:
-        return found
-    searched = {**os.environ, **found}
-    return {**found, **inject.environment(searched, inject.EXECUTE)}
+    if not value["changes"] or inject.VARIABLE in os.environ:
+        return variables
+    return {**variables, **inject.environment({**os.environ, **variables}, inject.EXECUTE)}

@@ -18,7 +18,8 @@ from sweeper.core.record import BASELINE
 from sweeper.core.template import arguments, render
 from sweeper.core.workload import script_of
 from sweeper.errors import NothingFeasibleError, UserError
-from sweeper.exports.document import PROOF_FILE
+from sweeper.exports import verification
+from sweeper.exports.verification import VerifiedChange
 from sweeper.interventions import FILE_VARIABLE, known
 from sweeper.interventions.loader import GATHERED, Loader
 from sweeper.judging.arms import root_of
@@ -128,20 +129,25 @@ def applying(path: Path, root: Path) -> str:
 
 
 def _made(sweep: LoadedSweep) -> list[PatchedChange]:
-    path = sweep.journal.folder / PROOF_FILE
-    if not path.exists():
+    winner = sweep.summary.winner
+    verified = verification.read(winner) if winner is not None else None
+    if verified is None:
         raise UserError(
             f"`--format patch` needs a tune that has a winner, but {sweep.journal.name!r} is not one."
             " Run `sweeper tune -- COMMAND` first."
         )
-    proof: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if proof["fault"] or not proof["made"]:
+    if verified.difference or not verified.changes:
         raise NothingFeasibleError(f"`{sweep.journal.name}` has no winner to write as a patch.")
     device = sweep.about["device"]
-    gains = _gains(sweep, [each["name"] for each in proof["made"]])
+    gains = _gains(sweep, [change.name for change in verified.changes])
     return [
-        PatchedChange(comment=_comment(each, gains.get(each["name"], ""), device), **_of(each))
-        for each in proof["made"]
+        PatchedChange(
+            name=change.name,
+            value=change.value,
+            original=change.original,
+            comment=_comment(change, gains.get(change.name, ""), device),
+        )
+        for change in verified.changes
     ]
 
 
@@ -160,14 +166,8 @@ def _gains(sweep: LoadedSweep, names: Sequence[str]) -> Mapping[str, str]:
     }
 
 
-def _of(each: dict[str, Any]) -> dict[str, str]:
-    return {key: each[key] for key in ("name", "value", "own")}
-
-
-def _comment(each: dict[str, Any], gain: str, device: str) -> str:
-    is_gathered = (each["name"], each["value"]) == (Loader.name, GATHERED)
-    why = (
-        "the dataset is loaded into memory once, and batches are indexed" if is_gathered else str(each["why"])
-    )
+def _comment(change: VerifiedChange, gain: str, device: str) -> str:
+    is_gathered = (change.name, change.value) == (Loader.name, GATHERED)
+    why = "the dataset is loaded into memory once, and batches are indexed" if is_gathered else change.why
     text = f"{why[:1].upper()}{why[1:]}"
     return f"{text}: {gain}, on {device}." if gain else f"{text}."

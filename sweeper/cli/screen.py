@@ -104,9 +104,9 @@ class Screen(LiveScreen):
         """Prints a line that must stay whole."""
         self._print(text)
 
-    def trial(self, record: TrialRecord, name: str, x_baseline: float | None) -> None:
+    def trial(self, record: TrialRecord, name: str, speedup: float | None) -> None:
         """Prints a line for a finished trial."""
-        self._print(trial_line(record, name, x_baseline, columns(self._out)))
+        self._print(trial_line(record, name, speedup, columns(self._out)))
 
     def status(self, status: Status) -> None:
         """Updates the live line."""

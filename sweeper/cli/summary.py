@@ -77,7 +77,7 @@ def _table(title: str, rows: tuple[Row, ...], summary: Summary, baseline: TrialR
             row.name,
             *[seconds(row.epoch_seconds)] * epochs,
             f"{row.throughput:,.0f}",
-            times(row.x_baseline) + (" *" if row.confirmed else "  ") + ("~" if row.disturbed else " "),
+            times(row.speedup) + (" *" if row.confirmed else "  ") + ("~" if row.disturbed else " "),
             loss(row.loss) + ("^" if row.is_one_seed else " "),
         )
     if all(row.record.number != baseline.number for row in rows):

@@ -14,7 +14,7 @@ from sweeper.core.home import DEFAULT_HOME, home_option
 from sweeper.errors import EnvironmentStopError, SweepConflictError, UserError
 from sweeper.sweep.commands import pending_line, uri_option
 from sweeper.sweep.publish import Publisher, made_files, publish_sweep, run_views, sweep_info
-from sweeper.sweep.store.catalog import all_sweeps, find_sweep, lock_of
+from sweeper.sweep.store.catalog import all_sweeps, find_sweep, lock_of, require_schema
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep
 from sweeper.tracking import DeletedError
@@ -58,6 +58,7 @@ def sync_command(
     found, code = [], 0
     for journal in journals:
         try:
+            require_schema(journal, "send")
             one, lines = _verified(home, journal, uri) if verify else _sent(home, journal, uri, home_option)
         except (SweepConflictError, EnvironmentStopError, DeletedError) as error:
             # A sweep that is damaged or was deleted must not keep the others from being sent.

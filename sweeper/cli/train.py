@@ -78,7 +78,7 @@ def train(
     train.patience, train.validate_epochs, train.checkpoint_minutes, train.keep. A command runs with
     the winner's values, in the current folder.
 
-    --json: {"folder", "ended", "epochs", "samples", "seconds", "val_loss", "told", "best_loss",
+    --json: {"folder", "ended", "epochs", "samples", "seconds", "val_loss", "metrics", "best_loss",
     "best_epoch", "reached", "promised", "ratio", "disturbed": {reason: seconds}, "verdict", "reasons": [...]}
 
     Example: sweeper train mlruns/sweeps/stocks-a10/best.yaml --epochs 20 --require 0.95
@@ -183,7 +183,7 @@ def _print_end(out: Console, ran: Trained) -> None:
     if values["val_loss"] is not None:
         best = f", best {loss(values['best_loss'])} after epoch {values['best_epoch']}"
         said.append(f"  loss {loss(values['val_loss'])}{best}")
-        said += [f"  {name} {figure(value)}" for name, value in values["told"].items()]
+        said += [f"  {name} {figure(value)}" for name, value in values["metrics"].items()]
     said.append(f"  {judgement.words}")
     said += [f"  {reason}" for reason in judgement.reasons]
     said.append(f"Weights: {ran.path / BEST / WEIGHTS} (best), {ran.path / CHECKPOINTS} (last)")
@@ -194,7 +194,7 @@ def _print_end(out: Console, ran: Trained) -> None:
 
 def _as_json(ran: Trained) -> dict[str, Any]:
     values, judgement = ran.values, ran.judgement
-    named = ("ended", "epochs", "samples", "seconds", "val_loss", "told", "best_loss", "best_epoch")
+    named = ("ended", "epochs", "samples", "seconds", "val_loss", "metrics", "best_loss", "best_epoch")
     found: dict[str, Any] = encode(
         {
             "folder": str(ran.path),
@@ -273,6 +273,6 @@ def _become(value: Mapping[str, Any], asked: Asked) -> NoReturn:
     console().print(f"Running {shlex.join(command)}", soft_wrap=True, markup=False)
     sys.stdout.flush()
     try:
-        os.execvpe(command[0], command, {**passed(os.environ, names), **environment(value["env"])})
+        os.execvpe(command[0], command, {**passed(os.environ, names), **environment(value)})
     except OSError as error:
         raise UserError(f"the command cannot be run: {command[0]}: {error.strerror}.") from None

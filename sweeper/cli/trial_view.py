@@ -130,11 +130,11 @@ def _times(found: Measurement) -> Iterator[str]:
     unsteady = "" if found.steady else ", and the step time was still unsteady"
     yield f"  warm-up {seconds(found.warmup_seconds)}, {found.warmup_steps} steps{unsteady}"
     for window in found.windows:
-        flags = f"  disturbed: {', '.join(window.flags)}" if window.flags else ""
+        flags = f"  disturbed: {', '.join(window.disturbances)}" if window.disturbances else ""
         yield (
             f"  window of {seconds(window.seconds)}: {rate(window.samples / window.seconds)}, "
             f"{window.cpu_seconds / window.seconds:.2f} cores busy "
-            f"({window.others_cpu_seconds / window.seconds:.2f} by others){flags}"
+            f"({window.foreign_cpu_seconds / window.seconds:.2f} by others){flags}"
         )
     if found.repeated_windows:
         yield f"  disturbed windows, measured again: {found.repeated_windows}"

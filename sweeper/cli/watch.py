@@ -40,7 +40,7 @@ def watch(
     runs twice for a few seconds: once to time it, once to take its steps apart. Exits with 1 if it
     cannot be measured.
 
-    --json: {"throughput", "step_ms", "windows", "breakdown", "diagnosis", "told_by", ...}, as in a
+    --json: {"throughput", "step_ms", "windows", "breakdown", "diagnosis", "reported_by", ...}, as in a
     trial's outcome.json
 
     Example: sweeper watch -- python train.py --epochs 3

@@ -18,25 +18,12 @@ class DecodeError(ValueError):
 
 
 _PLAIN = frozenset((str, int, bool, NoneType))
-_STORED_AS = "stored as"
 
 
-def stored_as(name: str, **options: Any) -> Any:
-    """Returns a dataclass field stored under another key, so that old files stay readable.
-
-    Args:
-        name: The key in a file.
-        **options: Options of `dataclasses.field`.
-    """
-    return dataclasses.field(**options, metadata={_STORED_AS: name})
-
-
-_keys: Callable[[Any], tuple[tuple[str, str], ...]] = cache(
-    lambda kind: tuple(
-        (each.name, each.metadata.get(_STORED_AS, each.name)) for each in dataclasses.fields(kind)
-    )
+_names: Callable[[Any], tuple[str, ...]] = cache(
+    lambda kind: tuple(field.name for field in dataclasses.fields(kind))
 )
-"""The fields of a dataclass, each with its key in a file."""
+"""The names of a dataclass's fields, which are the keys in a file."""
 
 
 def encode(value: Any) -> Any:
@@ -46,7 +33,7 @@ def encode(value: Any) -> Any:
         # The common case.
         return value
     if dataclasses.is_dataclass(kind):
-        return {key: encode(getattr(value, name)) for name, key in _keys(kind)}
+        return {name: encode(getattr(value, name)) for name in _names(kind)}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -125,21 +112,21 @@ def _types_kept_by_any(hints: tuple[Any, ...]) -> frozenset[type]:
 
 def _dataclass_decoder(kind: Any) -> Callable[[Any], Any]:
     hints = get_type_hints(kind)
-    fields = [(name, key, _types_kept(hints[name]), _decoder(hints[name])) for name, key in _keys(kind)]
+    fields = [(name, _types_kept(hints[name]), _decoder(hints[name])) for name in _names(kind)]
 
     def decoder(value: Any) -> Any:
         if type(value) is not dict and not isinstance(value, Mapping):
             raise _MisfitError(lambda where: f"`{where}` must be an object, but got {value!r}.")
         given: dict[str, Any] = {}
-        for name, key, kept, inner in fields:
-            if key not in value:
+        for name, kept, inner in fields:
+            if name not in value:
                 continue
-            item = value[key]
+            item = value[name]
             if type(item) not in kept:
                 try:
                     item = inner(item)
                 except _MisfitError as misfit:
-                    misfit.steps.append(f".{key}")
+                    misfit.steps.append(f".{name}")
                     raise
             given[name] = item
         try:

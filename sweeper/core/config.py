@@ -307,13 +307,21 @@ class TrialConfig:
             return self
         return dataclasses.replace(self, **found)  # type: ignore[arg-type]
 
+    def settings(self) -> dict[str, Scalar]:
+        """Returns the canonical values that are no field's default, by dotted name.
+
+        A field that is added later thus leaves the digests of earlier configurations as they are.
+        """
+        flat = self.canonical().flatten()
+        return {n: value for n, value in flat.items() if n not in FIELDS or value != FIELDS[n].default}
+
     def key(self) -> str:
         """Returns a digest of the canonical configuration."""
-        return _digest(_as_before(self.canonical().flatten()))
+        return _digest(self.settings())
 
     def quality_key(self) -> str:
         """Returns a digest of the fields that the loss depends on: numerics, not data loading."""
-        flat = _as_before(self.canonical().flatten())
+        flat = self.settings()
         kept = {
             name: value
             for name, value in flat.items()
@@ -322,7 +330,7 @@ class TrialConfig:
         }
         if self.compile.mode == "graph":
             # The same kernels, launched differently.
-            kept["compile.mode"] = "eager"
+            kept.pop("compile.mode")
         kept["accumulate_steps"] = self.on_one_device().accumulate_steps
         return _digest(kept)
 
@@ -388,15 +396,6 @@ def _fields_of(cls: type, prefix: str = "") -> dict[str, Field]:
 
 FIELDS: Mapping[str, Field] = _fields_of(TrialConfig)
 """Every closed field of TrialConfig by its dotted name; `model.*` and `data.*` are open."""
-
-LATER = frozenset(
-    {
-        *("loader.in_order", "loader.start_method", "compile.dynamic", "compile.regional"),
-        *("device.expandable_segments", "device.numa", "activation_checkpointing"),
-        *("ddp.static_graph", "ddp.gradient_as_bucket_view", "ddp.broadcast_buffers"),
-    }
-)
-"""Fields added after the first digests. A digest omits them at their defaults, so older ones stay valid."""
 
 _SAME_LOSS = frozenset({"compile.cudnn_benchmark", "activation_checkpointing"})
 """Fields that do not change the loss, besides those of loaders, devices and DDP."""
@@ -465,10 +464,6 @@ def in_type(name: str, value: Scalar) -> Scalar:
 
 def _article(kind: type) -> str:
     return {int: "an integer", float: "a number", bool: "true or false"}.get(kind, "a string")
-
-
-def _as_before(flat: dict[str, Scalar]) -> dict[str, Scalar]:
-    return {n: value for n, value in flat.items() if n not in LATER or value != FIELDS[n].default}
 
 
 def _digest(value: object) -> str:

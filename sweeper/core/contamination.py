@@ -33,7 +33,7 @@ def of_host(window: Window, quiet_canary_ms: float) -> tuple[str, ...]:
     least = max(SHARE * window.seconds, MIN_SECONDS, COUNTING * window.cpu_seconds)
     waited = window.waited_seconds if window.waited_seconds is not None else window.pressure_seconds
     found = []
-    if waited is not None and min(window.others_cpu_seconds, waited) >= least:
+    if waited is not None and min(window.foreign_cpu_seconds, waited) >= least:
         found.append("other processes took cores")
     if window.steal_seconds >= max(SHARE * window.cpu_seconds, MIN_SECONDS):
         found.append("the host took cores (steal)")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sweeper.core import schema_1
 from sweeper.core.codec import decode, encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, Measurement, Outcome, Report
@@ -16,7 +17,8 @@ from sweeper.errors import EnvironmentStopError
 from sweeper.system.files import make_folder, ours, read_json, write_json
 from sweeper.system.secrets import struck_tree
 
-SCHEMA = 1
+SCHEMA = 2
+"""Version of what is stored of a sweep."""
 CONFIG = "config.json"
 OUTCOME = "outcome.json"
 LOG = "worker.log"
@@ -103,7 +105,7 @@ class Job:
         cache: Folder for compile caches and the like.
         trace: File that a tracing job writes.
         training: Options of a production run; None for all other jobs.
-        turns: Folder through which windows are requested one by one (`sweeper.trainer.on_demand`);
+        turns_folder: Folder through which windows are requested one by one (`sweeper.trainer.on_demand`);
             empty where they follow one another.
         device: `cpu`, or CUDA devices as CUDA_VISIBLE_DEVICES takes them (UUIDs or indices); the trial
             takes the first `device.count` of them. `auto` is whatever the worker has.
@@ -115,7 +117,7 @@ class Job:
         stall_seconds: Longest time without a step in stages that take steps; 0 for no limit.
         patience_seconds: Time after which a script is given up if its output is not understood and
             torch reports nothing; 0 for no limit.
-        source: The required reporter of a script's speed, as named in the baseline's measurement; empty
+        reporter: The required reporter of a script's speed, as named in the baseline's measurement; empty
             for any reporter.
         attempt: Number of times that the environment has ended this trial; 0 at first.
         params: The search's own values for the trial, before `when` and aliases are applied.
@@ -137,7 +139,7 @@ class Job:
     cache: str = ""
     trace: str = ""
     training: Training | None = None
-    turns: str = ""
+    turns_folder: str = ""
     device: str = "cpu"
     cpus: tuple[int, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -145,12 +147,12 @@ class Job:
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
     stall_seconds: float = 0.0
     patience_seconds: float = 0.0
-    source: str = ""
+    reporter: str = ""
     attempt: int = 0
     stage: str = "search"
     params: Mapping[str, Any] = field(default_factory=dict)
     origin: str = ""
-    asked_at: float = 0.0
+    created_at: float = 0.0
 
 
 def write_job(folder: Path, job: Job) -> None:
@@ -170,7 +172,7 @@ def read_job(folder: Path) -> Job:
     """
     path = folder / CONFIG
     with ours(path, f"Restore it, or remove {folder}"):
-        job = decode(Job, {**read_json(path), "folder": str(folder)})
+        job = decode(Job, {**schema_1.job(read_json(path)), "folder": str(folder)})
     return job
 
 
@@ -201,7 +203,7 @@ def read_outcome(folder: Path) -> Outcome | Report | None:
     path = folder / OUTCOME
     try:
         with ours(path, RESTORE_HINT):
-            outcome = decode_outcome(read_json(path))
+            outcome = decode_outcome(schema_1.outcome(read_json(path)))
     except FileNotFoundError:
         return None
     return outcome
@@ -218,4 +220,4 @@ def seconds_of(job: Job, outcome: Outcome | Report) -> float:
     if known and not job.attempt:
         return known
     most = (1 + job.attempt) * job.timeout_seconds
-    return max(known, min(outcome.finished_at - job.asked_at, most))
+    return max(known, min(outcome.finished_at - job.created_at, most))

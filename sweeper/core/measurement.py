@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from sweeper.core.codec import stored_as
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
@@ -32,9 +30,9 @@ class Window:
         helper_cpu_seconds: The part of `cpu_seconds` that loader workers took.
         waited_seconds: Time in which threads of the tree wanted a core and had none; None where
             the kernel does not report it.
-        others_cpu_seconds: Processor time that others took on the cores this trial may use.
+        foreign_cpu_seconds: Processor time that others took on the cores this trial may use.
         minor_faults: Pages the kernel had to map and clear for the training process.
-        flags: The disturbances of the window (`sweeper.core.contamination`).
+        disturbances: What disturbed the window (`sweeper.core.contamination`).
     """
 
     start_s: float
@@ -49,9 +47,9 @@ class Window:
     canary_ms: float = 0.0
     helper_cpu_seconds: float = 0.0
     waited_seconds: float | None = None
-    others_cpu_seconds: float = 0.0
+    foreign_cpu_seconds: float = 0.0
     minor_faults: int = 0
-    flags: tuple[str, ...] = ()
+    disturbances: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,9 +208,9 @@ class Measurement:
         host_mem_peak_gib: Peak resident set of the training process.
         diagnosis: The parts of a step, measured separately; None if not requested.
         repeated_windows: Windows that were measured again because they were disturbed.
-        screened_out: Whether it was ended after a short window as too slow to catch up with the best.
+        is_screened: Whether it was ended after a short window as too slow to catch up with the best.
         reported_by: Who reported a script's speed; empty where the trainer measured it.
-        left_out: The parts of a script's run that the windows leave out, in words.
+        exclusions: The parts of a script's run that the windows leave out, in words.
         telemetry: Summaries by series name, units in the names; absent where not supported.
         telemetry_missing: Why a series is absent or ended early, by series name.
         versions: torch, CUDA and driver versions.
@@ -240,9 +238,9 @@ class Measurement:
     quality: Quality | None = None
     diagnosis: Diagnosis | None = None
     repeated_windows: int = 0
-    screened_out: bool = False
-    reported_by: str = stored_as("told_by", default="")
-    left_out: tuple[str, ...] = ()
+    is_screened: bool = False
+    reported_by: str = ""
+    exclusions: tuple[str, ...] = ()
     effective: Mapping[str, str] = field(default_factory=dict)
     observed: Mapping[str, Any] = field(default_factory=dict)
     telemetry: Mapping[str, Stats] = field(default_factory=dict)
@@ -259,7 +257,7 @@ class Measurement:
     @property
     def contamination(self) -> tuple[str, ...]:
         """Disturbances of its windows; empty if there were none."""
-        return tuple(dict.fromkeys(flag for window in self.windows for flag in window.flags))
+        return tuple(dict.fromkeys(name for window in self.windows for name in window.disturbances))
 
 
 class FailureKind(StrEnum):

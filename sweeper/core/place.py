@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.core.codec import decode, encode, stored_as
+from sweeper.core import schema_1
+from sweeper.core.codec import decode, encode
 from sweeper.system.files import read_json
 
 PLACE = "place.json"
@@ -28,7 +29,7 @@ class Place:
     gpu: str = ""
     job: str = ""
     worker: str = ""
-    num_neighbours: int = stored_as("beside", default=0)
+    num_neighbours: int = 0
 
 
 def said(place: Place) -> str:
@@ -54,6 +55,6 @@ def write_place(folder: Path, place: Place) -> None:
 def read_place(folder: Path) -> Place:
     """Returns where the trial in `folder` ran; an unreadable file counts as none."""
     try:
-        return decode(Place, read_json(folder / PLACE))
+        return decode(Place, schema_1.place(read_json(folder / PLACE)))
     except (OSError, ValueError, TypeError, KeyError):
         return Place()

@@ -33,7 +33,7 @@ class TrialRecord:
             or the baseline's loss; infinite where the trial would never reach the goal. They include
             the third-party metrics that the sweep names.
         notes: How a derived metric was obtained: `time_to_loss_how` is `measured` or `extrapolated`.
-        asked_at: Wall time at which it was requested, in seconds; 0 if unknown.
+        created_at: Wall time at which it was requested, in seconds; 0 if unknown.
         folder: Where its files are.
         place: Where it ran, and alongside how many others.
     """
@@ -49,7 +49,7 @@ class TrialRecord:
     violations: Mapping[str, float] = field(default_factory=dict)
     derived: Mapping[str, float] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
-    asked_at: float = 0.0
+    created_at: float = 0.0
     folder: str = ""
     place: Place = field(default_factory=Place)
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from sweeper.core.config import Scalar
 from sweeper.core.template import names_in, render
+from sweeper.interventions import is_original
 
 FOLDER = "trial.folder"
 """A name that templates may use besides the parameters: the folder of the trial's own files."""
@@ -41,6 +42,7 @@ class Script:
         command: Program and arguments, run without a shell.
         files: Texts of files that are written before it starts, by path below its working directory.
         env: Its additional environment variables.
+        changes: Values of the changes made to it at run time (`sweeper.interventions`), by name.
         folder: The folder in which the user started it; paths are relative to it.
         workdir: Whether each trial works in a mirror of `folder` whose large files are links, in a
             full copy, or `here`, in `folder` itself.
@@ -61,6 +63,7 @@ class Script:
     command: tuple[str, ...]
     files: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    changes: Mapping[str, str] = field(default_factory=dict)
     folder: str = "."
     workdir: Literal["link", "copy", "here"] = "link"
     unprotected: tuple[str, ...] = ()
@@ -75,12 +78,18 @@ class Script:
     mlflow_run: str = ""
     patterns: tuple[str, ...] = ()
 
-    def own_environment(self, values: Mapping[str, Scalar]) -> dict[str, str]:
+    def variables(self, values: Mapping[str, Scalar]) -> dict[str, str]:
         """Returns its additional environment variables; one whose text is empty for `values` is not set."""
-        found = {name: render(text, values) for name, text in self.env.items()}
-        return {name: text for name, text in found.items() if text or not self.env[name]}
+        variables = {name: render(text, values) for name, text in self.env.items()}
+        return {name: text for name, text in variables.items() if text or not self.env[name]}
+
+    def changes_for(self, values: Mapping[str, Scalar]) -> dict[str, str]:
+        """Returns the changes made to it at run time, without those that leave it as it is."""
+        rendered = {name: render(text, values) for name, text in self.changes.items()}
+        return {name: value for name, value in rendered.items() if not is_original(name, value)}
 
     def names(self) -> Iterator[str]:
         """Yields the parameters that have an effect on it."""
-        for text in (*self.command, *self.files.values(), *self.env.values(), self.samples_per_step):
+        templates = (*self.command, *self.files.values(), *self.env.values(), *self.changes.values())
+        for text in (*templates, self.samples_per_step):
             yield from names_in(text)

@@ -1,8 +1,8 @@
 """Lists the kinds of work that a sweep trains, and their traits. Imports no implementation.
 
-The kind follows from what a specification says: a `pipeline`, a `command`, or `confirm.ladder`. A new kind is
-one file with its implementation (`sweeper.sweep.workloads`) and one row; a third party's kind is the import
-string of a row (`workload: module:TRAITS`). All other modules ask the traits. What a record shows of its kind
+A specification names its kind as `workload`; without it, it is a pipeline or a script. A new kind is one file
+with its implementation (`sweeper.sweep.workloads`) and one row; a third party's kind is the import string of a
+row (`workload: module:TRAITS`). All other modules ask the traits. What a record shows of its kind
 is asked of its configuration (`TrialConfig.names_are_fields`) and of the functions below.
 """
 
@@ -167,7 +167,7 @@ BUILTIN: Mapping[str, WorkloadTraits] = {
     PIPELINE: _PIPELINE,
     SCRIPT: _SCRIPT,
     CHANGES: _CHANGES,
-    # What `confirm.ladder` makes of a pipeline.
+    # What `workload: changes` makes of a pipeline.
     CHANGES_OF_PIPELINE: dataclasses.replace(
         _PIPELINE,
         learning_names=_batch_and_flags,
@@ -176,21 +176,26 @@ BUILTIN: Mapping[str, WorkloadTraits] = {
         repeats_disturbed=True,
     ),
 }
-WORKLOADS: Registry[WorkloadTraits] = Registry("`workload`", WorkloadTraits, {})
-"""What `workload` can name: kinds of third parties, since the others follow from the other keys."""
+NAMED = (PIPELINE, SCRIPT, CHANGES)
+WORKLOADS: Registry[WorkloadTraits] = Registry(
+    "`workload`", WorkloadTraits, {name: BUILTIN[name] for name in NAMED}
+)
+"""What `workload` can name."""
 
 
-def kind_of(*, named: object, has_command: bool, has_ladder: bool) -> str:
-    """Returns the kind of a specification.
+def named_kind(*, named: str, has_command: bool) -> str:
+    """Returns the kind as a specification names it.
 
     Args:
-        named: Its `workload`; empty for a built-in kind.
+        named: Its `workload`; empty for a pipeline or a script.
     """
-    if named:
-        return str(named)
-    if has_command:
-        return CHANGES if has_ladder else SCRIPT
-    return CHANGES_OF_PIPELINE if has_ladder else PIPELINE
+    return named or (SCRIPT if has_command else PIPELINE)
+
+
+def kind_of(*, named: str, has_command: bool) -> str:
+    """Returns the kind of a specification, a key of `BUILTIN` or an import string."""
+    kind = named_kind(named=named, has_command=has_command)
+    return CHANGES_OF_PIPELINE if kind == CHANGES and not has_command else kind
 
 
 def traits(kind: str) -> WorkloadTraits:

@@ -4,7 +4,7 @@ from sweeper.exports.document import Setting, exported
 from sweeper.exports.flags import read_map
 from sweeper.exports.formats import Options, rendered
 from sweeper.exports.job_script import reads_export
-from sweeper.exports.reading import pass_env, read
+from sweeper.exports.reading import pass_env, read, variables_of
 from sweeper.exports.schema import SCHEMA
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "read_map",
     "reads_export",
     "rendered",
+    "variables_of",
 ]

@@ -16,11 +16,11 @@ def origin(value: Mapping[str, Any]) -> str:
 
 def promise(value: Mapping[str, Any]) -> str:
     """Returns one line with the figures to expect in production and their device."""
-    measured, held = value["measured"], value["holds_for"]
+    measured, held = value["measurement"], value["conditions"]
     parts = [f"{measured['throughput']:,.0f} samples/s"]
     if measured["epoch_seconds"]:
         parts.append(f"{measured['epoch_seconds']:.3g} s per epoch")
-    if ratio := measured["x_baseline"]:
+    if ratio := measured["speedup"]:
         sure = words.sure(ratio["low"], ratio["high"], ratio["rounds"])
         parts.append(f"{words.as_fast(ratio['ratio'])} ({sure})")
     if measured["projected_hours"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,26 +24,24 @@ from sweeper.core.script import FOLDER
 from sweeper.core.template import arguments, render
 from sweeper.core.workload import script_of
 from sweeper.errors import NothingFeasibleError, UserError
+from sweeper.exports import verification
 from sweeper.exports.caveats import caveats, confirmed_ratio
 from sweeper.exports.credentials import without_credentials
 from sweeper.exports.schema import (
+    Conditions,
     Execution,
     Export,
     Gpu,
-    HoldsFor,
     LearningRate,
-    Measured,
+    MeasuredFigures,
     OfPipeline,
     OfScript,
-    Proved,
     Provenance,
-    XBaseline,
+    Speedup,
+    Verified,
     plain,
 )
 from sweeper.spec import SweepSpec
-
-PROOF_FILE = "proof.json"
-"""File in the folder of a tune's sweep: what was proved about its winner's changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +80,9 @@ def exported(
     return plain(
         Export(
             subject=subject,
-            measured=_measured(summary, spec, record, measured),
-            holds_for=_holds_for(summary.device, measured, setting),
-            proved=_proved(record),
+            measurement=_measurement(summary, spec, record, measured),
+            conditions=_conditions(summary.device, measured, setting),
+            verification=_verified(record),
             production=_production(spec),
             execution=Execution(pass_env=list(passing)) if passing else None,
             provenance=Provenance(
@@ -100,14 +97,11 @@ def exported(
     )
 
 
-def _proved(record: TrialRecord) -> Proved | None:
-    path = Path(record.folder).parent.parent / PROOF_FILE
-    if not path.exists():
+def _verified(record: TrialRecord) -> Verified | None:
+    verified = verification.read(record)
+    if verified is None or verified.difference:
         return None
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if found["fault"] or found["trial"] != record.number:
-        return None
-    return Proved(kind=found["kind"], covers=found["covers"], code=found["code"])
+    return Verified(kind=verified.kind, extent=verified.extent, code=verified.code)
 
 
 def _chosen(summary: Summary, number: int | None) -> TrialRecord:
@@ -150,17 +144,19 @@ def _refuse_beyond_production(spec: SweepSpec, record: TrialRecord, measured: Me
         )
 
 
-def _measured(summary: Summary, spec: SweepSpec, record: TrialRecord, measured: Measurement) -> Measured:
+def _measurement(
+    summary: Summary, spec: SweepSpec, record: TrialRecord, measured: Measurement
+) -> MeasuredFigures:
     ratio, quality = confirmed_ratio(summary, record), record.quality
     peak, memory = measured.gpu_mem_peak_gib, measured.device.memory_gib
     tree_mem = measured.telemetry.get("tree_mem_gib")
-    return Measured(
+    return MeasuredFigures(
         throughput=rounded(summary.throughput_of(record), 5),
-        throughput_low=_rounded(ratio.speed_low, 4) if ratio else None,
-        throughput_high=_rounded(ratio.speed_high, 4) if ratio else None,
+        throughput_low=_rounded(ratio.throughput_low, 4) if ratio else None,
+        throughput_high=_rounded(ratio.throughput_high, 4) if ratio else None,
         epoch_seconds=_rounded(summary.epoch_seconds(record), 4),
         projected_hours=_rounded(summary.projected_hours(record), 4),
-        x_baseline=_x_baseline(ratio) if ratio else None,
+        speedup=_x_baseline(ratio) if ratio else None,
         val_loss=rounded(quality.val_loss, 6) if quality else None,
         quality_samples=quality.samples if quality else None,
         lr=_learning_rate(record.config) if record.config.names_are_fields else None,
@@ -173,8 +169,8 @@ def _measured(summary: Summary, spec: SweepSpec, record: TrialRecord, measured: 
     )
 
 
-def _x_baseline(ratio: Ratio) -> XBaseline:
-    return XBaseline(
+def _x_baseline(ratio: Ratio) -> Speedup:
+    return Speedup(
         ratio=rounded(ratio.ratio, 4),
         low=rounded(ratio.low, 4),
         high=rounded(ratio.high, 4),
@@ -193,9 +189,9 @@ def _learning_rate(config: TrialConfig) -> LearningRate:
     )
 
 
-def _holds_for(device: str, measured: Measurement, setting: Setting) -> HoldsFor:
+def _conditions(device: str, measured: Measurement, setting: Setting) -> Conditions:
     gpu = Gpu(gpu=measured.device.name, gpu_mem_gib=measured.device.memory_gib or None)
-    return HoldsFor(
+    return Conditions(
         device=device,
         gpu=gpu if measured.device.kind == "cuda" else None,
         versions=measured.versions,
@@ -236,7 +232,8 @@ def of_script(spec: SweepSpec, record: TrialRecord) -> OfScript:
     values = {**(config.args or {}), FOLDER: "."}
     return OfScript(
         command=arguments(script.command, values),
-        env=script.own_environment(values),
+        changes=script.changes_for(values),
+        env=script.variables(values),
         files={path: render(text, values) for path, text in script.files.items()},
         params=config.flatten(),
     )

@@ -68,7 +68,7 @@ def effective(value: Mapping[str, Any]) -> dict[str, Scalar]:
     (TF32 on a CPU) have the values that ran; settings of workers are absent without workers.
     """
     config = decode(TrialConfig, value["config"])
-    asked, notes = config.flatten(), value["measured"]["effective"]
+    asked, notes = config.flatten(), value["measurement"]["effective"]
     ran = {name: _ran(name, note, asked[name]) for name, note in notes.items() if name in asked}
     config = config.replace(ran).canonical()
     found = config.flatten()

@@ -14,8 +14,9 @@ from sweeper.core.registry import resolve
 from sweeper.errors import UserError
 from sweeper.exports.description import origin, promise
 from sweeper.exports.flags import flags
-from sweeper.exports.job_script import job_script, makes_changes
+from sweeper.exports.job_script import job_script
 from sweeper.exports.python_lines import python_lines
+from sweeper.exports.reading import variables_of
 from sweeper.spec import to_yaml
 
 
@@ -79,12 +80,13 @@ def as_arguments(value: Mapping[str, Any], options: Options) -> str:
         else:
             # A here-document would add a newline.
             lines.append(f"( set -C; {make}printf %s {shlex.quote(text)} > {shlex.quote(path)} ) &&")
-    return "\n".join([*lines, " ".join([*_assignments(value["env"]), shlex.join(value["command"])])]) + "\n"
+    return "\n".join([*lines, " ".join([*_assignments(value), shlex.join(value["command"])])]) + "\n"
 
 
-def _assignments(env: Mapping[str, str]) -> Iterator[str]:
+def _assignments(value: Mapping[str, Any]) -> Iterator[str]:
     """Yields the variables of a script for a shell, with those that make its changes at run time."""
-    hook = inject.environment(env, inject.EXECUTE) if makes_changes(env) else {}
+    env = variables_of(value)
+    hook = inject.environment(env, inject.EXECUTE) if value["changes"] else {}
     for name, text in {**env, **hook}.items():
         # The hook is found through the path, and what the shell has in it stays.
         rest = '"${PYTHONPATH:+:$PYTHONPATH}"' if name == "PYTHONPATH" and name not in env else ""

@@ -10,7 +10,6 @@ from typing import Any
 
 from sweeper.core.config import Scalar
 from sweeper.exports.description import origin, promise
-from sweeper.interventions import VARIABLE as CHANGES
 from sweeper.interventions.environment import RETAIN
 
 MEMORY_HEADROOM = 1.3
@@ -64,7 +63,7 @@ def _settings(value: Mapping[str, Any]) -> Mapping[str, Scalar]:
 
 
 def _directives(value: Mapping[str, Any], settings: Mapping[str, Scalar]) -> Iterator[str]:
-    measured, held = value["measured"], value["holds_for"]
+    measured, held = value["measurement"], value["conditions"]
     name = re.sub(r"[^\w.-]", "_", value["provenance"]["sweep"], flags=re.ASCII)
     yield f"#SBATCH --job-name={name}"
     yield f"#SBATCH --output={name}-%j.log"
@@ -118,7 +117,7 @@ def _time(hours: float) -> str:
 
 
 def _environment(value: Mapping[str, Any], settings: Mapping[str, Scalar]) -> Iterator[str]:
-    if threads := _whole(settings.get("device.cpu_threads")) or value["holds_for"].get("cpu_threads"):
+    if threads := _whole(settings.get("device.cpu_threads")) or value["conditions"].get("cpu_threads"):
         yield f"export OMP_NUM_THREADS={threads}"
     if "config" in value and settings["device.malloc"] == "retain":
         yield f"export {' '.join(f'{name}={number}' for name, number in RETAIN.items())}"
@@ -131,12 +130,7 @@ def reads_export(value: Mapping[str, Any]) -> bool:
 
     Only `sweeper train` writes a script's files and makes changes at run time.
     """
-    return "command" not in value or bool(value["files"]) or makes_changes(value["env"])
-
-
-def makes_changes(env: Mapping[str, str]) -> bool:
-    """Returns whether a script's environment names changes at run time, which only sweeper's hook makes."""
-    return bool(env.get(CHANGES, "").strip())
+    return "command" not in value or bool(value["files"] or value["changes"])
 
 
 def _command(value: Mapping[str, Any], runs: str) -> str:

@@ -41,7 +41,7 @@ def python_lines(value: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
             "`--format args` prints the winning command."
         )
     settings, writer = effective(value), _Writer(value, reasons)
-    on_gpu = "gpu" in value["holds_for"]
+    on_gpu = "gpu" in value["conditions"]
     imports, loading = python_loading.loading(settings, on_gpu=on_gpu)
     return "\n".join(
         [
@@ -66,7 +66,7 @@ def python_lines(value: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
             *python_step.optimizer(settings),
             "",
             "",
-            *(_recurrent() if NOTE in value["measured"]["effective"].get("precision.amp", "") else []),
+            *(_recurrent() if NOTE in value["measurement"]["effective"].get("precision.amp", "") else []),
             *writer.because("precision.amp", "accumulate_steps"),
             *python_step.step(settings),
             "",
@@ -85,7 +85,7 @@ class _Writer:
     """Writes the reason for a setting: what it does and what was measured."""
 
     def __init__(self, value: Mapping[str, Any], reasons: Mapping[str, str]) -> None:
-        self._settings, self._reasons, self._measured = effective(value), reasons, value["measured"]
+        self._settings, self._reasons, self._measured = effective(value), reasons, value["measurement"]
 
     def because(self, *names: str) -> Iterator[str]:
         """Yields a comment for each of these settings that has a reason."""
@@ -165,7 +165,7 @@ def _head(value: Mapping[str, Any], settings: Mapping[str, Scalar]) -> Iterator[
         f"You supply a `dataset` (a TensorDataset where its `tensors` are used), a `model`, {blocks}and "
         "`loss_of(model, batch)`, where a batch is a list of tensors.",
         f"Promised: {promise(value)}.",
-        *([f"It is {verdict}."] if (verdict := value["measured"]["verdict"]) else []),
+        *([f"It is {verdict}."] if (verdict := value["measurement"]["verdict"]) else []),
         *(f"Warning: {warning}" for warning in value["warnings"]),
     ]
     for text in said:

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sweeper.core import schema_1
 from sweeper.core.codec import DecodeError, decode, encode
 from sweeper.core.config import OPEN_SECTIONS, TrialConfig, check_value
 from sweeper.errors import UserError, did_you_mean
 from sweeper.exports.schema import SCHEMA, OfPipeline, OfScript, blocks, kinds
+from sweeper.interventions import variable_of
 from sweeper.spec import read_yaml
 
 _BLOCKS = dict.fromkeys(blocks(), Mapping)
@@ -36,6 +38,8 @@ def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
             f"an export must have schema {SCHEMA} or older, but {str(path)!r} has {schema}. "
             "Use the version of sweeper that wrote it, or a newer one."
         )
+    if schema < SCHEMA:
+        value = schema_1.export(value)
     subject = OfScript if "command" in value else OfPipeline
     for name, kind in {**kinds(subject), **_BLOCKS}.items():
         if not isinstance(value.get(name), kind):
@@ -44,6 +48,12 @@ def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         _check_config(value["config"], path)
     found: dict[str, Any] = value
     return found
+
+
+def variables_of(value: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the environment variables of a script's export, with the one that names its changes."""
+    variables = {name: str(text) for name, text in value["env"].items()}
+    return {**variables, **variable_of(value["changes"])}
 
 
 def pass_env(value: Mapping[str, Any]) -> tuple[str, ...]:

@@ -12,11 +12,8 @@ from typing import Any, get_origin, get_type_hints
 
 from sweeper.core.config import Scalar
 
-SCHEMA = 2
-"""Version of the schema.
-
-Version 2 added `measured.lr`, `measured.gpu_mem_headroom_gib`, `production` and more of `holds_for`.
-"""
+SCHEMA = 3
+"""Version of the schema. Exports of versions 1 and 2 are translated as they are read."""
 
 _OPTIONAL: Mapping[str, bool] = {"optional": True}
 """Metadata of a field whose key is left out if it is None."""
@@ -35,16 +32,22 @@ class OfPipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfScript:
-    """A command with its files, and the parameters in them."""
+    """A command with its files, and the parameters in them.
+
+    Attributes:
+        changes: The changes made to it at run time (`sweeper.interventions`).
+        env: Its additional environment variables, those of changes included.
+    """
 
     command: list[str]
+    changes: Mapping[str, str]
     env: Mapping[str, str]
     files: Mapping[str, str]
     params: Mapping[str, Scalar]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class XBaseline:
+class Speedup:
     """The confirmed ratio to the baseline, with its 95% interval."""
 
     ratio: float
@@ -65,7 +68,7 @@ class LearningRate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredFigures:
     """The figures of the trial.
 
     Attributes:
@@ -81,7 +84,7 @@ class Measured:
     throughput_high: float | None = field(default=None, metadata=_OPTIONAL)
     epoch_seconds: float | None
     projected_hours: float | None
-    x_baseline: XBaseline | None
+    speedup: Speedup | None
     val_loss: float | None
     quality_samples: int | None
     lr: LearningRate | None = field(default=None, metadata=_OPTIONAL)
@@ -102,7 +105,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoldsFor:
+class Conditions:
     """The conditions under which the figures hold.
 
     Attributes:
@@ -142,17 +145,17 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proved:
-    """The proof by `sweeper tune` of all changes to a script together.
+class Verified:
+    """What `sweeper tune` verified about all changes to a script together.
 
     Attributes:
         kind: `exact`, `close` or `other draws`.
-        covers: What the recorded runs cover, in words.
+        extent: What the recorded runs cover, in words.
         code: Digest of the scripts that the command names.
     """
 
     kind: str
-    covers: str
+    extent: str
     code: str
 
 
@@ -167,9 +170,9 @@ class Export:
 
     schema: int = SCHEMA
     subject: Mapping[str, Any] = field(metadata=_FLAT)
-    measured: Measured
-    holds_for: HoldsFor
-    proved: Proved | None = field(default=None, metadata=_OPTIONAL)
+    measurement: MeasuredFigures
+    conditions: Conditions
+    verification: Verified | None = field(default=None, metadata=_OPTIONAL)
     production: Mapping[str, Any] | None = field(default=None, metadata=_OPTIONAL)
     execution: Execution | None = field(default=None, metadata=_OPTIONAL)
     provenance: Provenance

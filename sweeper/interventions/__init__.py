@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .batch import BatchSize
-from .change import CLOSE, EXACT, OWN, Change
+from .change import CLOSE, EXACT, ORIGINAL, Change
 from .ddp import Ddp
 from .environment import Allocator, Malloc, Pages, Spinning, Threads
 from .fused import Fused
 from .gpu import Cudnn, Pinned, Tf32
+from .images import Images
 from .loader import Loader
 from .model import Compiled, Layout, Precision
-from .pictures import Pictures
 from .readers import Readers
 
 VARIABLE = "SWEEPER_CHANGES"
@@ -31,9 +31,9 @@ FILE_VARIABLE = "SWEEPER_CHANGES_FILE"
 """Environment variable that names a user's file with more changes, in a list `CHANGES`."""
 
 BATCH_SIZE = BatchSize()
-# Pictures and readers come before loaders, since a gathered loader does not ask for them.
+# Images and readers come before loaders, since a gathered loader does not ask for them.
 _ALL = (
-    Pictures(),
+    Images(),
     Readers(),
     Loader(),
     Pinned(),
@@ -58,6 +58,11 @@ CHANGES: Mapping[str, Change] = {change.name: change for change in _ALL}
 def is_exact(name: str) -> bool:
     """Returns whether a change is declared to leave every bit of the training as it is."""
     return name in CHANGES and CHANGES[name].kind == EXACT
+
+
+def is_original(name: str, value: str) -> bool:
+    """Returns whether a value of a change leaves the script as it is."""
+    return value == ORIGINAL or (name == BATCH_SIZE.name and BATCH_SIZE.is_own(value))
 
 
 def takes_long(name: str) -> bool:
@@ -119,14 +124,20 @@ def chosen(text: str, among: Mapping[str, Change] = CHANGES) -> dict[str, str]:
             if not BATCH_SIZE.is_own(value):
                 found[name] = value
             continue
-        if name not in among or value not in (OWN, *among[name].choices):
+        if name not in among or value not in (ORIGINAL, *among[name].choices):
             listed = ", ".join(
                 f"{name}={value}" for name, change in among.items() for value in change.choices
             )
             raise ValueError(f"{VARIABLE} must name known changes ({listed}), but has {word!r}")
-        if value != OWN:
+        if value != ORIGINAL:
             found[name] = value
     return {name: found[name] for name in among if name in found}
+
+
+def variable_of(changes: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment variable that names some changes; empty without any."""
+    text = " ".join(f"{name}={value}" for name, value in changes.items())
+    return {VARIABLE: text} if text else {}
 
 
 def apply(torch: Any, text: str, tell: Callable[[dict[str, Any]], None]) -> None:

@@ -21,7 +21,7 @@ CHANGES_TRAINING = "changes training"
 SINGLE, HALF = 1e-3, 0.08
 """Relative differences of early gradients that the rounding of 32-bit and of 16-bit floats explains."""
 
-OWN = "own"
+ORIGINAL = "original"
 """Value of a change that leaves everything as the script has it."""
 
 NO_EDIT = "it takes more than a few lines of code; use `sweeper exec`"
@@ -174,7 +174,7 @@ class Change:
     choices: tuple[str, ...]
     kind: str
     why: str
-    original: ClassVar[str] = OWN
+    original: ClassVar[str] = ORIGINAL
     rounding: float = SINGLE
     are_ranked: bool = False
     helps: tuple[str, ...] = ()

@@ -99,7 +99,7 @@ class Threads(_Environment):
 class Spinning(_Environment):
     """Lets threads that wait give up their core sooner."""
 
-    name = "spinning"
+    name = "spin_wait"
     choices = ("short",)
     kind = EXACT
     why = "idle threads stop spinning and free their core for others"
@@ -149,8 +149,8 @@ class Allocator(_Environment):
 class Pages(_Environment):
     """Puts host memory into huge pages."""
 
-    name = "pages"
-    choices = ("huge",)
+    name = "huge_pages"
+    choices = ("on",)
     kind = EXACT
     why = "host memory is in huge pages, which are faster to look up and vary less between processes"
     helps = ("memory-bandwidth-bound", "compute-bound")

@@ -56,7 +56,7 @@ class Tf32(_OnGpu):
 class Cudnn(_OnGpu):
     """Makes cuDNN measure its algorithms for each shape of a convolution, and take the fastest."""
 
-    name = "cudnn"
+    name = "cudnn_benchmark"
     choices = ("search",)
     why = "convolutions use the algorithm that was measured to be the fastest"
     helps = ("compute-bound", "memory-bandwidth-bound")
@@ -90,7 +90,7 @@ class Cudnn(_OnGpu):
 class Pinned(_OnGpu):
     """Puts batches into page-locked memory, from which a GPU copies without the processor's help."""
 
-    name = "pinned"
+    name = "pin_memory"
     choices = ("on",)
     kind = EXACT
     why = "batches are in page-locked memory, which a GPU copies faster"

@@ -31,7 +31,9 @@ FOLDER = "batches"
 MAX_PATHS = 10_000
 """Maximum number of files and folders named by a data set whose time and size are part of its key."""
 
-_OWN = re.compile(r"(pictures-)?[0-9a-f]{32}\.((?P<process>\d+)-(?P<node>[0-9a-f]{8})\.)?(rows|json|lock)")
+_OWN = re.compile(
+    r"((images|pictures)-)?[0-9a-f]{32}\.((?P<process>\d+)-(?P<node>[0-9a-f]{8})\.)?(rows|json|lock)"
+)
 """Names of files that are stored here; all others are somebody else's."""
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

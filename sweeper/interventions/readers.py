@@ -29,7 +29,7 @@ class Readers(Change):
     number and those generators, which is checked, they could also result from another seed.
     """
 
-    name = "readers"
+    name = "augmentation_workers"
     choices = (CORES,)
     kind = DRAWS
     why = "one worker per core reads and augments the rows"

@@ -66,13 +66,13 @@ class PatchedChange:
     """A change to write into the source.
 
     Attributes:
-        own: The script's own value.
+        original: The script's own value.
         comment: Why the change is made, and what it gained.
     """
 
     name: str
     value: str
-    own: str = ""
+    original: str = ""
     comment: str = ""
 
     @property
@@ -218,7 +218,7 @@ class SourceEditor:
 
     def __init__(self, edits: Edits, sources: Sources, change: PatchedChange) -> None:
         self._edits, self._sources, self._change = edits, sources, change
-        self.value, self.original, self.threads = change.value, change.own, sources.threads
+        self.value, self.original, self.threads = change.value, change.original, sources.threads
 
     def refuse(self, why: str) -> NoReturn:
         """Leaves the change out of the source, for a reason."""

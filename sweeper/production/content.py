@@ -64,7 +64,7 @@ def _points(folder: RunFolder) -> Iterator[Point]:
     for line in _thinned(each for each in facts if each.get("val_loss") is not None):
         at, step = round(1000 * line["at"]), line["steps"]
         yield Point("val/loss", rounded(line["val_loss"], 6), at, step)
-        for name, value in line.get("told", {}).items():
+        for name, value in line.get("metrics", {}).items():
             yield Point(key(f"val/{name}"), rounded(value, _DIGITS), at, step)
     for step, line in enumerate(_thinned(folder.system())):
         for name, value in line["means"].items():
@@ -92,7 +92,7 @@ def _results(values: Mapping[str, Any], judgement: Judgement, end_ms: int) -> It
         "ratio_to_promise": judgement.ratio,
         "val_loss": values["val_loss"],
         "best_val_loss": values["best_loss"],
-        **{key(f"val_{name}"): value for name, value in values["told"].items()},
+        **{key(f"val_{name}"): value for name, value in values["metrics"].items()},
         "epochs": values["epochs"],
         "minutes": values["seconds"] / 60,
         "gpu_mem_peak_gib": values["gpu_mem_peak_gib"],

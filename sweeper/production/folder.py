@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.job import OUTCOME, read_outcome
+from sweeper.core.job import OUTCOME, SCHEMA, read_outcome
 from sweeper.core.measurement import Report
 from sweeper.core.training import HISTORY, checkpoints_of
 from sweeper.errors import SweepConflictError
@@ -113,6 +113,12 @@ def opened(home: Path, wanted: Wanted, *, new: bool) -> RunFolder:
     identity = wanted.identity()
     *begun, free = _names(home / "train", wanted.name)
     abouts = {path: read_json(path / RUN) for path in begun if not new}
+    for path, about in abouts.items():
+        if about["schema"] < SCHEMA:
+            raise SweepConflictError(
+                f"`{path.name}` was written by sweeper 0.2 or earlier, and only that can go on with it. "
+                "Add --new to start another run."
+            )
     changes = {path: differences(about["identity"], identity) for path, about in abouts.items()}
     for path in reversed(changes):
         if not changes[path]:
@@ -131,7 +137,7 @@ def opened(home: Path, wanted: Wanted, *, new: bool) -> RunFolder:
     except OSError as error:
         raise cannot_write(error, free) from error
     about = {"uid": uuid.uuid4().hex, "began_at": time.time(), "identity": identity}
-    write_json(free / RUN, {"schema": 1, **about})
+    write_json(free / RUN, {"schema": SCHEMA, **about})
     return _held(free, lock, about, continued=False)
 
 

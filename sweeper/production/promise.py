@@ -68,7 +68,7 @@ def judged(
         if seconds and time > DISTURBED * seconds
     ]
     if promise is not None:
-        reasons = [*_other_conditions(values, promise.holds_for), *reasons]
+        reasons = [*_other_conditions(values, promise.conditions), *reasons]
     return Judgement(
         reached=reached,
         promised=promised,
@@ -79,21 +79,21 @@ def judged(
     )
 
 
-def _other_conditions(values: Mapping[str, Any], holds_for: Mapping[str, Any]) -> list[str]:
+def _other_conditions(values: Mapping[str, Any], conditions: Mapping[str, Any]) -> list[str]:
     """Returns how the run's conditions differ from those the promise holds for."""
     found = []
-    device, there = values["device"]["name"], str(holds_for.get("device") or "")
+    device, there = values["device"]["name"], str(conditions.get("device") or "")
     # Whole names only: an A10 must not match an A100. `there` may be `2 x NVIDIA A10, 22.5 GiB`.
     if there and not re.search(rf"(^|x ){re.escape(device)}(,| \(|$)", there):
         found.append(f"it ran on {device}; the promise holds for {there}")
-    cores, had = values.get("usable_cpus"), holds_for.get("usable_cpus")
+    cores, had = values.get("usable_cpus"), conditions.get("usable_cpus")
     if cores and had and cores < had:
         found.append(f"it had {cores} cores; the promise holds for {had}")
     for name in ("torch", "cuda"):
-        was, is_now = holds_for.get(name), values["versions"].get(name)
+        was, is_now = conditions.get(name), values["versions"].get(name)
         if was and is_now and was != is_now:
             found.append(f"{name} is {is_now}, was {was}")
-    samples, were = values["train_samples"], holds_for.get("train_samples")
+    samples, were = values["train_samples"], conditions.get("train_samples")
     if were and samples != were:
         found.append(f"the data has {samples:,} training samples, had {were:,}")
     return found

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.codec import decode, encode
-from sweeper.core.config import FIELDS, LATER, TrialConfig
+from sweeper.core.config import TrialConfig
 from sweeper.core.training import Training
 from sweeper.errors import UserError
 from sweeper.exports import pass_env, read
@@ -23,13 +23,13 @@ class Promise:
 
     Attributes:
         throughput: Samples per second.
-        holds_for: The conditions: `device`, `torch`, `train_samples`, ...
+        conditions: The conditions: `device`, `torch`, `train_samples`, ...
         low: Lower end of the 95% interval of a later throughput; None if unknown.
         high: Upper end of that interval; None if unknown.
     """
 
     throughput: float
-    holds_for: Mapping[str, Any]
+    conditions: Mapping[str, Any]
     low: float | None = None
     high: float | None = None
 
@@ -67,7 +67,7 @@ class Wanted:
             "pipeline": self.pipeline,
             "code": digest_of_code(self.pipeline),
             "data": {"options": dict(self.data), "files": digest_of_files(self.data)},
-            "config": _as_before(self.config.canonical()),
+            "config": self.config.settings(),
             "train": plan,
         }
 
@@ -108,10 +108,10 @@ def wanted(
         promise=None
         if changed
         else Promise(
-            throughput=value["measured"]["throughput"],
-            holds_for=value["holds_for"],
-            low=value["measured"].get("throughput_low"),
-            high=value["measured"].get("throughput_high"),
+            throughput=value["measurement"]["throughput"],
+            conditions=value["conditions"],
+            low=value["measurement"].get("throughput_low"),
+            high=value["measurement"].get("throughput_high"),
         ),
         changed=changed,
         sweep=str(source.get("sweep") or ""),
@@ -127,7 +127,7 @@ def _epochs_of(value: Mapping[str, Any]) -> int:
         UserError: The export does not say how long to train.
     """
     samples = (value.get("production") or {}).get("samples")
-    each = value["holds_for"].get("train_samples")
+    each = value["conditions"].get("train_samples")
     if not samples or not each:
         raise UserError(
             "training needs a length, but the export has neither `production.samples` nor `train.epochs`."
@@ -144,16 +144,3 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     # None of these changes the speed of a step.
     names = [name for name in names if name not in ("seed", "optimizer.lr", "optimizer.weight_decay")]
     return names + ["data"] * (before["data"] != after["data"])
-
-
-def _as_before(config: TrialConfig) -> dict[str, Any]:
-    """Returns a configuration as earlier releases wrote it: without later fields at their defaults."""
-    found: dict[str, Any] = encode(config)
-    flat = config.flatten()
-    for name in LATER:
-        if flat[name] == FIELDS[name].default:
-            section, _, field = name.rpartition(".")
-            del (found[section] if section else found)[field]
-            if section and not found[section]:
-                del found[section]
-    return found

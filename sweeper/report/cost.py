@@ -7,18 +7,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sweeper.core.gpu_series import by_rank, of_rank
-from sweeper.core.job import ANYWHERE, CONFIG, OUTCOME
+from sweeper.core.job import ANYWHERE, OUTCOME, read_job, read_outcome
 from sweeper.core.place import read_place
+from sweeper.errors import EnvironmentStopError
 from sweeper.report.series import Series, read_series
-from sweeper.sweep.store.journal import CONFIRM, EARLY, STOPPED_ROUNDS
 from sweeper.sweep.store.load import LoadedSweep
-from sweeper.system.files import read_json
 
-PLACES = ("setup", EARLY, CONFIRM, STOPPED_ROUNDS)
-"""Folders of processes that are not trials, beside those of each race during the search."""
 PAUSE_SECONDS = 60.0
 """Gap between two processes beyond which the sweep counts as stopped and continued."""
 
@@ -43,8 +39,8 @@ class Cost:
 
 def cost_of(sweep: LoadedSweep) -> Cost:
     """Returns the cost of a sweep."""
-    places = (*PLACES, *sweep.journal.early())
-    others = [folder for place in places for folder in _folders(sweep.journal.folder / place)]
+    parents = (sweep.journal.setup_folder(""), *sweep.journal.race_folders())
+    others = [folder for parent in parents for folder in _folders(parent)]
     ran = [*_trials(sweep), *((folder, *_span(folder)) for folder in others)]
     spans = [(begin, end) for _, begin, end in ran if 0 < begin <= end]
     return Cost(
@@ -77,16 +73,16 @@ _POWER = ("gpu_energy_j", "gpu_power_w")
 def uses_of(folder: Path) -> Iterator[Use]:
     """Yields the energy that the process in `folder` used, for each of its GPUs."""
     try:
-        job = read_json(folder / CONFIG)
-        device, count = str(job["device"]), int(job["config"]["device"]["count"])
-    except (OSError, ValueError, KeyError, TypeError):
+        job = read_job(folder)
+        device, count = job.device, job.config.device.count
+    except (OSError, EnvironmentStopError):
         device, count = "", 1
     place = read_place(folder)
     # On a cluster, the worker chooses the devices, and often numbers those of each job from 0.
     devices = (place.gpu if device == ANYWHERE else device).split(",")
     worker = f"{place.host} {place.job or place.worker}"
     names = [of_rank(name, rank) for rank in range(count) for name in _POWER]
-    ended = _number(folder / OUTCOME, "finished_at")
+    ended = _span(folder)[1]
     for rank, series in enumerate(by_rank(read_series(folder, names), count)):
         joules = joules_of(series)
         if joules is not None:
@@ -116,7 +112,7 @@ def _trials(sweep: LoadedSweep) -> Iterator[tuple[Path, float, float]]:
     """Yields folder, start and end of each finished trial."""
     for record in sweep.table.finished():
         if record.outcome is not None:
-            yield Path(record.folder), record.asked_at, record.outcome.finished_at
+            yield Path(record.folder), record.created_at, record.outcome.finished_at
 
 
 def _folders(parent: Path) -> Iterator[Path]:
@@ -125,16 +121,12 @@ def _folders(parent: Path) -> Iterator[Path]:
 
 
 def _span(folder: Path) -> tuple[float, float]:
-    """Returns start and end of a process; 0 if its files do not say."""
-    return _number(folder / CONFIG, "asked_at"), _number(folder / OUTCOME, "finished_at")
-
-
-def _number(path: Path, key: str) -> float:
+    """Returns start and end of a process; 0 if its files cannot be read."""
     try:
-        found: Any = read_json(path).get(key)
-    except (OSError, ValueError, AttributeError):
-        return 0.0
-    return float(found) if isinstance(found, int | float) else 0.0
+        job, outcome = read_job(folder), read_outcome(folder)
+    except (OSError, EnvironmentStopError):
+        return 0.0, 0.0
+    return job.created_at, outcome.finished_at if outcome is not None else 0.0
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:

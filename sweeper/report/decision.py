@@ -40,10 +40,10 @@ def facts(m: ReportData) -> Iterator[Fact]:
             yield Fact("per epoch, baseline", seconds(base.epoch_seconds))
         yield Fact("throughput of the baseline", metric("throughput", base.throughput))
         return
-    if (sooner := m.summary.to_loss) is not None:
+    if (sooner := m.summary.time_to_loss) is not None:
         sure = words.later_to_loss(sooner)
         yield Fact("to your baseline's loss", times(sooner.ratio), sure)
-    elif m.summary.missed_loss is not None:
+    elif m.summary.unreached_loss is not None:
         yield Fact("to your baseline's loss", "not reached", f"within {MAX_SAMPLES} times its samples")
     known = words.later(found.ratio) if found.ratio else words.SINGLE
     yield Fact("vs your baseline", times(found.speedup), known)
@@ -107,8 +107,8 @@ def warnings(m: ReportData) -> Iterator[str]:
         yield remedy
     if found.kind == "unconfirmed":
         yield "Nothing is confirmed: a single measurement may be luck."
-    if found.tied:
-        yield words.tied(found.tied)
+    if found.ties:
+        yield words.tied(found.ties)
     for whose, side in (("your baseline", found.baseline), (words.title(found), found.best)):
         if side is not None and side.disturbance:
             yield words.disturbed(whose, side.disturbance)
@@ -118,8 +118,8 @@ def warnings(m: ReportData) -> Iterator[str]:
         yield words.CANNOT_TELL
     if found.best is not None and is_reported(found.best.record.measurement):
         yield f"The speeds are as reported by {found.best.reported_by}."
-    if summary.unfit:
-        yield f"Faster, but beyond a limit in confirmation: {', '.join(summary.unfit)}."
+    if summary.infeasible:
+        yield f"Faster, but beyond a limit in confirmation: {', '.join(summary.infeasible)}."
 
 
 def verdicts(m: ReportData) -> Table | None:

@@ -15,7 +15,7 @@ from sweeper.results import words
 
 def learning(m: ReportData) -> Chart | None:
     """Returns the learning curves of the baseline and the winner; None if they were not measured."""
-    found = m.summary.to_loss
+    found = m.summary.time_to_loss
     if found is None or m.baseline is None or m.best is None:
         return None
     sides = (("baseline", m.baseline, found.baseline), ("winner", m.best, found.winner))

@@ -196,7 +196,7 @@ def _said(m: ReportData, record: TrialRecord) -> str:
     speed = record.metric("throughput")
     parts = [m.sweep.name_of(record), outcome_of(record)]
     if speed is not None:
-        parts.append(f"{metric('throughput', speed)}, {times(m.sweep.table.x_baseline(record))}")
+        parts.append(f"{metric('throughput', speed)}, {times(m.sweep.table.speedup(record))}")
     return " · ".join(parts)
 
 

@@ -46,7 +46,7 @@ def _rows(m: ReportData, caption: str, rows: Sequence[Row]) -> Table:
                 Cell(row.name, row.record.number),
                 Cell(seconds(row.epoch_seconds), row.epoch_seconds),
                 Cell(figure(row.throughput), row.throughput),
-                Cell(times(row.x_baseline) + mark, row.x_baseline),
+                Cell(times(row.speedup) + mark, row.speedup),
                 Cell(loss(row.loss) + " ^" * row.is_one_seed, row.loss),
             )
         )
@@ -171,7 +171,7 @@ def all_trials(m: ReportData) -> Table:
     rows = []
     for record in m.summary.records:
         flat = record.config.canonical().flatten()
-        faster = m.sweep.table.x_baseline(record)
+        faster = m.sweep.table.speedup(record)
         rows.append(
             cells(
                 Cell(f"{record.number:03d}", record.number),

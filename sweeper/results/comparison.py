@@ -223,7 +223,7 @@ def _measured(side: Side) -> dict[str, tuple[TrialRecord, float]]:
         for record in side.summary.records
         if (speed := record.metric("throughput"))
         and record.measurement is not None
-        and not record.measurement.screened_out
+        and not record.measurement.is_screened
     }
 
 

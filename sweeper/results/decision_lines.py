@@ -40,16 +40,16 @@ def _winner_lines(
     yardstick = summary.yardstick
     assert yardstick is not None
     lines = [f"{words.paces(best, base, decision.ratio)}{_data_share(best, base)}."]
-    if decision.tied:
-        lines.append(words.tied(decision.tied))
+    if decision.ties:
+        lines.append(words.tied(decision.ties))
     if is_reported(best.record.measurement):
         lines.append(f"The speeds are as reported by {best.reported_by}.")
         if best.record.quality is None and not is_proved:
             lines.append(words.NOT_COMPARED)
     if best.record.quality is not None and yardstick.losses:
         lines.append(words.losses(best, base, yardstick.constant_loss))
-    if summary.missed_loss is not None:
-        lines.append(words.missed(summary.missed_loss))
+    if summary.unreached_loss is not None:
+        lines.append(words.missed(summary.unreached_loss))
     if not yardstick.loss_is_informative:
         lines.append(words.CANNOT_TELL)
     if best.hours is not None and base.hours is not None:
@@ -63,9 +63,9 @@ def _winner_lines(
 
 def _assumption(summary: Summary, best: Side, base: Side) -> str:
     """Returns what the projection assumes if the winner computes something other than the baseline."""
-    if summary.to_loss is not None:
+    if summary.time_to_loss is not None:
         return " (to the loss that the baseline reaches)"
-    if summary.missed_loss is not None:
+    if summary.unreached_loss is not None:
         return " (for the same number of samples; it needs more)"
     same = best.record.config.quality_key() == base.record.config.quality_key()
     return "" if same else " (for the same number of samples)"

@@ -58,7 +58,7 @@ def card(measured: Measurement, config: TrialConfig) -> Iterator[str]:
         yield slow
     if is_reported(measured):
         yield f"speed as reported by {measured.reported_by}"
-    for each in measured.left_out:
+    for each in measured.exclusions:
         yield f"left out: {each}"
     if verdict.next:
         yield f"next: {verdict.next}"

@@ -15,7 +15,7 @@ WIDE = 100
 def trial_line(
     record: TrialRecord,
     name: str,
-    x_baseline: float | None,
+    speedup: float | None,
     width: int | None = None,
     equal: Collection[str] = (),
 ) -> str:
@@ -36,7 +36,7 @@ def trial_line(
         parts.append((4, f"{seconds(epoch):>10} per epoch"))
     reasons = record.measurement.contamination if record.measurement is not None else ()
     mark = "~" if reasons else " "
-    parts.append((0, f"{times(x_baseline):>{7 if is_wide else 6}}{mark}"))
+    parts.append((0, f"{times(speedup):>{7 if is_wide else 6}}{mark}"))
     if record.quality is not None:
         parts.append((2, f"loss {loss(record.quality.val_loss):<6}"))
         # Only the first; `--trial N` shows them all.

@@ -51,7 +51,7 @@ def sure(
 def later(ratio: Ratio) -> str:
     """Returns the interval of a ratio for a later run, and its rounds."""
     # Earlier versions knew only the interval of the same hour.
-    return sure(ratio.low, ratio.high, len(ratio.rounds), "" if ratio.now_low is None else LATER)
+    return sure(ratio.low, ratio.high, len(ratio.rounds), "" if ratio.sitting_low is None else LATER)
 
 
 def later_to_loss(sooner: TimeToLoss) -> str:
@@ -83,10 +83,10 @@ def headline(summary: Summary, decision: Decision) -> str:
     if goals and goals[0] not in SPEEDS:
         after, before = (metric(goals[0], summary.value_of(side.record, goals[0])) for side in (best, base))
         return f"Trial {trial}: {goals[0]} {after}, baseline {before}; {speed}."
-    if (sooner := summary.to_loss) is not None:
+    if (sooner := summary.time_to_loss) is not None:
         aim = f"{times(sooner.ratio)} as fast to your baseline's loss of {loss(sooner.loss)}"
         return f"Trial {trial} is {aim} ({later_to_loss(sooner)}); in samples per second, {speed}."
-    missed = "" if summary.missed_loss is None else ", but does not reach its loss"
+    missed = "" if summary.unreached_loss is None else ", but does not reach its loss"
     return f"Trial {trial} is {speed}{missed}."
 
 
@@ -110,7 +110,7 @@ def _no_winner(summary: Summary, base: Side, ratio: Ratio | None) -> str:
         return f"{'Only the baseline' if base.record.feasible else 'Nothing'} met the limits."
     if ratio is None:
         return f"No trial is shown to be better than your baseline ({pace(base)})."
-    was = f"Undecided: trial {ratio.number} was {as_fast(ratio.ratio)}"
+    was = f"Undecided: trial {ratio.trial} was {as_fast(ratio.ratio)}"
     if not _drifts(ratio):
         return f"{was} ({later(ratio)})."
     return (

@@ -22,6 +22,7 @@ from sweeper.core.template import arguments, render
 from sweeper.core.workload import script_of
 from sweeper.errors import UserError
 from sweeper.interventions import VARIABLE as CHANGES
+from sweeper.interventions import variable_of
 from sweeper.interventions.kept import FOLDER as KEPT_FOLDER
 from sweeper.interventions.kept import VARIABLE as KEPT
 from sweeper.script.mirror import leads_out
@@ -100,8 +101,8 @@ def started(
             f" repository, but has {path!r}. Write the absolute path, or use `--unprotected`."
         )
     command = sandbox.moved(command)
-    listener = Listener(script, job.config, place, job.source)
-    own = script.own_environment(values)
+    listener = Listener(script, job.config, place, job.reporter)
+    own = {**script.variables(values), **variable_of(script.changes_for(values))}
     files = {path: render(text, values) for path, text in script.files.items()}
     record = {"command": command, "folder": str(sandbox.folder), "env": own, "files": files}
     kills = failures.oom_kills()

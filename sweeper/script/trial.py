@@ -58,7 +58,7 @@ def run(
         TrialFailedError: It cannot be measured, for a known reason.
         UserError: It cannot be started.
     """
-    turn = turn or (Turns(Path(job.turns)) if job.turns else None)
+    turn = turn or (Turns(Path(job.turns_folder)) if job.turns_folder else None)
     return begun_again(job, lambda: _run(job, progress, turn, on_start))
 
 
@@ -146,7 +146,7 @@ class _Trial:
             timed, num_warm, steady = self._single_window()
         self._listener.check_plausible(timed.kept[0].start_s)
         throughput = timed.samples / timed.seconds
-        if not timed.screened_out and throughput >= plan.quality_above:
+        if not timed.is_screened and throughput >= plan.quality_above:
             self._progress.stage("quality")
             self.listen_for_loss()
         return self._measurement(timed, num_warm, steady)
@@ -392,9 +392,9 @@ class _Trial:
             host_mem_peak_gib=peak_gib(),
             quality=quality(self._job, self._listener),
             repeated_windows=timed.repeated,
-            screened_out=timed.screened_out,
+            is_screened=timed.is_screened,
             reported_by=self._listener.source,
-            left_out=tuple(
+            exclusions=tuple(
                 left_out(timeline.stretches, timed, num_warm, self._num_earlier, is_short=self._is_short)
             ),
             effective=changed,
@@ -404,4 +404,4 @@ class _Trial:
 
     def _fail(self) -> NoReturn:
         refused = self._sandbox.refused_by_name()
-        failure.explain(self._process, self._listener, self._job.source, self._kills, refused)
+        failure.explain(self._process, self._listener, self._job.reporter, self._kills, refused)

@@ -121,10 +121,7 @@ def _agrees(study: Study, results: Mapping[int, SearchResult]) -> bool:
     found: dict[int, FrozenTrial] = {}
     for trial in study.get_trials(deepcopy=False):
         if NUMBER not in trial.user_attrs:
-            # A repeat that version 0.1.0 drew and discarded.
-            if trial.state != TrialState.FAIL:
-                return False
-            continue
+            return False
         found[trial.user_attrs[NUMBER]] = trial
     return found.keys() == results.keys() and all(
         trial.state.is_finished()

@@ -20,7 +20,7 @@ from sweeper.core.registry import Registry
 from sweeper.core.samplers import AUTO, CLIMB, SAMPLERS
 from sweeper.core.script import FOLDER
 from sweeper.core.template import names_in
-from sweeper.core.workload import WORKLOADS, WorkloadTraits, kind_of, traits
+from sweeper.core.workload import NAMED, PIPELINE, SCRIPT, WORKLOADS, WorkloadTraits, kind_of, traits
 from sweeper.errors import UserError, did_you_mean
 from sweeper.inject.outside import SUBMITTERS
 from sweeper.spec.mistakes import Mistake, Path, dotted, show
@@ -101,9 +101,6 @@ def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     for section, key, names in (("execution", "launcher", LAUNCHERS), ("search", "sampler", SAMPLERS)):
         if key in _mapping(tree.get(section)):
             parts.append(((section, key), names, tree[section][key]))
-    if "workload" in tree and _mapping(tree.get("confirm")).get("ladder") is True:
-        text = "`confirm.ladder: true` has no effect with a `workload`, which says how it is searched."
-        yield Mistake(("confirm", "ladder"), f"{text} Remove it.")
     if "workload" in tree:
         parts.append((("workload",), WORKLOADS, tree["workload"]))
     probes = _list(_mapping(tree.get("measure")).get("probes"))
@@ -118,13 +115,13 @@ def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
 
 def _no_effect_on_search(search: Mapping[str, Any], tree: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yields a mistake for each option of the search that another option turns off."""
-    has_ladder = _mapping(tree.get("confirm")).get("ladder") is True
+    is_of_changes = _traits(tree).is_of_changes
     warm, regret, sampler = (search.get(name) for name in ("warm_start", "regret", "sampler"))
-    if has_ladder and warm not in (None, LATEST, NONE):
-        text = f"`search.warm_start: {warm}` has no effect with `confirm.ladder: true`. Remove one of them."
+    if is_of_changes and warm not in (None, LATEST, NONE):
+        text = f"`search.warm_start: {warm}` has no effect with `workload: changes`. Remove one of them."
         yield Mistake(("search", "warm_start"), text)
-    other = "confirm.ladder: true" if has_ladder else f"search.sampler: {sampler}"
-    if regret is not None and (has_ladder or sampler not in (None, AUTO, CLIMB)):
+    other = "workload: changes" if is_of_changes else f"search.sampler: {sampler}"
+    if regret is not None and (is_of_changes or sampler not in (None, AUTO, CLIMB)):
         text = f"`search.regret: {regret}` has no effect with `{other}`. Remove one of them."
         yield Mistake(("search", "regret"), text)
 
@@ -151,9 +148,14 @@ def _list(value: Any) -> list[Any]:
 
 def _subject(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yields a mistake unless there is either a pipeline or a script."""
-    if not {"pipeline", "command", "workload"} & tree.keys():
+    named = tree.get("workload")
+    if not {"pipeline", "command"} & tree.keys() and (named is None or named in NAMED):
         text = "`pipeline` (a module) or `command` (a script) is required, but both are missing."
         yield Mistake(("pipeline",), text, at_key=True)
+    for kind, key, other in ((PIPELINE, "pipeline", "command"), (SCRIPT, "command", "pipeline")):
+        if named == kind and other in tree:
+            text = f"`workload: {kind}` needs a `{key}`, but got a `{other}`. Remove `workload`."
+            yield Mistake(("workload",), text)
     if "command" not in tree:
         if "script" in tree:
             text = "`script` needs a `command`, but got none. Add `command: [python, train.py, ...]`."
@@ -167,8 +169,7 @@ def _subject(tree: Mapping[str, Any]) -> Iterator[Mistake]:
 
 def _traits(tree: Mapping[str, Any]) -> WorkloadTraits:
     """Returns the traits of what is trained."""
-    has_ladder = _mapping(tree.get("confirm")).get("ladder") is True
-    return traits(kind_of(named=tree.get("workload"), has_command="command" in tree, has_ladder=has_ladder))
+    return traits(kind_of(named=str(tree.get("workload") or ""), has_command="command" in tree))
 
 
 def _without_value(tree: Mapping[str, Any]) -> Iterator[Mistake]:
@@ -189,6 +190,8 @@ def _script(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     templates += [(("script", "env", name), text) for name, text in _mapping(options.get("env")).items()]
     files = _mapping(options.get("files"))
     templates += [(("script", "files", name), text) for name, text in files.items()]
+    changes = _mapping(options.get("changes"))
+    templates += [(("script", "changes", name), text) for name, text in changes.items()]
     templates.append((("script", "samples_per_step"), options.get("samples_per_step")))
     used = {name: path for path, text in templates if isinstance(text, str) for name in names_in(text)}
     base, fixed = _mapping(tree.get("baseline")), _mapping(tree.get("fix"))

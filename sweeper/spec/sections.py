@@ -184,6 +184,8 @@ class ScriptOptions(Section):
     Attributes:
         files: Files written before the script starts, by path: a text, or `{template: FILE}`.
         env: Additional environment variables of the script.
+        changes: Changes that are made to it at run time (`sweeper.interventions`), such as
+            `loader: gathered`.
         unprotected: Files and folders of the user's that the script may write to.
         elsewhere: Whether the command may start work on other machines, or submit jobs.
         samples_per_step: A number, or factors such as `{bs}*{accum}`; the trial's own batch by default.
@@ -191,6 +193,7 @@ class ScriptOptions(Section):
 
     files: dict[Annotated[str, AfterValidator(_below)], str | FileTemplate] = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)
+    changes: dict[str, str] = Field(default_factory=dict)
     workdir: Literal["link", "copy", "here"] = "link"
     unprotected: Paths = ()
     stop: Literal["when_measured", "at_end"] = "when_measured"
@@ -281,8 +284,6 @@ class Confirm(Section):
         precision: Intended half-width of the interval, as a share of the ratio.
         pick: The winner among the configurations of a Pareto front: the `knee`, or the fastest within
             2% of the `lowest_loss`.
-        ladder: Whether the best also takes part without each of its changes, and each change alone: the
-            winner has only changes that are shown to bring a gain.
         to_loss: Whether baseline and winner train to the baseline's loss, with several seeds; null does
             so only if there is time.
     """
@@ -291,7 +292,6 @@ class Confirm(Section):
     rounds: Annotated[int, Field(ge=0)] = 4
     precision: Annotated[float, Field(gt=0, lt=1)] = 0.05
     pick: Literal["knee", "lowest_loss"] = "knee"
-    ladder: bool = False
     to_loss: bool | None = None
 
 

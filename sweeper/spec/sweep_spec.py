@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from sweeper.core.codec import encode
 from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.script import FOLDER, Script
-from sweeper.core.workload import WorkloadTraits, kind_of, traits
+from sweeper.core.workload import WorkloadTraits, kind_of, named_kind, traits
 from sweeper.errors import UserError
 from sweeper.interventions.loader import COLLATED, Loader
 from sweeper.spec import rules
@@ -68,8 +68,8 @@ class SweepSpec(Section):
     Attributes:
         pipeline: Module with `prepare` and `build`; empty if a `command` runs instead.
         command: Program and arguments of a user's script, with templates for searched values.
-        workload: Import string of the traits of another kind of work (`sweeper.core.workload`); empty for the
-            built-in kinds, which follow from the other keys.
+        workload: The kind of work (`sweeper.core.workload`): `pipeline`, `script`, `changes`, or the import
+            string of another kind's traits. Empty for a pipeline or a script.
         script: Options of the script.
         data: Options of `prepare`, or of a `workload`; a `path` replaces any `source`.
         space: The searched parameters by name.
@@ -131,18 +131,15 @@ class SweepSpec(Section):
     def to_dict(self) -> dict[str, Any]:
         """Returns the specification as JSON values, from which `from_dict` reads an equal one."""
         tree: dict[str, Any] = encode(self.model_dump())
-        absent = ["workload", *(("pipeline", "data") if self.command else ("command", "script"))]
-        if self.workload:
-            absent = [name for name in ("pipeline", "command") if not tree[name]]
-            absent += ["script"] if not self.command else []
+        tree["workload"] = named_kind(named=self.workload, has_command=bool(self.command))
+        absent = [name for name in ("pipeline", "command") if not tree[name]]
+        absent.append("data" if self.command else "script")
         return {key: value for key, value in tree.items() if key not in absent}
 
     @property
     def traits(self) -> WorkloadTraits:
         """The traits of what is trained."""
-        return traits(
-            kind_of(named=self.workload, has_command=bool(self.command), has_ladder=self.confirm.ladder)
-        )
+        return traits(kind_of(named=self.workload, has_command=bool(self.command)))
 
     def script_in(self, folder: Path) -> Script | None:
         """Returns the script of a command with its templates read; None for a pipeline.
@@ -165,6 +162,7 @@ class SweepSpec(Section):
             command=self.command,
             files={path: _text(folder, each) for path, each in options.files.items()},
             env=dict(options.env),
+            changes=dict(options.changes),
             folder=str(folder),
             workdir=options.workdir,
             unprotected=options.unprotected,

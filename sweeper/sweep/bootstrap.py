@@ -119,7 +119,7 @@ def supervised(
 
 def _launcher(sweep: OpenSweep, observer: Observer, most: int | None) -> Launcher:
     journal = sweep.journal
-    model = journal.read()["about"].get("model", "") if journal.begun else ""
+    model = journal.read()["about"]["device_model"] if journal.begun else ""
     return launcher_for(journal.folder, sweep.spec, most=most, model=model, say=observer.line)
 
 
@@ -128,7 +128,7 @@ def _about(launcher: Launcher, machine: setup.Machine, data: Mapping[str, Any]) 
     return {
         "device": machine.line,
         # The name that workers use: for a MIG instance, the driver's name and torch's differ.
-        "model": launcher.model or machine.devices[0].name,
+        "device_model": launcher.model or machine.devices[0].name,
         "synthetic": data["synthetic"],
         "notes": list(data["notes"]),
         **provenance(),

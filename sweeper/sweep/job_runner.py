@@ -23,7 +23,7 @@ from sweeper.system.files import write_atomic
 TICK_SECONDS = 0.25
 CANCEL_SECONDS = 10.0
 MAX_AT_ONCE = 8
-CUT_OFF = "cut-off"
+INTERRUPTED = "interrupted"
 """File in the folder of a job that was ended with the sweep, which does not count as an attempt."""
 ROOM_BYTES = 1 << 16
 
@@ -99,8 +99,8 @@ class JobRunner:
             self._unsettled.discard(slot.device)
             self._wait_for_memory(slot.device)
         job = dataclasses.replace(job, device=slot.device, cpus=slot.cpus)
-        if not job.asked_at:
-            job = dataclasses.replace(job, asked_at=time.time())
+        if not job.created_at:
+            job = dataclasses.replace(job, created_at=time.time())
         write_job(folder, job)
         failpoint("placed")
         running = _Running(key, job, folder, slot, num_neighbours=len(self._running))
@@ -200,7 +200,7 @@ class JobRunner:
         """Ends every job under way; those without an outcome run again when the sweep continues."""
         for each in self._running.values():
             with contextlib.suppress(OSError):
-                (each.folder / CUT_OFF).touch()
+                (each.folder / INTERRUPTED).touch()
         handles = [each.handle for each in self._running.values() if each.handle is not None]
         for handle in handles:
             handle.cancel()
@@ -212,29 +212,20 @@ class JobRunner:
         self._waiting.clear()
 
     def resume(self, key: int, folder: Path, job: Job) -> None:
-        """Restarts a job whose attempt was lost with an earlier supervisor.
-
-        Raises:
-            EnvironmentStopError: 0.1.0 wrote it, whose runners are import strings of sweeper's own modules.
-        """
-        if job.runner.startswith("sweeper."):
-            raise EnvironmentStopError(
-                f"A job that goes on must be of sweeper 0.2 or later, but {folder} is of 0.1.0 (its runner is"
-                f" {job.runner}). Remove that folder to run the job anew."
-            )
-        attempt = job.attempt if (folder / CUT_OFF).exists() else job.attempt + 1
-        (folder / CUT_OFF).unlink(missing_ok=True)
+        """Restarts a job whose attempt was lost with an earlier supervisor."""
+        attempt = job.attempt if (folder / INTERRUPTED).exists() else job.attempt + 1
+        (folder / INTERRUPTED).unlink(missing_ok=True)
         if attempt >= MAX_ATTEMPTS:
             lost = Failure(
                 kind=FailureKind.LOST,
                 message=f"the sweep was ended {MAX_ATTEMPTS} times while this trial ran",
                 # The end is unknown, and the hours until the sweep was continued are not the trial's.
-                finished_at=job.asked_at,
+                finished_at=job.created_at,
             )
             write_outcome(folder, lost)
             return
         retry(folder, job.attempt)
-        self.start(key, folder, dataclasses.replace(job, attempt=attempt, asked_at=0.0))
+        self.start(key, folder, dataclasses.replace(job, attempt=attempt, created_at=0.0))
 
 
 def _try_disk(folder: Path) -> None:

@@ -46,7 +46,7 @@ class Observer(Protocol):
     def line(self, text: str) -> None:
         """Receives a line for the user."""
 
-    def trial(self, record: TrialRecord, name: str, x_baseline: float | None) -> None:
+    def trial(self, record: TrialRecord, name: str, speedup: float | None) -> None:
         """Receives a trial that has ended."""
 
     def status(self, status: Status) -> None:
@@ -62,7 +62,7 @@ class Quiet:
     def command(self, text: str) -> None:
         """Does nothing."""
 
-    def trial(self, record: TrialRecord, name: str, x_baseline: float | None) -> None:
+    def trial(self, record: TrialRecord, name: str, speedup: float | None) -> None:
         """Does nothing."""
 
     def status(self, status: Status) -> None:

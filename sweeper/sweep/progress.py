@@ -69,7 +69,7 @@ class Progress:
                 done=self._done,
                 total=self._total,
                 best=self._context.name(best) if best else "",
-                best_ratio=self._table.x_baseline(best) if best else None,
+                best_ratio=self._table.speedup(best) if best else None,
                 running=(*names, *others),
                 seconds_left=self._budget.seconds_left,
                 race=tuple(

@@ -16,20 +16,20 @@ from sweeper.core.job import TRACE
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.results.trial_card import trial_card
 from sweeper.sweep.experiment import info_of, note_of
-from sweeper.sweep.store.journal import CONFIRM
+from sweeper.sweep.store.journal import FINAL_RACE
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.system.failpoints import failpoint
 from sweeper.system.files import read_json, write_atomic
 from sweeper.tracking import Confirmation, RunView, Sender, SweepInfo, Tracker
 
-MARKER = "tracked"
+MARKER = "publication"
 OPEN_SECONDS = 5.0
 """Longest wait in seconds for a server, or for a new database, whose creation would disturb a trial."""
 FLUSH_SECONDS = 30.0
 CLOSE_SECONDS = 3.0
 _SWEEP = ""
 
-MADE = "made.json"
+OUTPUTS = "outputs.json"
 """File in a sweep's folder that lists the files made once it had a result, by relative path."""
 
 
@@ -114,7 +114,7 @@ class Publisher:
 def view_of(
     record: TrialRecord,
     varied: Sequence[str],
-    x_baseline: float | None,
+    speedup: float | None,
     *,
     stage: str | None = None,
     rank: int | None = None,
@@ -133,7 +133,7 @@ def view_of(
         label=run_name(record.number, record.stage, record.config, varied),
         stage=stage or record.stage,  # type: ignore[arg-type]
         rank=rank,
-        x_baseline=x_baseline,
+        speedup=speedup,
         verdict=verdict.kind.value if (verdict := verdict_on(record)) else None,
         contamination=", ".join(record.measurement.contamination) if record.measurement else "",
         confirmation=confirmation,
@@ -153,7 +153,7 @@ def _trial_card_note(record: TrialRecord) -> str:
 
 def made_files(sweep: LoadedSweep) -> tuple[str, ...]:
     """Returns the paths of the files that were made once the sweep had a result, if they still exist."""
-    made = sweep.journal.folder / MADE
+    made = sweep.journal.folder / OUTPUTS
     paths = [sweep.journal.folder / each for each in (read_json(made) if made.exists() else ())]
     return tuple(str(path) for path in paths if path.is_file())
 
@@ -176,7 +176,7 @@ def run_views(sweep: LoadedSweep, files: Sequence[str] = ()) -> Iterator[tuple[T
         files: Paths of files to show with the winner or, without one, with the baseline.
     """
     stages, confirmed = sweep.stages(), sweep.confirmations()
-    ends = [entry.outcome.finished_at for entry in sweep.journal.rounds(CONFIRM) if entry.outcome]
+    ends = [entry.outcome.finished_at for entry in sweep.journal.race_jobs(FINAL_RACE) if entry.outcome]
     winner = sweep.confirmation.winner
     # `ratios` is sorted, but a winner that is tied with a faster trial still comes first.
     order = sorted(sweep.ratios(), key=lambda number: number != winner)
@@ -187,7 +187,7 @@ def run_views(sweep: LoadedSweep, files: Sequence[str] = ()) -> Iterator[tuple[T
             view_of(
                 record,
                 sweep.varied(),
-                sweep.table.x_baseline(record),
+                sweep.table.speedup(record),
                 stage=stages[number],
                 rank=order.index(number) + 1 if number in order else None,
                 confirmation=confirmed.get(number),

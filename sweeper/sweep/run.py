@@ -14,7 +14,7 @@ from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.bootstrap import Launch, OpenSweep, supervised
 from sweeper.sweep.observer import Observer
-from sweeper.sweep.publish import MADE, Publisher, made_files, publish_sweep, sweep_info
+from sweeper.sweep.publish import OUTPUTS, Publisher, made_files, publish_sweep, sweep_info
 from sweeper.sweep.store.catalog import cannot_write, open_sweep
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
@@ -157,7 +157,7 @@ def _copy_study(ran: Ran, spec: SweepSpec, observer: Observer) -> None:
 
 def _made(sweep: LoadedSweep, finish: Finish | None, observer: Observer, *, remake: bool) -> tuple[str, ...]:
     """Returns the files of a sweep with a result; makes them if they do not exist, or to `remake` them."""
-    made = sweep.journal.folder / MADE
+    made = sweep.journal.folder / OUTPUTS
     if sweep.state != "finished":
         return ()
     if finish is not None and (remake or not made.exists()):

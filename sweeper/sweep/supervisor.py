@@ -23,7 +23,7 @@ from sweeper.sweep.phases.preflight import preflight
 from sweeper.sweep.phases.search import Search
 from sweeper.sweep.phases.traces import is_traced, trace_seconds, write_traces
 from sweeper.sweep.stopping import StopAskedError
-from sweeper.sweep.store.journal import CONFIRM, EARLY, Entry
+from sweeper.sweep.store.journal import FINAL_RACE, Entry
 from sweeper.sweep.store.load import enter_trials
 from sweeper.sweep.store.result import SweepResult
 from sweeper.sweep.trial_runner import TrialRunner
@@ -45,15 +45,15 @@ def run_phases(context: SweepContext) -> None:
     with TrialRunner.of(context) as trials:
         unfinished = _load(context, trials)
         try:
-            reason = _up_to_the_search(context, trials, unfinished)
-            result = SweepResult(reason=reason, confirmation=confirm(context, trials))
+            search_end = _up_to_the_search(context, trials, unfinished)
+            result = SweepResult(search_end=search_end, confirmation=confirm(context, trials))
         except StopAskedError:
             trials.jobs.cancel()
             if trials.table.yardstick is None:
                 # There is nothing to confirm: callers handle it like any other Ctrl-C (exit code 130).
                 raise KeyboardInterrupt from None
             found = confirm_in_a_hurry(context, trials)
-            result = SweepResult(reason="it was stopped", confirmation=found)
+            result = SweepResult(search_end="it was stopped", confirmation=found)
         if context.stopping.asked:
             journal.stop(result)
             return
@@ -73,11 +73,11 @@ def _load(context: SweepContext, trials: TrialRunner) -> Unfinished:
     journal.go_on()
     entries = list(journal.trials())
     unfinished = enter_trials(trials.table, journal, entries)
-    rounds = [entry for place in (EARLY, *journal.early(), CONFIRM) for entry in journal.rounds(place)]
+    rounds = [entry for race in (*journal.early_races(), FINAL_RACE) for entry in journal.race_jobs(race)]
     # Every supervisor probes the machine and looks up the data anew, within its own time.
     setup = [each for each in journal.setup() if each.job.runner not in (PROBE_RUNNER, PREPARE_RUNNER)]
     ended = [each for each in (*entries, *rounds, *setup) if each.outcome]
-    spans = ((each.job.asked_at, seconds_of(each.job, each.outcome)) for each in ended if each.outcome)
+    spans = ((each.job.created_at, seconds_of(each.job, each.outcome)) for each in ended if each.outcome)
     trials.budget.charge(union_seconds(spans))
     return {entry.number: entry for entry in unfinished}
 

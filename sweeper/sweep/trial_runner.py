@@ -124,10 +124,10 @@ class TrialRunner:
             timeout_seconds=self.timeout(),
             stage_seconds=limits,
             stall_seconds=execution.stall_seconds,
-            source=self._source(),
+            reporter=self._reporter(),
         )
 
-    def _source(self) -> str:
+    def _reporter(self) -> str:
         """Returns the source of the baseline's speed, since all speeds of a sweep come from one source."""
         base = self.table.records.get(BASELINE)
         return base.measurement.reported_by if base is not None and base.measurement is not None else ""
@@ -154,15 +154,15 @@ class TrialRunner:
         if job.stage == "search":
             self.budget.took(seconds_of(job, outcome))
         self.publish(record)
-        self._context.observer.trial(record, self._context.name(record), self.table.x_baseline(record))
+        self._context.observer.trial(record, self._context.name(record), self.table.speedup(record))
         return record
 
     def pass_over(
         self, number: int, config: TrialConfig, params: Mapping[str, Any], origin: str, objection: Failure
     ) -> None:
         """Enters a configuration without running it, because it is expected to fail."""
-        job = dataclasses.replace(self.job("search", config, params, origin), asked_at=time.time())
-        outcome = dataclasses.replace(objection, finished_at=job.asked_at)
+        job = dataclasses.replace(self.job("search", config, params, origin), created_at=time.time())
+        outcome = dataclasses.replace(objection, finished_at=job.created_at)
         journal = self._context.journal
         folder = journal.trial_folder(number)
         write_job(folder, job)
@@ -172,7 +172,7 @@ class TrialRunner:
 
     def publish(self, record: TrialRecord) -> None:
         """Publishes a record as it is now."""
-        view = view_of(record, self._context.varied, self.table.x_baseline(record))
+        view = view_of(record, self._context.varied, self.table.speedup(record))
         self._context.publisher.publish(record, view)
 
     def resume(self, entry: Entry) -> None:

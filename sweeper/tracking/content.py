@@ -195,21 +195,21 @@ def _derived(record: TrialRecord, view: RunView, end_ms: int) -> Iterator[Point]
             yield Point(key(f"{_prefix(record)}/{name}"), rounded(late, metric_row(name).digits), end_ms)
     for name, value in record.pipeline_metrics.items():
         yield Point(key(f"{_prefix(record)}/{name}"), rounded(value, _DIGITS), end_ms)
-    if view.x_baseline is not None:
-        yield Point(f"{_prefix(record)}/x_baseline", rounded(view.x_baseline, digits), end_ms)
+    if view.speedup is not None:
+        yield Point(f"{_prefix(record)}/speedup", rounded(view.speedup, digits), end_ms)
     found = view.confirmation
     if found is None:
         return
     # A later confirmation, or more rounds, gives other values, which MLflow shows as the latest.
     at, rounds = _ms(view.confirmed_at) or end_ms, len(found.rounds)
     for step, value in enumerate(found.rounds):
-        yield Point("confirm/rounds/throughput", rounded(value, _DIGITS), at, step)
+        yield Point("race/rounds/throughput", rounded(value, _DIGITS), at, step)
     for step, (before, value) in enumerate(found.turns):
-        yield Point("confirm/turns/throughput", rounded(value, _DIGITS), at - _ms(before), step)
+        yield Point("race/turns/throughput", rounded(value, _DIGITS), at - _ms(before), step)
     for name in ("throughput", "ratio", "ratio_low", "ratio_high"):
         value = getattr(found, name)
         if value is not None:
-            yield Point(f"confirm/{name}", rounded(value, digits), at, rounds)
+            yield Point(f"race/{name}", rounded(value, digits), at, rounds)
 
 
 def _prefix(record: TrialRecord) -> str:

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 from sweeper.core.record import TrialRecord
 from sweeper.errors import StorageError
 
-Stage = Literal["baseline", "reference", "search", "finalist", "confirmed"]
+Stage = Literal["baseline", "reference", "search", "candidate", "winner"]
 
 
 class RejectedError(StorageError):
@@ -100,7 +100,7 @@ class RunView:
         label: The run's name, such as `007 bs2048 res bf16 h256`; what differs between runs comes first.
         stage: How far the trial has come.
         rank: 1 for the winner; None if it is not ranked.
-        x_baseline: Throughput over the baseline's as searched; None until the baseline has one.
+        speedup: Throughput over the baseline's as searched; None until the baseline has one.
         verdict: Why it was slow, in a word or two.
         contamination: What still disturbed its timings after repeats; empty if they are clean.
         confirmation: None until there is one.
@@ -112,7 +112,7 @@ class RunView:
     label: str
     stage: Stage = "search"
     rank: int | None = None
-    x_baseline: float | None = None
+    speedup: float | None = None
     verdict: str | None = None
     contamination: str = ""
     confirmation: Confirmation | None = None

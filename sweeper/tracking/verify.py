@@ -16,7 +16,7 @@ from sweeper.tracking.tracker import RunView, SweepInfo
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-OURS = ("result/", "infeasible/", "confirm/", "train/", "system/")
+OURS = ("result/", "infeasible/", "race/", "train/", "system/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ def _odd(there: set[Point], wanted: set[Point]) -> set[Point]:
     return {
         point
         for point in there - wanted
-        if not (point.key.startswith("confirm/") and (point.step, point.timestamp_ms) < latest)
+        if not (point.key.startswith("race/") and (point.step, point.timestamp_ms) < latest)
     }
 
 

@@ -25,13 +25,13 @@ _LOSS = "result/val_loss"
 _METRICS = (
     (("epoch_seconds", 160),),
     (("throughput", 150),),
-    (("x_baseline", 135),),
-    (("confirm/ratio", 110),),
+    (("speedup", 135),),
+    (("race/ratio", 110),),
     (("val_loss", 115),),
     (("gpu_util_pct", 150), ("gpu_busy_pct", 155), ("cpu_util_pct", 150)),
     (("gpu_mem_peak_gib", 190), ("host_mem_peak_gib", 190)),
 )
-_ALWAYS = ("throughput", "x_baseline", "confirm/ratio")
+_ALWAYS = ("throughput", "speedup", "race/ratio")
 _TAGS = (("verdict", 140), ("stage", 110), ("outcome", 130))
 _SERIES = ("gpu_util_pct", "gpu_power_w", "cpu_util_pct")
 _PARAM_WIDTH = 95
@@ -122,7 +122,7 @@ def _charts(sweep: SweepInfo) -> list[dict[str, Any]]:
             },
         ),
         (_COMPARISON, {"type": "BAR", "runsCountToCompare": 20, "metricKey": _SPEED}),
-        (_COMPARISON, {"type": "BAR", "runsCountToCompare": 20, "metricKey": "confirm/ratio"}),
+        (_COMPARISON, {"type": "BAR", "runsCountToCompare": 20, "metricKey": "race/ratio"}),
     ]
     if _has(sweep, "val_loss"):
         scatter = {

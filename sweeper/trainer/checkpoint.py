@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sweeper.core.codec import decode, encode, stored_as
+from sweeper.core.codec import decode, encode
 from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS, checkpoints_of
 from sweeper.errors import UserError
 from sweeper.system.files import make_folder, read_json, write_json
@@ -63,7 +63,7 @@ class Position:
     best_epoch: int = 0
     stale: int = 0
     val_loss: float | None = None
-    metrics: Mapping[str, float] = stored_as("told", default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
     validated_at: int = -1
     history_bytes: int = 0
 

@@ -85,7 +85,7 @@ def between(
         helper_cpu_seconds=max(0.0, after.helper_cpu_seconds - before.helper_cpu_seconds),
         # A thread that ends takes its counts with it.
         waited_seconds=_since(before.waited_seconds, after.waited_seconds),
-        others_cpu_seconds=max(0.0, after.busy_seconds - before.busy_seconds - own),
+        foreign_cpu_seconds=max(0.0, after.busy_seconds - before.busy_seconds - own),
         involuntary_switches=max(0, after.involuntary_switches - before.involuntary_switches),
         steal_seconds=after.steal_seconds - before.steal_seconds,
         pressure_seconds=_since(before.pressure_seconds, after.pressure_seconds),

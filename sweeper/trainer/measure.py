@@ -103,7 +103,7 @@ def _measured(job: Job, progress: Progress, group: Group) -> Measurement:
 
     progress.stage("window")
     measuring = time.perf_counter()
-    turns = Turns(Path(job.turns)) if job.turns else None
+    turns = Turns(Path(job.turns_folder)) if job.turns_folder else None
     timed = timing.windows(plan, config.global_batch, progress, turns)
     # Peaks of training only: the quality pass has all samples on the device, whatever the loader.
     gpu_peak, host_peak = devices.peak_memory_gib(device), devices.host_peak_gib()
@@ -145,7 +145,7 @@ def _measured(job: Job, progress: Progress, group: Group) -> Measurement:
         quality=result,
         diagnosis=diagnosis,
         repeated_windows=timed.repeated,
-        screened_out=timed.screened_out,
+        is_screened=timed.is_screened,
         effective=effective,
         versions=devices.versions(),
         finished_at=time.time(),

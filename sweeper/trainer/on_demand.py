@@ -43,7 +43,7 @@ def go_in(folder: Path) -> int:
 
 def turn_of(window: Window) -> Taken:
     """Returns a window as a turn of a race."""
-    return window.seconds, window.steps, window.samples, window.others_cpu_seconds / window.seconds
+    return window.seconds, window.steps, window.samples, window.foreign_cpu_seconds / window.seconds
 
 
 class Turn(Protocol):

@@ -229,7 +229,7 @@ class _Run:
         if better:
             facts = {
                 "val_loss": loss,
-                "told": metrics,
+                "metrics": metrics,
                 "epoch": epoch,
                 "steps": self.at.steps,
                 "samples": self.at.samples,
@@ -250,7 +250,7 @@ class _Run:
             seconds=self._seconds(),
             epoch=epoch,
             val_loss=loss,
-            told=metrics,
+            metrics=metrics,
         )
 
     def _save(self) -> None:

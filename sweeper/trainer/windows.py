@@ -38,14 +38,14 @@ class Windows:
         repeated: Number of disturbed windows that are not in `kept`.
         lost: Samples in steps of `kept` that the scaler skipped.
         phases: Seconds by phase over `kept`; zeros if the device has its own clock.
-        screened_out: Whether the trial was too slow, so that `kept` is only the screening window.
+        is_screened: Whether the trial was too slow, so that `kept` is only the screening window.
     """
 
     kept: tuple[Window, ...]
     repeated: int
     lost: int
     phases: tuple[float, ...]
-    screened_out: bool = False
+    is_screened: bool = False
 
     @property
     def seconds(self) -> float:
@@ -109,7 +109,7 @@ def collect(
         del lengths[0]
         if is_screening and not too_slow:
             continue
-        kept.append(dataclasses.replace(window, flags=flags))
+        kept.append(dataclasses.replace(window, disturbances=flags))
         lost += taken.lost
         phases = [total + seconds for total, seconds in zip(phases, taken.phases, strict=True)]
         if is_screening or late:
@@ -119,5 +119,5 @@ def collect(
         repeated=repeated,
         lost=lost,
         phases=tuple(phases),
-        screened_out=plan.screen_above > 0 and len(lengths) == plan.repeats,
+        is_screened=plan.screen_above > 0 and len(lengths) == plan.repeats,
     )

@@ -11,7 +11,7 @@ from sweeper.core.measurement import Measurement
 from sweeper.core.template import render
 from sweeper.interventions import BATCH_SIZE, FILE_VARIABLE, VARIABLE, known
 from sweeper.interventions.batch import FACTORS
-from sweeper.interventions.change import CHANGES_TRAINING, DRAWS, OWN, SINGLE, Ceiling, Change, Step
+from sweeper.interventions.change import CHANGES_TRAINING, DRAWS, ORIGINAL, SINGLE, Ceiling, Change, Step
 from sweeper.scaffold.known_options import variables_of
 
 TOO_LITTLE_TIME = "there is too little time"
@@ -25,7 +25,7 @@ class ChangeValue:
     Attributes:
         name: Name of the parameter.
         value: The value.
-        own: The parameter's value that leaves the script as it is.
+        original: The parameter's value that leaves the script as it is.
         kind: `exact`, `close`, `other draws` or `changes training`, as declared.
         why: One line on what it saves.
         rounding: Relative difference that rounding may cause in the first steps.
@@ -38,7 +38,7 @@ class ChangeValue:
     name: str
     value: str
     kind: str
-    own: str = OWN
+    original: str = ORIGINAL
     why: str = ""
     rounding: float = SINGLE
     is_fallback: bool = False
@@ -57,10 +57,14 @@ class ChangeValue:
         return self.kind == CHANGES_TRAINING
 
     @property
+    def stored(self) -> str:
+        """The value as `sweeper.interventions` takes it."""
+        return f"{self.value}/{self.original}" if self.name == BATCH_SIZE.name else self.value
+
+    @property
     def word(self) -> str:
         """The change as it is written in the environment variable of `sweeper.interventions`."""
-        value = f"{self.value}/{self.own}" if self.name == BATCH_SIZE.name else self.value
-        return f"{self.name}={value}"
+        return f"{self.name}={self.stored}"
 
     def __str__(self) -> str:
         """Returns its name and value."""
@@ -92,7 +96,7 @@ def possible(
                 ChangeValue(
                     name=change.name,
                     value=value,
-                    own=change.original,
+                    original=change.original,
                     kind=change.kind,
                     why=change.why,
                     rounding=change.tolerance(found.observed),
@@ -118,7 +122,7 @@ def _batches(found: Measurement) -> Iterator[ChangeValue]:
         yield ChangeValue(
             name=BATCH_SIZE.name,
             value=str(own * factor),
-            own=str(own),
+            original=str(own),
             kind=BATCH_SIZE.kind,
             why=BATCH_SIZE.why,
             refused=BATCH_SIZE.refusal("", found.observed),

@@ -11,7 +11,8 @@ from typing import Any
 from sweeper.analysis.bottleneck import verdict_of
 from sweeper.core.measurement import Bottleneck, Measurement
 from sweeper.core.template import literal
-from sweeper.interventions import BATCH_SIZE, CHANGES, FILE_VARIABLE, VARIABLE, is_exact
+from sweeper.core.workload import CHANGES as OF_CHANGES
+from sweeper.interventions import BATCH_SIZE, CHANGES, FILE_VARIABLE, is_exact
 from sweeper.scaffold.command_space import Proposal
 from sweeper.scaffold.known_options import Dimension
 from sweeper.script.watch import NO_PARAMETERS
@@ -19,7 +20,7 @@ from sweeper.search.halves import most_changes, num_trials
 from sweeper.tuning.changes import TOO_LITTLE_TIME, ChangeValue, ceiling_of
 
 MEASURE = {"window_seconds": 1, "repeats": 3, "warmup_cap_seconds": 8}
-CONFIRM = {"top": 1, "rounds": 4, "ladder": True}
+CONFIRM = {"top": 1, "rounds": 4}
 LOSS_LIMIT = {"val_loss": {"max_ratio_to_baseline": 1.02}}
 """Limit of the loss after the same samples, for changes that may affect what is learned from them."""
 TRIALS = 5
@@ -59,22 +60,20 @@ def space(
     variables = {key: literal(text) for key, text in env.items()}
     dimensions: dict[str, Any] = {}
     baseline: dict[str, Any] = {}
-    words = []
+    at_run_time: dict[str, str] = {}
     for change in changes:
         # The batch size is a number, as elsewhere, so that memory and losses are known to depend on it.
         is_number = change.name == BATCH_SIZE.name
-        value, own = (int(each) if is_number else each for each in (change.value, change.own))
+        value, own = (int(each) if is_number else each for each in (change.value, change.original))
         if change.name not in dimensions:
             dimensions[change.name] = {"type": "categorical", "choices": [own]}
             baseline[change.name] = own
             if not change.is_of_environment:
-                words.append(dataclasses.replace(change, value=f"{{{change.name}}}").word)
+                at_run_time[change.name] = dataclasses.replace(change, value=f"{{{change.name}}}").stored
         dimensions[change.name]["choices"].append(value)
         variables.update(change.env)
-    if words:
-        variables[VARIABLE] = " ".join(words)
-        if file:
-            variables[FILE_VARIABLE] = literal(file)
+    if at_run_time and file:
+        variables[FILE_VARIABLE] = literal(file)
     arguments = [literal(word) for word in command]
     fix: dict[str, Any] = {}
     if proposal is not None:
@@ -89,7 +88,8 @@ def space(
     found: dict[str, Any] = {
         "name": name,
         "command": arguments,
-        "script": {"env": variables},
+        "workload": OF_CHANGES,
+        "script": {"env": variables, "changes": at_run_time},
         "space": dimensions,
         "fix": fix,
         "baseline": baseline,

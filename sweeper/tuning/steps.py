@@ -65,7 +65,7 @@ def largest_gain(sweep: LoadedSweep, halves: Halves) -> float:
 
     Rounds say more than the search.
     """
-    highs = {ratio.number: ratio.high for ratio in sweep.confirmation.ratios if ratio.has_interval}
+    highs = {ratio.trial: ratio.high for ratio in sweep.confirmation.ratios if ratio.has_interval}
     records = [record for record in sweep.summary.records if record.number in highs]
     confirmed = [params for record in records if (params := sweep.spec.params_of(record.config)) is not None]
     return max([math.exp(halves.largest_gain(confirmed)), *highs.values()])

@@ -18,11 +18,13 @@ from sweeper.analysis.bottleneck import MIN_COST, launch_share
 from sweeper.core.home import home_option
 from sweeper.core.job import read_job
 from sweeper.core.measurement import Measurement
+from sweeper.core.record import TrialRecord
 from sweeper.core.progress import Silent
 from sweeper.core.template import arguments
 from sweeper.core.workload import script_of
 from sweeper.errors import UserError
-from sweeper.exports.document import PROOF_FILE
+from sweeper.exports import verification
+from sweeper.exports.verification import Verification, VerifiedChange
 from sweeper.interventions import takes_long
 from sweeper.interventions.change import EXACT
 from sweeper.interventions.kept import FOLDER as KEPT_FOLDER
@@ -282,11 +284,11 @@ class Tune:
             return dataclasses.replace(result, lines=(*result.lines, *nothing))
         if sweep.state != "finished":
             return result
-        proof = self._stacked(sweep, result)
-        stack = words.stack_lines(proof, result.changes)
+        verified = self._verified(sweep, result)
+        stack = words.stack_lines(verified, result.changes)
         for line in stack:
             self._say(line)
-        result = dataclasses.replace(result, lines=(*result.lines, *stack), fault=proof["fault"])
+        result = dataclasses.replace(result, lines=(*result.lines, *stack), fault=verified.difference)
         return result if result.fault else self._handed_over(result, sweep, winner)
 
     def _handed_over(self, result: TuneResult, sweep: LoadedSweep, winner: int) -> TuneResult:
@@ -300,35 +302,33 @@ class Tune:
         self._observer.command(f"Details: sweeper show {name}{home}")
         return dataclasses.replace(result, export=export)
 
-    def _stacked(self, sweep: LoadedSweep, result: TuneResult) -> dict[str, Any]:
-        """Returns the proof of the winner's changes together, which is kept in the sweep's folder."""
-        path = sweep.journal.folder / PROOF_FILE
-        if not path.exists():
-            write_json(path, self._stack_proof(sweep, result))
-        proof: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return proof
-
-    def _stack_proof(self, sweep: LoadedSweep, result: TuneResult) -> dict[str, Any]:
+    def _verified(self, sweep: LoadedSweep, result: TuneResult) -> Verification:
+        """Returns the verification of the winner's changes together, which is kept in the winner's folder."""
         winner = sweep.summary.winner
         assert winner is not None
+        known = verification.read(winner)
+        if known is None:
+            known = self._verify(winner, result)
+            verification.write(winner, known)
+        return known
+
+    def _verify(self, winner: TrialRecord, result: TuneResult) -> Verification:
         values = winner.config.flatten()
         made = [change for change in result.changes if str(values.get(change.name)) == change.value]
         provable = [change for change in made if not change.changes_training]
         proofs = self._recorded(result.watched)
         kind, fault = proofs.stack(provable) if provable else (EXACT, "")
-        return {
-            "trial": winner.number,
-            "changes": {change.name: change.value for change in made},
-            "made": [
-                {"name": change.name, "value": change.value, "own": change.own, "why": change.why}
+        return Verification(
+            kind=kind,
+            changes=tuple(
+                VerifiedChange(name=change.name, value=change.value, original=change.original, why=change.why)
                 for change in made
-            ],
-            "kind": kind,
-            "races": bool(proofs.races),
-            "fault": fault,
-            "covers": proofs.covers,
-            "code": digest_of_scripts(self._options.command),
-        }
+            ),
+            is_nondeterministic=bool(proofs.races),
+            difference=fault,
+            extent=proofs.covers,
+            code=digest_of_scripts(self._options.command),
+        )
 
 
 class _WithoutRepeats:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sweeper.analysis.bottleneck import verdict_of
 from sweeper.analysis.formatting import interval, rate
 from sweeper.core.measurement import Measurement
+from sweeper.exports.verification import Verification
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT
 from sweeper.script.watch import NO_PARAMETERS
 from sweeper.sweep.store.load import LoadedSweep
@@ -86,24 +87,24 @@ def change_lines(changes: Sequence[ChangeValue]) -> Iterator[str]:
             yield f"  {change}: {said}"
 
 
-def stack_lines(proof: Mapping[str, Any], changes: Sequence[ChangeValue]) -> list[str]:
+def stack_lines(verified: Verification, changes: Sequence[ChangeValue]) -> list[str]:
     """Returns how the training with the winner's changes together compares with the script's own.
 
     Args:
-        proof: The content of the sweep's file `proof.json`.
         changes: All changes of the tune.
     """
-    if proof["fault"]:
-        return [f"Together, the changes do not train the same: {proof['fault']}. Nothing is exported."]
-    made = [change for change in changes if proof["changes"].get(change.name) == change.value]
+    if verified.difference:
+        return [f"Together, the changes do not train the same: {verified.difference}. Nothing is exported."]
+    values = {change.name: change.value for change in verified.changes}
+    made = [change for change in changes if values.get(change.name) == change.value]
     lines = [
         f"Not provable, but within the limit on the loss: {change}."
         for change in made
         if change.changes_training
     ]
     if len(lines) < len(made):
-        how = _HOW[_RACES if proof.get("races") else proof["kind"]]
-        lines.insert(0, f"Proved together: the training {how}, over {proof['covers']}.")
+        how = _HOW[_RACES if verified.is_nondeterministic else verified.kind]
+        lines.insert(0, f"Proved together: the training {how}, over {verified.extent}.")
     return lines
 
 

@@ -56,7 +56,7 @@ def lock_devices(folder: Path, job: Job, say: Callable[[str], None]) -> list[int
         except OSError as error:
             say(f"{uuid} is not locked: {error}")
             continue
-        lock = _Lock(descriptor, folder, str(folder.parent) if job.turns else "")
+        lock = _Lock(descriptor, folder, str(folder.parent) if job.turns_folder else "")
         if not lock.try_to_take():
             say(f"{uuid} is held by {lock.holder}")
             if job.training is not None:

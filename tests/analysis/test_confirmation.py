@@ -130,7 +130,7 @@ def test_nothing_better_than_the_baseline_is_a_result():
 def test_a_simpler_one_that_is_clearly_slower_wins_nothing_even_where_the_rounds_cannot_tell():
     speeds = [{0: 100.0, 1: 200.0, 2: 190.0 * (0.8, 1.2)[i % 2]} for i in range(8)]
     found = choose_winner(rounds_of_speeds(speeds), {1: COMPILED, 2: EAGER})
-    assert found == Chosen(winner=1, tied=(2,))
+    assert found == Chosen(winner=1, ties=(2,))
 
 
 def test_what_is_unfit_does_not_win():

@@ -48,7 +48,7 @@ def test_only_what_may_win_takes_part():
     slower = record(3, 99.0)
     screened = record(4, 900.0)
     screened = dataclasses.replace(
-        screened, outcome=dataclasses.replace(screened.measurement, screened_out=True)
+        screened, outcome=dataclasses.replace(screened.measurement, is_screened=True)
     )
     unlooked = record(5, 900.0)
     fine = record(6, 200.0, 1.0)

@@ -117,7 +117,7 @@ def test_a_compiled_trial_is_compared_with_its_twin_or_else_with_the_fastest_eag
         dataclasses.replace(trial(6, 900.0), violations={"val_loss": 1.0}),
         trial(8, 900.0, compile__mode="graph"),
         dataclasses.replace(
-            trial(9), outcome=dataclasses.replace(trial(9, 900.0).measurement, screened_out=True)
+            trial(9), outcome=dataclasses.replace(trial(9, 900.0).measurement, is_screened=True)
         ),
     ]
     others = [compiled, slow, fastest, *out_of_place]

@@ -10,7 +10,7 @@ import pytest
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.time_to_loss import band, target, time_to_loss
 
-SPEED = Ratio(number=3, ratio=4.0, low=3.6, high=4.4, throughput=400.0, rounds=(400.0,) * 5)
+SPEED = Ratio(trial=3, ratio=4.0, low=3.6, high=4.4, throughput=400.0, rounds=(400.0,) * 5)
 
 
 def curve(scale: float, samples: int = 1000, parts: int = 20) -> list[tuple[int, float]]:

@@ -184,7 +184,7 @@ def _faults(
         yield f"then the same command ended with {codes}: {said[-300:]!r}"
     else:
         # What a Ctrl-C had confirmed is shown beside what the continued sweep has: a later state of it.
-        yield from (each for each in check(made, TRIALS) if "times: confirm/" not in each)
+        yield from (each for each in check(made, TRIALS) if "times: race/" not in each)
     for bad in ("Traceback", "Exception ignored", "Logging error"):
         if bad in said:
             yield f"{bad!r} was printed: {said[-2000:]!r}"

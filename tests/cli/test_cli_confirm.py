@@ -13,7 +13,14 @@ from sweeper.errors import UserError
 from sweeper.sweep.phases.reconfirm import Reconfirmation, Soak
 
 BEFORE = Ratio(
-    number=3, ratio=2.5, low=2.0, high=3.0, throughput=500.0, rounds=(500.0,) * 8, now_low=2.2, now_high=2.8
+    trial=3,
+    ratio=2.5,
+    low=2.0,
+    high=3.0,
+    throughput=500.0,
+    rounds=(500.0,) * 8,
+    sitting_low=2.2,
+    sitting_high=2.8,
 )
 
 
@@ -29,7 +36,7 @@ def test_what_is_no_duration_is_said(text):
 
 
 def test_what_a_person_reads():
-    now = Ratio(number=3, ratio=2.4, low=2.1, high=2.7, throughput=480.0, rounds=(480.0,) * 8)
+    now = Ratio(trial=3, ratio=2.4, low=2.1, high=2.7, throughput=480.0, rounds=(480.0,) * 8)
     soak = Soak(seconds=300.0, throughput=470.0, held=0.98)
     (said, soaked) = Reconfirmation(name="toy", number=3, before=BEFORE, now=now, soak=soak).lines
     assert said == (
@@ -37,7 +44,7 @@ def test_what_a_person_reads():
         "the sweep found 2.5x (95% interval for a later run [2, 3], 8 rounds)."
     )
     assert "Soak test: 470/s over 5 min 00 s in one process; the last third ran at 98%" in soaked
-    lost = Ratio(number=3, ratio=1.0, low=0.9, high=1.1, throughput=200.0, rounds=(200.0,) * 8)
+    lost = Ratio(trial=3, ratio=1.0, low=0.9, high=1.1, throughput=200.0, rounds=(200.0,) * 8)
     assert (
         "Trial 3 is not shown to be faster than your baseline today: 1x (95%"
         in Reconfirmation(name="toy", number=3, before=BEFORE, now=lost).lines[0]
@@ -48,7 +55,7 @@ def test_what_a_person_reads():
 
 
 def test_a_single_round_is_valid_json():
-    now = Ratio(number=3, ratio=2.4, low=0.0, high=math.inf, throughput=480.0, rounds=(480.0,))
+    now = Ratio(trial=3, ratio=2.4, low=0.0, high=math.inf, throughput=480.0, rounds=(480.0,))
     found = _json(Reconfirmation(name="toy", number=3, before=BEFORE, now=now))
     assert json.loads(json.dumps(found, allow_nan=False))["now"]["high"] is None
 

@@ -92,7 +92,7 @@ def sweep_of(ratio: Ratio | None) -> Any:
 )
 def test_the_gain_of_one_change_has_the_interval_of_later_runs(rounds: int, high: Any, gain: str):
     speeds = (9.0,) * rounds
-    ratio = Ratio(number=1, ratio=1.3, low=1.16, high=high, throughput=9.0, rounds=speeds, now_low=1.2)
+    ratio = Ratio(trial=1, ratio=1.3, low=1.16, high=high, throughput=9.0, rounds=speeds, sitting_low=1.2)
     assert _gains(sweep_of(ratio), ["optimizer"]) == {"optimizer": gain}
     assert _gains(sweep_of(None), ["optimizer"]) == {}
 

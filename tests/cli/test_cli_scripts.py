@@ -47,7 +47,7 @@ def test_a_script_is_swept_confirmed_and_exported(wild: Path, sweeper, name: str
     assert {each["outcome"] for each in shown["trials"]} == {"measured"}
     assert shown["winner"]["ratio_low"] > 1
     source = "the meter" if "NO_METER" not in str(SPACES[name]) else "the output"
-    assert all(each["told_by"].startswith(source) for each in shown["trials"])
+    assert all(each["reported_by"].startswith(source) for each in shown["trials"])
     assert ("the loss was not compared" in ran.stdout.lower()) == ("constraints" not in SPACES[name])
 
     line = sweeper("export", name, "--format", "args").stdout.splitlines()[-1]

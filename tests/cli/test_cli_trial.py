@@ -30,7 +30,7 @@ MORE = {
 
 
 def a_trial() -> Measurement:
-    found = measurement(data=0.5, fits_device=True, windows={"others_cpu_seconds": 1.5}, more=MORE)
+    found = measurement(data=0.5, fits_device=True, windows={"foreign_cpu_seconds": 1.5}, more=MORE)
     first, second = found.windows
     return dataclasses.replace(
         found,

@@ -174,7 +174,7 @@ def test_a_missing_key_is_named():
 class Renamed:
     """A field with a new name in Python, and the old one in files."""
 
-    reported_by: str = stored_as("told_by", default="")
+    reported_by: str = stored_as("reported_by", default="")
     parts: tuple[Quality, ...] = stored_as("pieces", default=())
 
 
@@ -199,10 +199,10 @@ def test_a_mapping_by_number_has_its_numbers_again():
 
 
 def test_a_renamed_field_keeps_its_name_in_files():
-    stored = {"told_by": "the meter", "pieces": [encode(quality())]}
+    stored = {"reported_by": "the meter", "pieces": [encode(quality())]}
     value = Renamed(reported_by="the meter", parts=(quality(),))
     assert encode(value) == stored
     assert decode(Renamed, stored) == value
     assert decode(Renamed, {"reported_by": "nobody"}) == Renamed()
-    with pytest.raises(DecodeError, match=r"`told_by` must be str, but got 1"):
-        decode(Renamed, {"told_by": 1})
+    with pytest.raises(DecodeError, match=r"`reported_by` must be str, but got 1"):
+        decode(Renamed, {"reported_by": 1})

@@ -35,24 +35,24 @@ def test_others_disturb_as_far_as_the_trial_waited(seconds: float, least: float,
         (0.99 * least, 9.0, ()),
         (9.0, 0.99 * least, ()),
     ):
-        assert of_host(window(seconds, others_cpu_seconds=others, **{place: waited}), 0.0) == found
+        assert of_host(window(seconds, foreign_cpu_seconds=others, **{place: waited}), 0.0) == found
 
 
 def test_its_own_workers_disturb_nothing():
-    assert of_host(window(waited_seconds=30.0, pressure_seconds=4.0, others_cpu_seconds=0.0), 0.0) == ()
+    assert of_host(window(waited_seconds=30.0, pressure_seconds=4.0, foreign_cpu_seconds=0.0), 0.0) == ()
 
 
 def test_others_on_cores_that_are_free_disturb_nothing():
-    assert of_host(window(waited_seconds=0.0, pressure_seconds=0.0, others_cpu_seconds=30.0), 0.0) == ()
+    assert of_host(window(waited_seconds=0.0, pressure_seconds=0.0, foreign_cpu_seconds=30.0), 0.0) == ()
 
 
 def test_the_trials_own_waiting_is_told_better_than_the_machines():
     # Others wait for one another on cores that the trial does not use.
-    assert of_host(window(waited_seconds=0.0, pressure_seconds=4.0, others_cpu_seconds=9.0), 0.0) == ()
+    assert of_host(window(waited_seconds=0.0, pressure_seconds=4.0, foreign_cpu_seconds=9.0), 0.0) == ()
 
 
 def test_where_the_kernel_tells_nothing_of_waiting_nothing_is_said():
-    assert of_host(window(waited_seconds=None, pressure_seconds=None, others_cpu_seconds=9.0), 0.0) == ()
+    assert of_host(window(waited_seconds=None, pressure_seconds=None, foreign_cpu_seconds=9.0), 0.0) == ()
 
 
 # Of 8 s of processor time; of little, what the kernel's clock can tell.
@@ -71,7 +71,7 @@ def test_the_canary_says_what_the_kernel_does_not():
 
 
 def test_the_canary_is_slow_for_a_reason_that_is_known():
-    disturbed = window(canary_ms=99.0, others_cpu_seconds=2.0, waited_seconds=2.0, steal_seconds=2.0)
+    disturbed = window(canary_ms=99.0, foreign_cpu_seconds=2.0, waited_seconds=2.0, steal_seconds=2.0)
     assert of_host(disturbed, 20.0) == OTHERS + STOLEN
 
 
@@ -101,9 +101,9 @@ def test_the_gpu(values: dict[str, float], found: tuple[str, ...]):
 
 def test_what_counting_in_hundredths_loses_on_many_cores_is_nobody():
     many = {"cpu_seconds": 128.0, "waited_seconds": 30.0}
-    plain = Window(start_s=0.0, seconds=4.0, steps=1, samples=1, **many, others_cpu_seconds=2.5)
+    plain = Window(start_s=0.0, seconds=4.0, steps=1, samples=1, **many, foreign_cpu_seconds=2.5)
     assert of_host(plain, 0.0) == ()
-    others = Window(start_s=0.0, seconds=4.0, steps=1, samples=1, **many, others_cpu_seconds=2.6)
+    others = Window(start_s=0.0, seconds=4.0, steps=1, samples=1, **many, foreign_cpu_seconds=2.6)
     assert of_host(others, 0.0) == OTHERS
 
 

@@ -43,7 +43,7 @@ WHOLE = record(
 )
 LACKING = {
     "on a CPU": record(synthetic(1000.0)),
-    "screened out": record(dataclasses.replace(synthetic(10.0), screened_out=True, epoch_seconds=0.0)),
+    "screened out": record(dataclasses.replace(synthetic(10.0), is_screened=True, epoch_seconds=0.0)),
 }
 
 

@@ -46,7 +46,7 @@ def test_the_configuration_is_the_one_that_was_measured(bench):
     assert found["provenance"]["trial"] == summary.winner.number
     assert found["provenance"]["uid"] == summary.winner.uid
     assert found["provenance"]["sweeper"] == __version__
-    assert found["measured"]["x_baseline"]["rounds"] == 3
+    assert found["measured"]["speedup"]["rounds"] == 3
     assert found["measured"]["val_loss"] == 1.0
     assert found["holds_for"]["device"] == "none"
     assert found["pipeline"] == "toy_pipeline"
@@ -76,7 +76,7 @@ def test_warnings_stand_where_the_numbers_rest_on_little(bench):
         "The global batch is 1024 (baseline",
     ]
     searched = exported(summarise(sweep), sweep.spec, 5)
-    assert searched["measured"]["x_baseline"] is None
+    assert searched["measured"]["speedup"] is None
     assert any("Not confirmed" in warning for warning in searched["warnings"])
 
 
@@ -160,13 +160,13 @@ def test_what_is_not_known_is_null_and_what_is_not_there_is_absent():
 
 def test_a_single_round_confirms_nothing_and_is_read_back(tmp_path):
     ratio = Ratio(
-        number=1, ratio=2.0, low=0.0, high=math.nan, throughput=900.0, rounds=(900.0,), speed_low=0.0
+        trial=1, ratio=2.0, low=0.0, high=math.nan, throughput=900.0, rounds=(900.0,), throughput_low=0.0
     )
     value = export_of({}, about={"ratio": ratio})
     path = tmp_path / "best.yaml"
     path.write_text(rendered(value, "yaml"))
     measured = read(path)["measured"]
-    assert (measured["throughput"], measured["x_baseline"]) == (900.0, None)
+    assert (measured["throughput"], measured["speedup"]) == (900.0, None)
     assert "throughput_low" not in measured
     assert any("Not confirmed" in warning for warning in value["warnings"])
 

@@ -74,7 +74,7 @@ def test_it_says_where_it_is_not_tried(change: Change, monkeypatch: pytest.Monke
     tried = [
         value for facts in (ON_CPU, ON_GPU) for value in values_of(change) if not change.refusal(value, facts)
     ]
-    assert tried or change.name == "pages"
+    assert tried or change.name == "huge_pages"
 
 
 def test_it_says_what_it_could_save_and_how_long_it_may_take(change: Change):
@@ -99,7 +99,7 @@ def test_it_is_written_into_the_source_or_says_why_not(change: Change, tmp_path:
     sources = Sources(folder=tmp_path, main="train.py", places=places, threads=8)
     for value in values_of(change):
         new, _, old = value.partition("/")
-        made = PatchedChange(name=change.name, value=new, own=old, comment="Because.")
+        made = PatchedChange(name=change.name, value=new, original=old, comment="Because.")
         if value == ON_DEVICE:
             with pytest.raises(CannotEditError, match="; use `sweeper exec`"):
                 written(sources, [made])
@@ -112,7 +112,7 @@ def test_it_is_written_into_the_source_or_says_why_not(change: Change, tmp_path:
 TF32 = {"device": "cuda", "convolves": True, "recurs": False, "cudnn_tf32": True}
 
 
-@pytest.mark.parametrize("name", ["layout", "cudnn", "compile"])
+@pytest.mark.parametrize("name", ["layout", "cudnn_benchmark", "compile"])
 def test_where_cudnn_may_take_a_kernel_in_tf32_the_tolerance_is_that_of_16_bits(name: str):
     """A kernel in TF32 in the place of one in float32 differs by 1e-3 in the first step already."""
     change = CHANGES[name]
@@ -125,7 +125,10 @@ def test_where_cudnn_may_take_a_kernel_in_tf32_the_tolerance_is_that_of_16_bits(
 
 
 def test_what_the_script_has_set_is_not_offered():
-    assert CHANGES["cudnn"].refusal("search", {**TF32, "cudnn_search": True}) == "the script has set it"
+    assert (
+        CHANGES["cudnn_benchmark"].refusal("search", {**TF32, "cudnn_search": True})
+        == "the script has set it"
+    )
     assert CHANGES["tf32"].refusal("on", {**TF32, "tf32": True}) == "the script has set it"
     assert CHANGES["tf32"].refusal("on", {**TF32, "tf32": True, "cudnn_tf32": False}) == ""
 

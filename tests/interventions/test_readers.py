@@ -37,7 +37,7 @@ class Own(Sampler):
     def __len__(self):
         return 64
 
-interventions.apply(torch, "readers=cores", told.append)
+interventions.apply(torch, "augmentation_workers=cores", told.append)
 torch.manual_seed(0)
 given = {"sampler": Own()} if kind == "sampler" else {"shuffle": True}
 if kind == "init":

@@ -132,7 +132,7 @@ class ReplayLauncher(Launcher):
         if isinstance(outcome, Failure):
             return outcome
         if outcome.windows[0].samples < plan.screen_above * outcome.windows[0].seconds:
-            return dataclasses.replace(outcome, windows=outcome.windows[:1], screened_out=True)
+            return dataclasses.replace(outcome, windows=outcome.windows[:1], is_screened=True)
         if not plan.quality_samples:
             return outcome
         could_win = outcome.throughput >= plan.quality_above

@@ -168,7 +168,7 @@ def test_no_workers(tmp_path: Path):
         ("threads", "one", "+ torch.set_num_threads(1)"),
         ("threads", "half", "+ torch.set_num_threads(2)"),
         ("tf32", "on", "+ torch.backends.cudnn.allow_tf32 = True"),
-        ("cudnn", "search", "+ torch.backends.cudnn.benchmark = True"),
+        ("cudnn_benchmark", "search", "+ torch.backends.cudnn.benchmark = True"),
         (
             *("device.malloc", "retain"),
             '+ libc = ctypes.CDLL(None) if sys.platform == "linux" else None',
@@ -177,7 +177,7 @@ def test_no_workers(tmp_path: Path):
             *("allocator", "expandable"),
             '+ os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")',
         ),
-        ("spinning", "short", '+ os.environ.setdefault("GOMP_SPINCOUNT", "1000")'),
+        ("spin_wait", "short", '+ os.environ.setdefault("GOMP_SPINCOUNT", "1000")'),
     ],
 )
 def test_a_line(tmp_path: Path, name: str, value: str, line: str):
@@ -188,12 +188,12 @@ def test_a_line(tmp_path: Path, name: str, value: str, line: str):
 
 
 def test_pinned(tmp_path: Path):
-    lines = edited(tmp_path, PatchedChange(name="pinned", value="on", comment="Why."))
+    lines = edited(tmp_path, PatchedChange(name="pin_memory", value="on", comment="Why."))
     assert lines == ["+     # Why.", "+         pin_memory=True,"]
 
 
 def test_spinning_is_set_before_torch_is_imported(tmp_path: Path):
-    text = written(sources(tmp_path), [PatchedChange(name="spinning", value="short", comment="x")])[
+    text = written(sources(tmp_path), [PatchedChange(name="spin_wait", value="short", comment="x")])[
         "train.py"
     ]
     assert text.index("GOMP_SPINCOUNT") < text.index("import torch")
@@ -202,7 +202,7 @@ def test_spinning_is_set_before_torch_is_imported(tmp_path: Path):
 
 
 def test_a_larger_batch_has_a_larger_rate(tmp_path: Path):
-    lines = edited(tmp_path, PatchedChange(name="batch_size", value="256", own="64", comment="x"))
+    lines = edited(tmp_path, PatchedChange(name="batch_size", value="256", original="64", comment="x"))
     assert "+         batch_size=256," in lines
     assert "+     optimizer = torch.optim.Adam(model.parameters(), lr=2 * 1e-3)" in lines
 
@@ -231,7 +231,7 @@ def test_all_together(tmp_path: Path):
             ("precision", "bf16"),
             ("threads", "one"),
             ("device.malloc", "retain"),
-            ("spinning", "short"),
+            ("spin_wait", "short"),
         )
     ]
     lines = edited(tmp_path, *made)
@@ -325,7 +325,7 @@ ALL_PLACES = [
     PatchedChange(name="loader", value="gathered", comment="Gathered."),
     PatchedChange(name="optimizer", value="fused", comment="One call."),
     PatchedChange(name="threads", value="one", comment="One thread."),
-    PatchedChange(name="spinning", value="short", comment="Shorter."),
+    PatchedChange(name="spin_wait", value="short", comment="Shorter."),
 ]
 """Changes whose lines are inserted at every kind of place."""
 

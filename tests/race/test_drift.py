@@ -113,8 +113,8 @@ def test_the_interval_holds_the_later_ratio_where_that_of_now_does_not():
         (before,) = ratios(first, drift(known))
         (after,) = ratios(second)
         holds += before.low <= after.ratio <= before.high
-        held_now += before.now_low <= after.ratio <= before.now_high
-        speed_holds += before.speed_low <= after.throughput <= before.speed_high
+        held_now += before.sitting_low <= after.ratio <= before.sitting_high
+        speed_holds += before.throughput_low <= after.throughput <= before.throughput_high
     assert 0.92 < holds / count < 0.99
     assert held_now / count < 0.6
     assert 0.92 < speed_holds / count < 0.99
@@ -123,17 +123,17 @@ def test_the_interval_holds_the_later_ratio_where_that_of_now_does_not():
 def test_small_gains_keep_their_interval():
     rounds = rounds_of_speeds([{0: 1.0, 1: 1.05 * (1 + 0.0002 * n)} for n in 5 * (-1, 0, 1, 0)])
     (found,) = ratios(rounds, Drift(ratio=Variance(PRIOR_RATIO, 6), speed=Variance(PRIOR_SPEED, 6)))
-    assert 1.03 < found.low < found.now_low
+    assert 1.03 < found.low < found.sitting_low
 
 
 def test_without_a_drift_the_interval_is_that_of_now():
     (found,) = ratios(rounds_of_speeds([{0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.1}, {0: 1.0, 1: 1.9}]))
-    assert (found.low, found.high) == (found.now_low, found.now_high)
+    assert (found.low, found.high) == (found.sitting_low, found.sitting_high)
 
 
 def test_where_the_drift_is_larger_than_the_gain_nothing_wins():
     rounds = rounds_of_speeds([{0: 1.0, 1: 2.0 * (1 + 0.01 * n)} for n in (-1, 0, 1, 0)])
-    configs = {0: TrialConfig(args={"loader": "own"}), 1: TrialConfig(args={"loader": "gathered"})}
+    configs = {0: TrialConfig(args={"loader": "original"}), 1: TrialConfig(args={"loader": "gathered"})}
     wild = Drift(ratio=Variance(0.4**2, 6), speed=Variance(0.4**2, 6))
     assert choose_winner(rounds, configs).winner == 1
     assert choose_winner(rounds, configs, drift=wild).winner is None

@@ -156,7 +156,7 @@ def nothing_known(home: Path) -> Journal:
             return
         tree.update(telemetry={}, versions={}, diagnosis=None, quality=None, gpu_mem_peak_gib=None)
         tree.update(step_ms=None, epoch_seconds=None, train_samples=0, startup_seconds=None, finished_at=None)
-        tree.update(told_by="the meter", breakdown=dict.fromkeys(tree["breakdown"], 0.0))
+        tree.update(reported_by="the meter", breakdown=dict.fromkeys(tree["breakdown"], 0.0))
         for window in tree["windows"]:
             window.update(canary_ms=None, load=None)
 

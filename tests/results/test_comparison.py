@@ -123,7 +123,7 @@ def test_pairs_are_of_one_configuration_and_those_that_moved_most_come_first(a, 
 
 def test_a_trial_that_a_short_window_ended_is_no_pair(a):
     records = [
-        dataclasses.replace(r, outcome=dataclasses.replace(r.outcome, screened_out=True))
+        dataclasses.replace(r, outcome=dataclasses.replace(r.outcome, is_screened=True))
         if r.measurement
         else r
         for r in a.summary.records
@@ -240,7 +240,7 @@ def test_where_nothing_wins_it_is_the_baseline_that_stands(a, tmp_path):
 
 def test_what_was_faster_once_and_not_confirmed_so_is_no_winner(a):
     b = dataclasses.replace(a, summary=dataclasses.replace(a.summary, winner=None, ratio=None))
-    assert max(row.x_baseline for row in b.summary.per_loader) > 1
+    assert max(row.speedup for row in b.summary.per_loader) > 1
     assert b.best == (b.baseline, "baseline")
 
 

@@ -51,17 +51,17 @@ def test_intervals_have_one_home():
 
 
 def ratio_of(
-    ratio: float = 1.1, rounds: int = 5, now_low: float = 1.02, low: float = 0.93, high: float = 1.3
+    ratio: float = 1.1, rounds: int = 5, sitting_low: float = 1.02, low: float = 0.93, high: float = 1.3
 ) -> Ratio:
     return Ratio(
-        number=12,
+        trial=12,
         ratio=ratio,
         low=low,
         high=high,
         throughput=ratio,
         rounds=(ratio,) * rounds,
-        now_low=now_low,
-        now_high=1.2,
+        sitting_low=sitting_low,
+        sitting_high=1.2,
     )
 
 
@@ -122,7 +122,7 @@ def test_a_winner_has_its_interval_unless_an_earlier_version_gave_it_none():
 
 
 def test_an_interval_of_an_earlier_version_is_not_said_to_be_of_a_later_run():
-    old = dataclasses.replace(ratio_of(2.67, low=2.44), now_low=None, now_high=None)
+    old = dataclasses.replace(ratio_of(2.67, low=2.44), sitting_low=None, sitting_high=None)
     assert "confirmed (95% interval [2.44, 1.3], 5 rounds)" in headline(won(old))
 
 
@@ -136,7 +136,7 @@ def test_an_interval_of_an_earlier_version_is_not_said_to_be_of_a_later_run():
             "A quieter machine would settle it (`sweeper doctor`).",
         ),
         (
-            ratio_of(now_low=0.95),
+            ratio_of(sitting_low=0.95),
             "Undecided: trial 12 was 1.1x as fast as your baseline"
             " (95% interval for a later run [0.93, 1.3], 5 rounds).",
             "More rounds (`confirm.rounds`) or a quieter machine (`sweeper doctor`) would settle it.",
@@ -167,17 +167,17 @@ def test_without_a_winner_it_says_why():
 
 def test_the_time_to_a_loss_comes_first():
     sooner = TimeToLoss(loss=0.43, ratio=1.9, low=1.5, high=2.4, samples=((3.0, 2.0),) * 5)
-    assert headline(won(ratio_of(low=1.01), to_loss=sooner)) == (
+    assert headline(won(ratio_of(low=1.01), time_to_loss=sooner)) == (
         "Trial 12 is 1.9x as fast to your baseline's loss of 0.43"
         " (95% interval for a later run [1.5, 2.4], 5 seeds); in samples per second, 1.1x as fast as your"
         " baseline, confirmed (95% interval for a later run [1.01, 1.3], 5 rounds)."
     )
     lone = dataclasses.replace(sooner, low=0.0, high=float("inf"), samples=((3.0, 2.0),))
-    assert "baseline's loss of 0.43 (1 seed, too few" in headline(won(ratio_of(), to_loss=lone))
+    assert "baseline's loss of 0.43 (1 seed, too few" in headline(won(ratio_of(), time_to_loss=lone))
 
 
 def test_a_winner_that_misses_the_loss_is_said_to():
-    lines = decision_lines(won(ratio_of(low=1.01), missed_loss=0.43))
+    lines = decision_lines(won(ratio_of(low=1.01), unreached_loss=0.43))
     assert lines[0].endswith("5 rounds), but does not reach its loss.")
     assert (
         "  Within 3 times the samples, it does not reach your baseline's loss of 0.43:"

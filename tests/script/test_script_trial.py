@@ -75,7 +75,7 @@ def test_a_script_that_comes_to_its_end_has_its_last_validation_loss(run):
     found = run(job_of(script, {"batch_size": 32}, plan))
     assert (found.quality.samples, found.quality.of) == (28_800, "validation")
     assert found.quality.val_loss == pytest.approx(1.1 * (0.2 + math.exp(-1.44)), rel=0.001)
-    assert any("pauses for evaluation" in each for each in found.left_out)
+    assert any("pauses for evaluation" in each for each in found.exclusions)
 
 
 def test_only_the_loss_is_run_for(run):
@@ -103,7 +103,7 @@ def test_a_trial_that_is_too_slow_is_screened_out(tmp_path, monkeypatch):
     plan = dataclasses.replace(PLAN, screen_seconds=0.1, screen_above=1e9, quality_samples=10**9)
     job = job_of(SCRIPTS["with_argparse"], PARAMS["with_argparse"], plan, folder=str(tmp_path))
     found = under_test.run(job, Silent())
-    assert (found.screened_out, len(found.windows), found.quality) == (True, 1, None)
+    assert (found.is_screened, len(found.windows), found.quality) == (True, 1, None)
 
 
 def test_a_script_is_asked_to_stop_and_may_say_good_bye(run, tmp_path):
@@ -211,7 +211,7 @@ def test_of_two_stages_the_one_that_lasts_is_measured(tmp_path):
     assert isinstance(found, Measurement), found
     # Of the first stage it would be 2 ms, of both together something in between.
     assert found.step_ms > 18
-    assert found.left_out[0].startswith("an earlier stage of the training, with another optimizer (")
+    assert found.exclusions[0].startswith("an earlier stage of the training, with another optimizer (")
     # So are the parts of its steps.
     assert found.breakdown.host_gap_s > 0.015
 

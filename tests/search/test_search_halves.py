@@ -176,7 +176,9 @@ def test_where_nothing_is_known_yet_nothing_is_best():
 def spec_of(*changes: tuple[str, str], batch_size: bool = False):
     made = [ChangeValue(name=name, value=value, kind="close", why="") for name, value in changes]
     if batch_size:
-        made.append(ChangeValue(name="batch_size", value="256", own="64", kind="changes training", why=""))
+        made.append(
+            ChangeValue(name="batch_size", value="256", original="64", kind="changes training", why="")
+        )
     return load(space(["python", "train.py"], made, "it", 5, env={}))
 
 
@@ -200,7 +202,7 @@ def run(spec, fails: str = "") -> tuple[Halves, list[dict[str, object]]]:
 
 def test_the_best_is_asked_for_and_then_with_the_other_values():
     halves, asked = run(SPEC)
-    best = {"loader": "gathered", "optimizer": "own", "precision": "bf16"}
+    best = {"loader": "gathered", "optimizer": "original", "precision": "bf16"}
     assert best in asked
     assert asked[-1] == {**best, "precision": "fp16"}
     assert halves.is_done

@@ -11,7 +11,7 @@ import pytest
 from sweeper.core.config import TrialConfig
 from sweeper.sweep.phases.ladder import gain
 
-USUAL = {"a": "own", "b": "own", "c": "own"}
+USUAL = {"a": "original", "b": "original", "c": "original"}
 ALL = {"a": "on", "b": "on", "c": "on"}
 
 

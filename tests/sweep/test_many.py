@@ -226,7 +226,7 @@ def test_several_lives_of_a_sweep_take_the_time_of_their_trials_together(bench: 
 
     for entry in Journal(folder).trials():
         job, outcome = read_job(entry.folder), read_outcome(entry.folder)
-        write_job(entry.folder, dataclasses.replace(job, asked_at=1000.0))
+        write_job(entry.folder, dataclasses.replace(job, created_at=1000.0))
         write_outcome(entry.folder, dataclasses.replace(outcome, seconds=60.0, finished_at=1060.0))
     (folder / "result.json").unlink()
     for entry in list(Journal(folder).trials())[-10:]:

@@ -27,7 +27,7 @@ from sweeper.sweep.store.lock import EPOCH, SweepLock
 
 REPOSITORY = Path(__file__).parents[2]
 DAY = 86_400.0
-JOB = Job(uid="x", timeout_seconds=600.0, asked_at=1000.0)
+JOB = Job(uid="x", timeout_seconds=600.0, created_at=1000.0)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_jump_between_two_lives_leaves_the_budget(bench: Bench, jump: float):
     trial = folder / "trials" / f"{number:04d}"
     outcome = read_outcome(trial)
     assert outcome is not None
-    write_outcome(trial, dataclasses.replace(outcome, finished_at=read_job(trial).asked_at + jump))
+    write_outcome(trial, dataclasses.replace(outcome, finished_at=read_job(trial).created_at + jump))
     for left in (5, 6, 7, 8, 9):
         for path in sorted((folder / "trials" / f"{left:04d}").iterdir()):
             path.unlink()

@@ -16,7 +16,7 @@ from sweeper.core.job import read_job, read_outcome
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import EnvironmentStopError
 from sweeper.sweep import job_runner
-from sweeper.sweep.job_runner import CUT_OFF, TICK_SECONDS, JobRunner, Slot
+from sweeper.sweep.job_runner import INTERRUPTED, TICK_SECONDS, JobRunner, Slot
 from sweeper.sweep.stopping import EndedError
 from sweeper.sweep.store.journal import Journal
 
@@ -44,12 +44,12 @@ def test_a_trial_cut_off_because_the_sweep_was_told_to_end_has_lost_no_attempt(b
     for after in (NUMBER, 0, 0):
         with pytest.raises(EndedError):
             bench.run(answer=told_to_end(after))
-        assert (journal_of(bench).trial_folder(NUMBER) / CUT_OFF).exists()
+        assert (journal_of(bench).trial_folder(NUMBER) / INTERRUPTED).exists()
     bench.run()
     folder = journal_of(bench).trial_folder(NUMBER)
     assert isinstance(read_outcome(folder), Measurement)
     assert read_job(folder).attempt == 0
-    assert not (folder / CUT_OFF).exists()
+    assert not (folder / INTERRUPTED).exists()
 
 
 def test_on_a_full_disk_no_attempt_is_made_again(bench, monkeypatch):

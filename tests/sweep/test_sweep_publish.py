@@ -104,13 +104,13 @@ def test_every_trial_is_shown_as_it_stands_at_the_end(bench):
     assert shelf.info.synthetic
     stages = {number: view.stage for number, view in shelf.shown.items()}
     assert stages[0] == "baseline"
-    assert sorted(stages.values()).count("confirmed") == 1
-    assert sorted(stages.values()).count("finalist") == 1
-    (winner,) = (view for view in shelf.shown.values() if view.stage == "confirmed")
+    assert sorted(stages.values()).count("winner") == 1
+    assert sorted(stages.values()).count("candidate") == 1
+    (winner,) = (view for view in shelf.shown.values() if view.stage == "winner")
     assert winner.rank == 1
     assert winner.confirmation is not None
     assert winner.confirmation.ratio is not None
-    assert winner.x_baseline == pytest.approx(winner.confirmation.ratio)
+    assert winner.speedup == pytest.approx(winner.confirmation.ratio)
 
 
 def test_a_run_says_why_it_is_slow_and_what_disturbed_it(bench):

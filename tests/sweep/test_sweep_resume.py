@@ -194,7 +194,7 @@ def test_a_worker_that_leaves_nothing_is_tried_twice_more(bench, times, kinds):
     entries = [e for e in Journal(folder_of(bench)).trials() if e.job.stage == "search"]
     assert {e.outcome.kind.value if isinstance(e.outcome, Failure) else "measured" for e in entries} == kinds
     # Without an end its run would be RUNNING for ever.
-    assert all(e.outcome.finished_at >= e.job.asked_at > 0 for e in entries)
+    assert all(e.outcome.finished_at >= e.job.created_at > 0 for e in entries)
     finished_as_asked(bench)
 
 
@@ -229,11 +229,11 @@ def test_the_night_between_two_supervisors_is_not_the_trials_time(bench):
     unfinished(bench)
     job = read_job(trial(bench, 6))
     (trial(bench, 6) / CONFIG).unlink()
-    write_job(trial(bench, 6), dataclasses.replace(job, asked_at=time.time() - 36_000))
+    write_job(trial(bench, 6), dataclasses.replace(job, created_at=time.time() - 36_000))
     bench.run(spec_of(search={"minutes": 5}))
     job, outcome = read_job(trial(bench, 6)), read_outcome(trial(bench, 6))
     assert outcome is not None
-    assert outcome.finished_at - job.asked_at < 60
+    assert outcome.finished_at - job.created_at < 60
     assert job.attempt == 1
     finished_as_asked(bench)
 

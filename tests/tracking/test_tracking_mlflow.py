@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning"
 )
 
-VIEW = RunView(label="007 bs2048 res bf16 h256", x_baseline=14.0158, verdict="compute-bound", note="Fast.")
+VIEW = RunView(label="007 bs2048 res bf16 h256", speedup=14.0158, verdict="compute-bound", note="Fast.")
 CONFIRMED = dataclasses.replace(
     VIEW,
     stage="confirmed",
@@ -86,11 +86,11 @@ def test_a_measured_trial_is_one_run_with_everything_a_reader_needs(
     assert run.data.params["precision.tf32"] == "default"
     assert run.data.metrics["result/throughput"] == 13040.0
     assert run.data.metrics["result/val_loss"] == 0.681235
-    assert run.data.metrics["result/x_baseline"] == 14.02
+    assert run.data.metrics["result/speedup"] == 14.02
     # The share of the memory is the peak once more, and the spread of the CPU is in its series.
     known = {name for name in METRICS if record.metric(name) is not None} - set(content._TWICE)
     expected = {f"result/{name}" for name in known}
-    expected |= {"result/x_baseline", "result/val_accuracy"}
+    expected |= {"result/speedup", "result/val_accuracy"}
     assert {key for key in run.data.metrics if key.startswith("result/")} == expected
     assert run.data.metrics["result/val_accuracy"] == 0.91235
     assert (
@@ -230,12 +230,12 @@ def test_confirmation_is_added_to_the_same_run(
     assert run.data.tags["sweeper.stage"] == "confirmed"
     assert run.data.tags["sweeper.rank"] == "1"
     # Fewer than before, and yet the latest.
-    assert run.data.metrics["confirm/throughput"] == 12950.0
-    assert run.data.metrics["confirm/ratio"] == 14.0
-    series = client.get_metric_history(run.info.run_id, "confirm/rounds/throughput")
+    assert run.data.metrics["race/throughput"] == 12950.0
+    assert run.data.metrics["race/ratio"] == 14.0
+    series = client.get_metric_history(run.info.run_id, "race/rounds/throughput")
     assert [point.value for point in series] == [12900.0, 13100.0, 12850.0]
     ended = series[-1].timestamp
-    series = client.get_metric_history(run.info.run_id, "confirm/turns/throughput")
+    series = client.get_metric_history(run.info.run_id, "race/turns/throughput")
     assert [(ended - point.timestamp, point.value) for point in series] == [
         (7500, 12800.0),
         (5000, 13000.0),
@@ -290,9 +290,7 @@ def test_at_most_thirty_metrics_sum_a_trial_up(
 
     metrics = only_run(client, home).data.metrics
     found = {
-        name
-        for name in metrics
-        if not name.startswith(("system/", "train/", "confirm/rounds/", "confirm/turns/"))
+        name for name in metrics if not name.startswith(("system/", "train/", "race/rounds/", "race/turns/"))
     }
     assert len(METRICS) < len(found) <= 30
     assert series >= {"gpu_util_pct", "gpu_power_w", "cpu_util_pct"}
@@ -327,18 +325,16 @@ def test_nothing_but_finite_numbers_is_sent(
 ) -> None:
     tracker.open(SWEEP)
     nan = Confirmation(throughput=math.inf, ratio=math.nan, rounds=(math.nan, 13000.0))
-    view = dataclasses.replace(VIEW, x_baseline=math.inf, confirmation=nan)
+    view = dataclasses.replace(VIEW, speedup=math.inf, confirmation=nan)
     tracker.track(measured(tmp_path, val_loss=math.nan), view)
 
     run = only_run(client, home)
-    assert not {"result/val_loss", "result/x_baseline", "confirm/ratio", "confirm/throughput"} & set(
-        run.data.metrics
-    )
+    assert not {"result/val_loss", "result/speedup", "race/ratio", "race/throughput"} & set(run.data.metrics)
     for _, key, _, _, value, is_nan in rows(home):
         assert not is_nan, key
         assert isinstance(value, float)
         assert abs(value) < 1e300, key
-    assert [p.step for p in client.get_metric_history(run.info.run_id, "confirm/rounds/throughput")] == [1]
+    assert [p.step for p in client.get_metric_history(run.info.run_id, "race/rounds/throughput")] == [1]
 
 
 def test_an_infeasible_trial_is_seen_but_not_compared(
@@ -352,7 +348,7 @@ def test_an_infeasible_trial_is_seen_but_not_compared(
     assert run.data.tags["sweeper.outcome"] == "infeasible"
     assert not any(key.startswith("result/") for key in run.data.metrics)
     assert run.data.metrics["infeasible/throughput"] == 13040.0
-    assert run.data.metrics["infeasible/x_baseline"] == 14.02
+    assert run.data.metrics["infeasible/speedup"] == 14.02
 
 
 def test_a_failed_trial_is_seen_without_metrics(
@@ -394,7 +390,7 @@ def test_the_winner_comes_first_in_a_search(
     confirmed = client.search_runs(
         [tracker.experiment_id],
         filter_string="tags.`sweeper.stage` = 'confirmed'",
-        order_by=["metrics.`confirm/ratio` DESC"],
+        order_by=["metrics.`race/ratio` DESC"],
     )
     assert [run.data.tags["sweeper.rank"] for run in confirmed] == ["1", "2"]
     best = client.search_runs([tracker.experiment_id], order_by=["metrics.`result/throughput` DESC"])[0]
@@ -539,8 +535,8 @@ def test_another_confirmation_later_is_the_one_that_counts(
     tracker.track(record, dataclasses.replace(CONFIRMED, confirmed_at=FINISHED + 200))
     tracker.track(record, dataclasses.replace(CONFIRMED, confirmation=lower, confirmed_at=FINISHED + 900))
     run = only_run(client, home)
-    assert run.data.metrics["confirm/ratio"] == 2.0
-    stamps = [each.timestamp for each in client.get_metric_history(run.info.run_id, "confirm/ratio")]
+    assert run.data.metrics["race/ratio"] == 2.0
+    stamps = [each.timestamp for each in client.get_metric_history(run.info.run_id, "race/ratio")]
     assert sorted(stamps) == [round((FINISHED + seconds) * 1000) for seconds in (200, 900)]
 
 

@@ -29,8 +29,8 @@ pytestmark = pytest.mark.filterwarnings(
 
 HEADERS = (
     "result/throughput",
-    "result/x_baseline",
-    "confirm/ratio",
+    "result/speedup",
+    "race/ratio",
     "sweeper.stage",
     "sweeper.outcome",
     "result/val_loss",
@@ -51,8 +51,8 @@ def test_the_view_has_the_searched_names_as_columns_and_axes() -> None:
     assert state["orderByAsc"] is False
     assert state["selectedColumns"] == [
         "metrics.`result/throughput`",
-        "metrics.`result/x_baseline`",
-        "metrics.`confirm/ratio`",
+        "metrics.`result/speedup`",
+        "metrics.`race/ratio`",
         "metrics.`result/val_loss`",
         "metrics.`result/val_accuracy`",
         "tags.`sweeper.verdict`",
@@ -86,7 +86,7 @@ def test_what_the_device_has_is_shown_and_a_script_without_epochs_has_no_empty_c
 ):
     state = view_state(SweepInfo(name="s", metrics=metrics))
     names = [name.removeprefix("metrics.`result/").rstrip("`") for name in state["selectedColumns"]]
-    assert names[:2] == ["throughput", "x_baseline"]
+    assert names[:2] == ["throughput", "speedup"]
     assert names[3:-3] == columns
     charts = state["compareRunCharts"]
     found = [chart["metricKey"].removeprefix("system/") for chart in charts if chart["type"] == "LINE"]
@@ -177,7 +177,7 @@ def test_the_interface_opens_on_the_view(chromium: str, served: str, tmp_path: P
     charts = dom(f"{served}&compareRunsMode=CHART")
     assert "Parallel Coordinates" in charts
     assert "result/throughput vs. result/val_loss" in charts
-    for series in ("train/throughput", "system/gpu_util_pct", "system/cpu_util_pct", "confirm/ratio"):
+    for series in ("train/throughput", "system/gpu_util_pct", "system/cpu_util_pct", "race/ratio"):
         assert f">{series}<" in charts, series
     assert "<title>owned" not in charts
     assert not [line for line in said if "Uncaught" in line or "sharedViewState" in line]

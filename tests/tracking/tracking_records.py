@@ -157,7 +157,7 @@ def some_trials(folder: Path) -> list[tuple[TrialRecord, RunView]]:
     wide = {"model__hidden_size": 256}
 
     def view(label: str, throughput: float = 0.0, **more: object) -> RunView:
-        return RunView(label=label, x_baseline=throughput / base or None, **more)  # type: ignore[arg-type]
+        return RunView(label=label, speedup=throughput / base or None, **more)  # type: ignore[arg-type]
 
     def confirmed(throughput: float, ratio: float | None) -> Confirmation:
         spread = 0.02 * (ratio or 0)

@@ -245,7 +245,7 @@ def test_windows_have_what_went_on_in_them(make_job):
         assert window.helper_cpu_seconds < 0.02
         # Of all threads together: it may be longer than the window.
         assert window.waited_seconds is None or window.waited_seconds >= 0
-        assert window.others_cpu_seconds >= 0
+        assert window.foreign_cpu_seconds >= 0
         assert window.minor_faults >= 0
         assert window.steal_seconds >= 0
         assert window.pressure_seconds is None or window.pressure_seconds >= 0
@@ -274,10 +274,10 @@ def test_windows_have_differences_and_the_load_at_their_end(make_job, monkeypatc
     assert (first.pressure_seconds, first.load, first.canary_ms) == (0.5, 0.75, 5.0)
     assert (first.helper_cpu_seconds, first.waited_seconds) == (0.5, pytest.approx(0.02))
     # Of all that was computed, what is not the trial's own.
-    assert (first.others_cpu_seconds, first.minor_faults) == (2.5, 700)
+    assert (first.foreign_cpu_seconds, first.minor_faults) == (2.5, 700)
     assert (second.cpu_seconds, second.involuntary_switches, second.steal_seconds) == (0.5, 0, 0.0)
     assert (second.helper_cpu_seconds, second.waited_seconds) == (0.0, 0.0)
-    assert (second.others_cpu_seconds, second.minor_faults) == (0.0, 0)
+    assert (second.foreign_cpu_seconds, second.minor_faults) == (0.0, 0)
     # Of the canaries before and after, the slower.
     assert (second.pressure_seconds, second.load, second.canary_ms) == (None, 1.25, 5.0)
 

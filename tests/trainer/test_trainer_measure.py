@@ -237,7 +237,9 @@ def test_a_kept_trial_takes_its_windows_when_they_are_asked_for(make_job, tmp_pa
     job = make_job({"loader.kind": "workers", "loader.num_workers": 1}, **SHORT, diagnose=False)
     outcomes = []
     trial = threading.Thread(
-        target=lambda: outcomes.append(measure.run(dataclasses.replace(job, turns=str(tmp_path)), Listener()))
+        target=lambda: outcomes.append(
+            measure.run(dataclasses.replace(job, turns_folder=str(tmp_path)), Listener())
+        )
     )
     trial.start()
     asked = []

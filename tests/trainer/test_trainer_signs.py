@@ -98,7 +98,7 @@ def test_a_quality_pass_of_its_own_compiles_where_it_is_told_to(make_job, slow_c
 
 def test_a_wait_for_ones_turn_is_a_pause(make_job, tmp_path: Path):
     heard = Heard()
-    job = dataclasses.replace(make_job(repeats=1), turns=str(tmp_path))
+    job = dataclasses.replace(make_job(repeats=1), turns_folder=str(tmp_path))
     trial = threading.Thread(target=measure.run, args=(job, heard))
     trial.start()
     deadline = time.monotonic() + 30

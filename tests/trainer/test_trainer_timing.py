@@ -202,9 +202,9 @@ def test_quiet_windows_are_taken_once(monkeypatch):
     found = bench.windows()
     assert numbers(bench, found) == [0, 1, 2]
     assert (found.repeated, found.lost) == (0, 0)
-    assert [window.flags for window in found.kept] == [()] * 3
+    assert [window.disturbances for window in found.kept] == [()] * 3
     assert {window.minor_faults for window in found.kept} == {7}
-    assert found.kept[0].waited_seconds == found.kept[0].others_cpu_seconds == 0.0
+    assert found.kept[0].waited_seconds == found.kept[0].foreign_cpu_seconds == 0.0
 
 
 @pytest.mark.parametrize("whose", ["host", "keeper"])
@@ -214,7 +214,7 @@ def test_a_disturbed_window_is_taken_again(monkeypatch, whose: str):
     found = bench.windows()
     assert numbers(bench, found) == [0, 3, 4]
     assert found.repeated == 2
-    assert [window.flags for window in found.kept] == [()] * 3
+    assert [window.disturbances for window in found.kept] == [()] * 3
 
 
 def test_each_window_may_be_taken_again(monkeypatch):
@@ -222,7 +222,7 @@ def test_each_window_may_be_taken_again(monkeypatch):
     found = bench.windows()
     assert numbers(bench, found) == [1, 4, 7]
     assert found.repeated == 5
-    assert [window.flags for window in found.kept] == [()] * 3
+    assert [window.disturbances for window in found.kept] == [()] * 3
 
 
 def test_what_is_always_disturbed_is_kept_with_its_reasons(monkeypatch):
@@ -232,15 +232,15 @@ def test_what_is_always_disturbed_is_kept_with_its_reasons(monkeypatch):
     assert MAX_TRIES == 3
     assert numbers(bench, found) == [2, 3, 4]
     assert found.repeated == 2
-    assert [window.flags for window in found.kept] == [(OTHERS,)] * 3
-    assert found.kept[0].others_cpu_seconds == pytest.approx(TAKEN)
+    assert [window.disturbances for window in found.kept] == [(OTHERS,)] * 3
+    assert found.kept[0].foreign_cpu_seconds == pytest.approx(TAKEN)
 
 
 def test_after_one_that_stayed_disturbed_no_other_is_taken_again(monkeypatch):
     bench = Bench(monkeypatch, host=[0, TAKEN, TAKEN, TAKEN, TAKEN, 0])
     found = bench.windows(dataclasses.replace(PLAN, repeats=4))
     assert numbers(bench, found) == [0, 3, 4, 5]
-    assert [window.flags for window in found.kept] == [(), (OTHERS,), (OTHERS,), ()]
+    assert [window.disturbances for window in found.kept] == [(), (OTHERS,), (OTHERS,), ()]
     assert found.repeated == 2
 
 
@@ -251,12 +251,12 @@ def test_in_turns_none_is_taken_again():
     def take(seconds: float, kept: Sequence[Window]) -> Taken:
         heard.append(len(kept))
         window = Window(start_s=float(next(number)), seconds=1.0, steps=1, samples=1)
-        return Taken(dataclasses.replace(window, others_cpu_seconds=1.0, waited_seconds=1.0))
+        return Taken(dataclasses.replace(window, foreign_cpu_seconds=1.0, waited_seconds=1.0))
 
     found = collect(PLAN, Silent(), take, is_in_turns=True)
     assert heard == list(range(PLAN.repeats))
     assert found.repeated == 0
-    assert all(window.flags for window in found.kept)
+    assert all(window.disturbances for window in found.kept)
 
 
 # A window and the steps before it take 0.12 s; further ones each as long again.
@@ -267,7 +267,7 @@ def test_the_cap_ends_repetition(monkeypatch, cap: float, kept: list[int]):
     assert numbers(bench, found) == kept
     assert found.repeated == kept[0]
     assert len(bench.heard) == kept[-1] + 1
-    assert all(window.flags == (OTHERS,) for window in found.kept)
+    assert all(window.disturbances == (OTHERS,) for window in found.kept)
 
 
 def test_what_was_discarded_is_in_none_of_the_figures(monkeypatch):
@@ -296,9 +296,9 @@ def test_what_was_kept_disturbed_is_in_all_of_the_figures(monkeypatch):
 def test_the_reasons_of_host_and_keeper_are_joined(monkeypatch):
     bench = Bench(monkeypatch, host=[TAKEN] * 9, keeper=[[FOREIGN, "hot"]] * 9)
     found = bench.windows(dataclasses.replace(PLAN, repeats=1))
-    assert found.kept[0].flags == (OTHERS, FOREIGN, "hot")
+    assert found.kept[0].disturbances == (OTHERS, FOREIGN, "hot")
     # The keeper is asked about the window before anything is said of it.
-    assert [window.flags for window in bench.heard] == [()] * 3
+    assert [window.disturbances for window in bench.heard] == [()] * 3
 
 
 def test_a_window_has_the_slower_canary_of_before_and_after(monkeypatch):
@@ -314,9 +314,9 @@ def test_a_slow_canary_repeats_a_window_where_the_quiet_one_is_known(monkeypatch
     found = bench.windows(plan)
     # It stands between two windows, and makes both of them slow.
     assert numbers(bench, found) == [2]
-    assert (found.repeated, found.kept[0].flags) == (2, ())
+    assert (found.repeated, found.kept[0].disturbances) == (2, ())
     always = Bench(monkeypatch, canaries=[27.0] * 9)
-    assert always.windows(plan).kept[0].flags == (SLOW,)
+    assert always.windows(plan).kept[0].disturbances == (SLOW,)
 
 
 # A step of 1 ms takes 10 samples: 10,000 a second.
@@ -326,7 +326,7 @@ SCREENED = dataclasses.replace(PLAN, screen_seconds=0.02)
 def test_a_trial_that_cannot_catch_up_ends_after_its_screening(monkeypatch):
     bench = Bench(monkeypatch)
     found = bench.windows(dataclasses.replace(SCREENED, screen_above=10_500.0))
-    assert found.screened_out
+    assert found.is_screened
     (window,) = found.kept
     assert window.seconds == pytest.approx(0.02, abs=2e-3)
     assert (found.steps, found.samples) == (window.steps, window.samples)
@@ -336,7 +336,7 @@ def test_a_trial_that_cannot_catch_up_ends_after_its_screening(monkeypatch):
 def test_a_trial_that_passes_its_screening_is_timed_without_it(monkeypatch):
     bench = Bench(monkeypatch)
     found = bench.windows(dataclasses.replace(SCREENED, screen_above=9_500.0))
-    assert not found.screened_out
+    assert not found.is_screened
     assert len(bench.heard) == 4
     assert [window.seconds for window in found.kept] == pytest.approx([0.1] * 3, abs=2e-3)
     assert sum(found.phases) == pytest.approx(found.seconds)
@@ -345,12 +345,12 @@ def test_a_trial_that_passes_its_screening_is_timed_without_it(monkeypatch):
 def test_a_disturbed_screening_is_taken_again_and_decides_nothing(monkeypatch):
     bench = Bench(monkeypatch, keeper=[[FOREIGN]])
     found = bench.windows(dataclasses.replace(SCREENED, screen_above=10_500.0))
-    assert found.screened_out
+    assert found.is_screened
     assert found.repeated == 1
     assert len(bench.heard) == 2
     bench = Bench(monkeypatch, keeper=[[FOREIGN]] * 3)
     found = bench.windows(dataclasses.replace(SCREENED, screen_above=10_500.0))
-    assert not found.screened_out
+    assert not found.is_screened
     assert len(found.kept) == 3
 
 
@@ -378,8 +378,8 @@ def test_counters_that_are_not_told_are_none(monkeypatch, at: str):
     monkeypatch.setattr(under_test, "read_conditions", without)
     found = bench.windows(dataclasses.replace(PLAN, repeats=1))
     (window,) = found.kept
-    assert (window.waited_seconds, window.pressure_seconds, window.flags) == (None, None, ())
-    assert window.others_cpu_seconds == pytest.approx(TAKEN)
+    assert (window.waited_seconds, window.pressure_seconds, window.disturbances) == (None, None, ())
+    assert window.foreign_cpu_seconds == pytest.approx(TAKEN)
 
 
 # -- on this machine ------------------------------------------------------------------------------------
@@ -393,9 +393,9 @@ def test_beside_a_busy_process_on_every_core_it_is_noticed(make_job):
         found = trained.windows(plan, 100, Silent())
     (window,) = found.kept
     assert found.repeated == 2
-    assert OTHERS in window.flags
+    assert OTHERS in window.disturbances
     assert window.waited_seconds > 0.05
-    assert window.others_cpu_seconds > 0.1
+    assert window.foreign_cpu_seconds > 0.1
 
 
 def machine_busy_seconds() -> float:
@@ -419,7 +419,7 @@ def test_a_trial_of_its_own_disturbs_nothing(make_job, threads: int):
             seconds = time.perf_counter() - began
             others = machine_busy_seconds() - busy - (usage(os.getpid()).cpu_seconds - own)
             if others < 0.05 * seconds and window.canary_ms < 1.2 * quiet_ms and window.steal_seconds < 0.01:
-                assert window.flags == ()
+                assert window.disturbances == ()
                 assert threads == 1 or window.waited_seconds > 0.05
                 return
     finally:

@@ -13,10 +13,10 @@ from sweeper.search.halves import Effect
 from sweeper.tuning.steps import ONCE, ladder
 
 CONFIGS = {
-    0: TrialConfig(args={"loader": "own", "optimizer": "own"}),
+    0: TrialConfig(args={"loader": "original", "optimizer": "original"}),
     1: TrialConfig(args={"loader": "gathered", "optimizer": "fused"}),
-    2: TrialConfig(args={"loader": "gathered", "optimizer": "own"}),
-    3: TrialConfig(args={"loader": "own", "optimizer": "fused"}),
+    2: TrialConfig(args={"loader": "gathered", "optimizer": "original"}),
+    3: TrialConfig(args={"loader": "original", "optimizer": "fused"}),
 }
 HELPS = rounds_of_speeds([{0: 10.0, 1: 40.0 + n, 2: 30.0 + n, 3: 13.0} for n in (0.0, 0.1, 0.2, 0.3)])
 """Rounds in which both changes bring something."""
@@ -33,7 +33,7 @@ def test_what_brings_something_is_kept():
 def test_what_is_not_shown_to_bring_anything_is_not():
     found = choose_winner(NOISE, CONFIGS, by_changes=True)
     assert found.winner == 2
-    assert found.tied == (1,)
+    assert found.ties == (1,)
 
 
 def test_each_rung_has_its_gain_alone_and_in_the_stack():

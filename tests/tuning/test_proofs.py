@@ -74,7 +74,7 @@ def test_more_workers_are_the_same_but_for_their_draws(tmp_path: Path) -> None:
     assert "self.own.random()" in text
     (tmp_path / "train.py").write_text(text.replace("self.own.random()", "torch.rand(())"))
     proofs = Proofs([sys.executable, "train.py"], tmp_path, {}, 40, on_gpu=False, file=PLANTED)
-    change = ChangeValue(name="readers", value="cores", kind=DRAWS, why="", rounding=RACE)
+    change = ChangeValue(name="augmentation_workers", value="cores", kind=DRAWS, why="", rounding=RACE)
     (found,) = proofs.prove([change], lambda _: None)
     assert found.refused == ""
     assert found.proof.startswith("the same but for its draws, with differences as between seeds, over ")
@@ -173,8 +173,7 @@ def test_a_script_that_updates_its_parameters_by_hand(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_where_batches_are_gathered_no_picture_is_asked_for(proofs: Proofs) -> None:
     among = [
-        ChangeValue(name=n, value=v, kind="exact")
-        for n, v in (("pictures", "decoded"), ("loader", "gathered"))
+        ChangeValue(name=n, value=v, kind="exact") for n, v in (("images", "decoded"), ("loader", "gathered"))
     ]
     pictures, loader = proofs.prove(among, lambda _: None)
     assert pictures.refused == "the training does not use what it changes"
@@ -194,7 +193,7 @@ def test_where_processes_race_only_what_leaves_the_arithmetic_alone_is_proved() 
     assert not found.unproved
     assert "race" in found.races
     spinning = ChangeValue(
-        name="spinning", value="short", kind="exact", why="", env={"GOMP_SPINCOUNT": "100"}
+        name="spin_wait", value="short", kind="exact", why="", env={"GOMP_SPINCOUNT": "100"}
     )
     harmless, of_code = found.prove([spinning, planted()["nothing_close"]], lambda _: None)
     assert "as between its repeats" in harmless.proof

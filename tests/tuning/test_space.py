@@ -38,22 +38,22 @@ def spec_of(*changes: ChangeValue) -> SweepSpec:
 def test_without_larger_batches_each_change_is_tried_alone() -> None:
     starts = [each.params for each in presets(spec_of(GATHERED, FUSED))]
     assert starts == [
-        {"loader": "gathered", "optimizer": "own"},
-        {"loader": "own", "optimizer": "fused"},
+        {"loader": "gathered", "optimizer": "original"},
+        {"loader": "original", "optimizer": "fused"},
     ]
 
 
 def test_larger_batches_come_first_and_gathered() -> None:
     starts = [each.params for each in presets(spec_of(GATHERED, FUSED, *BATCHES))]
     assert starts[:3] == [
-        {"loader": "gathered", "optimizer": "own", "batch_size": size} for size in (64, 256, 1024)
+        {"loader": "gathered", "optimizer": "original", "batch_size": size} for size in (64, 256, 1024)
     ]
-    assert {"loader": "own", "optimizer": "fused", "batch_size": 64} in starts
+    assert {"loader": "original", "optimizer": "fused", "batch_size": 64} in starts
 
 
 def test_without_a_gathered_loader_they_have_the_scripts_own() -> None:
     starts = [each.params for each in presets(spec_of(FUSED, *BATCHES))]
-    assert {"optimizer": "own", "batch_size": 1024} in starts
+    assert {"optimizer": "original", "batch_size": 1024} in starts
 
 
 @pytest.mark.parametrize(("changes", "loader"), [((GATHERED, FUSED), "gathered"), ((FUSED,), None)])
@@ -85,7 +85,7 @@ def test_a_trial_of_several_ranks_gets_as_many_gpus(tmp_path: Path, monkeypatch:
 
 TEN_SECONDS = {"startup_seconds": 5.0, "warmup_seconds": 1.0}
 """Of a trial, with its windows."""
-NAMES = ("own", "pictures", "loader", "optimizer", "precision", "device.malloc", "threads", "spinning")
+NAMES = ("own", "images", "loader", "optimizer", "precision", "device.malloc", "threads", "spin_wait")
 MANY = tuple(
     ChangeValue(name=name, value="on", kind=EXACT, env={"X": "1"} if name in NAMES[-3:] else {})
     for name in NAMES
@@ -104,7 +104,7 @@ def kept(minutes: float, parts: Breakdown = ARITHMETIC, changes: Sequence[Change
     return [each.name for each in found if not each.refused]
 
 
-EXACT_ONES = {"pictures", "loader", "device.malloc", "spinning"}
+EXACT_ONES = {"images", "loader", "device.malloc", "spin_wait"}
 
 
 def test_with_little_time_those_of_the_highest_ceilings_are_tried_beside_the_exact_ones() -> None:

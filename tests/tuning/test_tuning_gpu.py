@@ -51,11 +51,11 @@ def test_all_that_is_changed_on_a_gpu_is_proved(tmp_path: Path) -> None:
     proofs = Proofs([sys.executable, "train.py"], tmp_path, {}, 40, on_gpu=True)
     assert not proofs.unproved
     # Nothing can be compiled below the stand-in.
-    left_out = ("pictures", "readers", "batch_size", "ddp", "compile", "device.malloc")
+    left_out = ("images", "augmentation_workers", "batch_size", "ddp", "compile", "device.malloc")
     asked = [
         ChangeValue(name=name, value=each.choices[0], kind=each.kind, why=each.why, rounding=each.rounding)
         for name, each in CHANGES.items()
         if name not in left_out
     ]
-    assert {"tf32", "cudnn", "loader", "precision"} < {each.name for each in asked}
+    assert {"tf32", "cudnn_benchmark", "loader", "precision"} < {each.name for each in asked}
     assert [each.refused for each in proofs.prove(asked, lambda _: None)] == [""] * len(asked)

@@ -166,12 +166,12 @@ def test_those_that_take_turns_hold_a_gpu_together_and_others_do_not(lock, gpus)
         lock(gpus[0], f"a/{i}", turns="turns")
     for folder, turns in (("b/1", "turns"), ("a/3", "")):
         with pytest.raises(DeviceBusyError):
-            lock(gpus[0], folder, turns=turns)
+            lock(gpus[0], folder, turns_folder=turns)
 
 
 def test_a_group_that_is_gone_leaves_nothing_to_another(lock, tmp_path, gpus):
     def held(folder: str, turns: str) -> int:
-        return lock_devices(tmp_path / folder, Job(uid="u", device=gpus[0], turns=turns), print)[0]
+        return lock_devices(tmp_path / folder, Job(uid="u", device=gpus[0], turns_folder=turns), print)[0]
 
     os.close(held("a/1", "turns"))
     # The file still names the first group.

@@ -134,7 +134,7 @@ def windows_on_a_cpu(job: Job, progress: PipeProgress) -> Measurement:
 
 
 def flags(found: Measurement) -> list[tuple[str, ...]]:
-    return [window.flags for window in found.windows]
+    return [window.disturbances for window in found.windows]
 
 
 def test_beside_strangers_on_its_gpu_a_trials_windows_are_repeated_and_flagged(kept):

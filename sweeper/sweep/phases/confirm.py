@@ -15,11 +15,11 @@ from sweeper.sweep.phases.early_rounds import early_rounds
 from sweeper.sweep.phases.idle_values import without_idle
 from sweeper.sweep.phases.ladder import ladder
 from sweeper.sweep.phases.losses import losses_over_seeds
-from sweeper.sweep.phases.race import AMONG, MAX_ROUNDS, SweepRace
+from sweeper.sweep.phases.race import ARMS, MAX_ROUNDS, SweepRace
 from sweeper.sweep.phases.reserve import confirm_seconds, loss_seconds, round_seconds
 from sweeper.sweep.phases.to_loss import to_loss
 from sweeper.sweep.stopping import StopAskedError
-from sweeper.sweep.store.journal import CONFIRM, STOPPED_ROUNDS
+from sweeper.sweep.store.journal import FINAL_RACE, INTERIM_RACE
 from sweeper.sweep.store.result import ConfirmationResult
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import make_folder
@@ -39,7 +39,7 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
     if not chosen or not spec.confirm.rounds:
         return ConfirmationResult(winner=None)
     # From now on, the search has ended.
-    make_folder(context.journal.rounds_folder(CONFIRM))
+    make_folder(context.journal.race_folder(FINAL_RACE))
     begun = _begun(context, trials)
     if spec.traits.is_of_changes and not begun:
         chosen = ladder(context, trials, chosen[0], lambda among: _fits(context, trials, among))
@@ -49,7 +49,7 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
             return ConfirmationResult(winner=None)
     chosen = begun or chosen[: _num_candidates(context, trials, chosen)]
     window, early = spec.measure.window_seconds, early_rounds(context.journal)
-    race = SweepRace(context, trials, CONFIRM, window, early)
+    race = SweepRace(context, trials, FINAL_RACE, window, early)
     num_rounds, reserve = spec.confirm.rounds, loss_seconds(trials, spec, chosen[0])
     race.run([record.number for record in chosen], num_rounds, MAX_ROUNDS * num_rounds, reserve)
     race.record()
@@ -57,16 +57,16 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
         # The sweep must end within seconds.
         return race.result(())
     result = race.result(_unfit(context, trials, race))
-    speed = next((ratio for ratio in result.ratios if ratio.number == result.winner), None)
+    speed = next((ratio for ratio in result.ratios if ratio.trial == result.winner), None)
     if speed is None:
         return result
     try:
-        winner = trials.table.records[speed.number]
+        winner = trials.table.records[speed.trial]
         sooner, missed = to_loss(context, trials, winner, speed, race.rounds)
     except StopAskedError:
         trials.jobs.cancel()
         return result
-    return dataclasses.replace(result, to_loss=sooner, missed_loss=missed)
+    return dataclasses.replace(result, time_to_loss=sooner, unreached_loss=missed)
 
 
 def _num_candidates(context: SweepContext, trials: TrialRunner, chosen: Sequence[TrialRecord]) -> int:
@@ -85,8 +85,8 @@ def _fits(context: SweepContext, trials: TrialRunner, chosen: Sequence[TrialReco
 
 def _begun(context: SweepContext, trials: TrialRunner) -> Sequence[TrialRecord]:
     """Returns the candidates that an interrupted race began with; none if none has begun."""
-    first = next((entry.job.params for entry in context.journal.rounds(CONFIRM)), {})
-    return [trials.table.judged(int(number)) for number in str(first.get(AMONG, "")).split()]
+    first = next((entry.job.params for entry in context.journal.race_jobs(FINAL_RACE)), {})
+    return [trials.table.judged(int(number)) for number in first.get(ARMS, ())]
 
 
 def confirm_in_a_hurry(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
@@ -100,9 +100,9 @@ def confirm_in_a_hurry(context: SweepContext, trials: TrialRunner) -> Confirmati
         "Press Ctrl-C again to stop immediately."
     )
     trials.budget.hurry(HURRY_SECONDS)
-    shutil.rmtree(context.journal.rounds_folder(STOPPED_ROUNDS), ignore_errors=True)
+    shutil.rmtree(context.journal.race_folder(INTERIM_RACE), ignore_errors=True)
     window = min(HURRY_WINDOW_SECONDS, spec.measure.window_seconds)
-    race = SweepRace(context, trials, STOPPED_ROUNDS, window)
+    race = SweepRace(context, trials, INTERIM_RACE, window)
     try:
         race.run([winner], HURRY_ROUNDS, HURRY_ROUNDS)
     except KeyboardInterrupt:

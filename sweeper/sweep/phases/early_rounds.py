@@ -8,7 +8,7 @@ from sweeper.race.log import Round
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.race import SweepRace
 from sweeper.sweep.phases.reserve import run_seconds
-from sweeper.sweep.store.journal import EARLY, Journal
+from sweeper.sweep.store.journal import EARLY_RACE, Journal
 from sweeper.sweep.trial_runner import TrialRunner
 
 AT = (0.25, 0.5)
@@ -30,7 +30,7 @@ class EarlyRounds:
         is_alone = len(context.machine.slots) == 1 and not spec.traits.is_of_changes
         is_wanted = spec.confirm.rounds and spec.search.minutes and is_speed(spec)
         self._wanted = AT if is_alone and is_wanted else ()
-        self._next = len(context.journal.early())
+        self._next = len(context.journal.early_races())
         self._passed = len(early_rounds(context.journal))
 
     def run_if_due(self) -> bool:
@@ -50,9 +50,9 @@ class EarlyRounds:
             return False
         if sum(run_seconds(table, each, spec) for each in (baseline, best)) > MAX_SHARE * total:
             return False
-        place = f"{EARLY}/{self._next:04d}"
+        name = f"{EARLY_RACE}-{self._next:04d}"
         self._next += 1
-        race = SweepRace(self._context, self._trials, place, spec.measure.window_seconds)
+        race = SweepRace(self._context, self._trials, name, spec.measure.window_seconds)
         race.run([best.number], 1, 1)
         # A round that failed runs again after the next trial.
         self._passed = passed if race.rounds else self._passed
@@ -61,4 +61,4 @@ class EarlyRounds:
 
 def early_rounds(journal: Journal) -> list[Round]:
     """Returns the rounds that ran during a sweep's search, in order."""
-    return [one for place in journal.early() for one in journal.race(place)]
+    return [one for race in journal.early_races() for one in journal.rounds(race)]

@@ -28,7 +28,7 @@ MIN_ROUNDS, MAX_ROUNDS = 3, 8
 MAX_SHARE = 0.05
 """Share of `search.minutes` that the rounds may take; the first round always runs."""
 WARMUP_SECONDS, WINDOW_SECONDS = 5.0, 1.0
-FOUND = "beside.json"
+FOUND = "interference.json"
 """File in the sweep's set-up folder, from which a continued sweep decides the same."""
 
 
@@ -146,7 +146,8 @@ def _outcomes(
     evidence.
     """
     folders = [
-        context.journal.setup_folder(f"beside-{index}-{len(slots)}-{place}") for place in range(len(slots))
+        context.journal.setup_folder(f"interference-{index}-{len(slots)}-{place}")
+        for place in range(len(slots))
     ]
     if not all(map(read_outcome, folders)):
         for folder in folders:
@@ -175,5 +176,5 @@ def _job(context: SweepContext, trials: TrialRunner) -> Job:
         quiet_canary_ms=trials.quiet_canary_ms(),
         diagnose=False,
     )
-    job = trials.job("beside", trials.table.records[BASELINE].config)
+    job = trials.job("interference", trials.table.records[BASELINE].config)
     return dataclasses.replace(job, plan=plan)

@@ -141,7 +141,7 @@ class JobLives:
         seconds = self._num_arms * job.timeout_seconds
         job = dataclasses.replace(
             job,
-            turns=str(turns),
+            turns_folder=str(turns),
             plan=dataclasses.replace(job.plan, repeats=MAX_TURNS + 1, cap_seconds=seconds),
             stage_seconds={},
             timeout_seconds=seconds,
@@ -215,4 +215,4 @@ def _is_of(folder: Path, job: Job) -> bool:
         params = read_job(folder).params
     except FileNotFoundError:
         return False
-    return all(params.get(name) == job.params[name] for name in ("round", "trial"))
+    return all(params.get(name) == job.params[name] for name in ("round", "arm"))

@@ -42,7 +42,7 @@ MIN_WARMUP_SECONDS, MAX_WARMUP_SECONDS = 0.5, 5.0
 did: anything longer is the noise of the host."""
 SCRIPT_WARMUP_SECONDS = 3.0
 """Seconds of the warm-up of scripts that take turns."""
-AMONG = "candidates"
+ARMS = "arms"
 """Parameter of a race's jobs: the numbers of all candidates."""
 MAX_ROUNDS = 4
 """Multiple of `confirm.rounds` that may run while the intervals are wide and there is time."""
@@ -78,29 +78,29 @@ class SweepRace:
         self,
         context: SweepContext,
         trials: TrialRunner,
-        place: str,
+        name: str,
         window_seconds: float,
         early: Sequence[Round] = (),
     ) -> None:
         """Looks up the rounds so far.
 
         Args:
-            place: Name of the folder.
+            name: Name of the race.
             window_seconds: Length of a window, and of the longest turn.
             early: Earlier rounds, each at another time.
         """
         self._context, self._trials = context, trials
-        self._place, self._window_seconds = place, window_seconds
+        self._window_seconds = window_seconds
         self._early = early
-        self._folder = context.journal.rounds_folder(place)
-        path = context.journal.race_log(place)
+        self._folder = context.journal.race_folder(name)
+        path = context.journal.race_log(name)
         with ours(path, DAMAGED_RACE):
             self._log = StoredLog(path)
         self._scores: tuple[int, Sequence[Score]] = (-1, ())
         self._arms: tuple[int, ...] = (BASELINE,)
         self._rests = False
         self._machine = MachineRecord(context.home, context.machine.line)
-        self._of = f"{context.journal.name}/{place}"
+        self._of = f"{context.journal.name}/{name}"
         self._drift = self._machine.drift(before=self._of)
         self.ended = ""
 
@@ -170,10 +170,10 @@ class SweepRace:
         record, measure = self._trials.table.records[start.arm], self._context.spec.measure
         params: dict[str, object] = {
             "round": start.round,
-            "trial": start.arm,
-            AMONG: " ".join(map(str, self._arms[1:])),
+            "arm": start.arm,
+            ARMS: self._arms[1:],
         }
-        job = self._trials.job("confirm", record.config, params)
+        job = self._trials.job("race", record.config, params)
         is_stopped = self._rests and self._context.spec.traits.takes_turns
         plan = MeasurePlan(
             window_seconds=start.turn_seconds,
@@ -210,21 +210,18 @@ class SweepRace:
         )
 
     def result(self, unfit: Collection[int]) -> ConfirmationResult:
-        """Returns the winner, its rivals and all rounds."""
+        """Returns the winner and its rivals."""
         decision = self.decision(unfit)
         if not is_speed(self._context.spec):
             # The search decided by other objectives; the race measures only its speed.
             decision = Chosen(winner=next((n for n in self._arms[1:] if n not in unfit), None))
         return ConfirmationResult(
             winner=decision.winner,
-            confirmed=decision.winner is not None,
-            tied=decision.tied,
-            unfit=tuple(sorted(unfit)),
+            ties=decision.ties,
+            infeasible=tuple(sorted(unfit)),
             ratios=tuple(self.ratios()),
-            rounds=tuple(one.speeds for one in self.rounds),
-            early=tuple(one.speeds for one in self._early),
-            rounds_ended=self.ended,
-            disturbed=self._num_disturbed(),
+            race_end=self.ended,
+            disturbances=self._num_disturbed(),
         )
 
     def _num_disturbed(self) -> dict[int, int]:

@@ -16,24 +16,21 @@ from sweeper.core.measurement import Failure, Measurement
 from sweeper.core.record import TrialRecord
 from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.results import words
-from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.bootstrap import Launch, OpenSweep, supervised
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.observer import Observer
 from sweeper.sweep.phases.race import MAX_ROUNDS, SweepRace
 from sweeper.sweep.stopping import StopAskedError
-from sweeper.sweep.store.catalog import find_sweep, lock_of
+from sweeper.sweep.store.catalog import find_sweep, lock_of, require_schema
 from sweeper.sweep.store.fingerprint import differences
-from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.store.journal import REPEATED_RACE, Journal
 from sweeper.sweep.store.load import load_sweep
-from sweeper.sweep.store.result import encode_confirmation
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.sweep.workloads import fingerprint
 from sweeper.system.files import write_json
 from sweeper.tracking import NullTracker
 
-FOLDER = "again"
 WINDOWS_OF_SOAK = 30
 MIN_WINDOW_SECONDS = 0.2
 ALLOWANCE_SECONDS = 300.0
@@ -110,14 +107,15 @@ def reconfirm(
         NothingFeasibleError: The sweep has no winner.
     """
     journal = find_sweep(home, name)
+    require_schema(journal, "confirm")
     result = journal.result()
     if result is None:
         raise UserError(f"`{name}` has not finished; `sweeper run` with the same YAML continues it.")
     number = result.confirmation.winner
     if number is None or not result.confirmation.ratios:
-        raise NothingFeasibleError(f"`{name}` has no winner to confirm: {result.reason}.")
+        raise NothingFeasibleError(f"`{name}` has no winner to confirm: {result.search_end}.")
     document = journal.read()
-    spec = SweepSpec.from_dict(document["spec"], is_stored=True)
+    spec = journal.spec(document)
     marks = fingerprint(spec, setup.device_model(spec.execution))
     changes = list(differences(document["fingerprint"], marks))
     for changed in changes:
@@ -131,8 +129,8 @@ def reconfirm(
             context = stack.enter_context(supervised(opened, NullTracker(), observer, launch, most=1))
             sweep = load_sweep(journal)
             trials = stack.enter_context(TrialRunner.of(context, sweep.table))
-            place = f"{FOLDER}/{1 + _count(journal):04d}"
-            race = SweepRace(context, trials, place, spec.measure.window_seconds)
+            name_of_race = f"{REPEATED_RACE}-{1 + _count(journal):04d}"
+            race = SweepRace(context, trials, name_of_race, spec.measure.window_seconds)
             num_rounds = max(1, spec.confirm.rounds)
             race.run([number], num_rounds, MAX_ROUNDS * num_rounds)
             if not changes:
@@ -141,12 +139,12 @@ def reconfirm(
             result_now = race.result(())
             soak = None
             if soak_seconds and not context.stopping.asked:
-                soak = _soak(context, trials, sweep.table.records[number], place, soak_seconds)
+                soak = _soak(context, trials, sweep.table.records[number], name_of_race, soak_seconds)
             write_json(
-                journal.rounds_folder(place) / "confirm.json",
-                {**encode_confirmation(result_now), "soak": encode(soak) if soak else None},
+                journal.race_folder(name_of_race) / "result.json",
+                {**encode(result_now), "soak": encode(soak) if soak else None},
             )
-            ratios = {ratio.number: ratio for ratio in race.ratios()}
+            ratios = {ratio.trial: ratio for ratio in race.ratios()}
             return Reconfirmation(
                 name=name, number=number, before=sweep.ratios()[number], now=ratios.get(number), soak=soak
             )
@@ -158,13 +156,10 @@ def reconfirm(
 
 
 def _count(journal: Journal) -> int:
-    folder = journal.folder / FOLDER
-    return len(list(folder.iterdir())) if folder.exists() else 0
+    return len(list(journal.race_folder("").glob(f"{REPEATED_RACE}-*")))
 
 
-def _soak(
-    context: SweepContext, trials: TrialRunner, record: TrialRecord, place: str, seconds: float
-) -> Soak:
+def _soak(context: SweepContext, trials: TrialRunner, record: TrialRecord, race: str, seconds: float) -> Soak:
     trials.progress.begin("soaking")
     window = max(MIN_WINDOW_SECONDS, seconds / WINDOWS_OF_SOAK)
     plan = MeasurePlan(
@@ -175,15 +170,15 @@ def _soak(
         diagnose=False,
     )
     job = dataclasses.replace(
-        trials.job("soak", record.config, {"trial": record.number}),
+        trials.job("soak", record.config, {"arm": record.number}),
         plan=plan,
         timeout_seconds=2 * seconds + ALLOWANCE_SECONDS,
     )
-    outcome = trials.run(context.journal.rounds_folder(place) / "soak", job)
+    outcome = trials.run(context.journal.race_folder(race) / "soak", job)
     if isinstance(outcome, Failure):
         raise UserError(
             f"the soak of {context.name(record)} failed ({outcome.kind}): {outcome.message}. "
-            f"Its output is in {context.journal.rounds_folder(place)}/soak/worker.log."
+            f"Its output is in {context.journal.race_folder(race)}/soak/worker.log."
         )
     assert isinstance(outcome, Measurement)
     speeds = [each.samples / each.seconds for each in outcome.windows]

@@ -27,7 +27,7 @@ from sweeper.sweep.phases.idle_values import Idle, idle_values
 from sweeper.sweep.phases.refused_values import RefusedValues
 from sweeper.sweep.phases.reserve import seconds_after_search
 from sweeper.sweep.setup import Machine, left_line
-from sweeper.sweep.store.journal import CONFIRM, Entry
+from sweeper.sweep.store.journal import FINAL_RACE, Entry
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.failpoints import failpoint
 
@@ -87,7 +87,7 @@ class Search:
         self._capacity = Capacity(self._table, context.machine, headroom, context.past)
         self._taken = _Taken(self._table, self._capacity)
         self._early = EarlyRounds(context, trials)
-        self._has_confirmed = context.journal.rounds_folder(CONFIRM).is_dir()
+        self._has_confirmed = context.journal.race_folder(FINAL_RACE).is_dir()
         self._unfinished = sorted(unfinished, key=lambda entry: entry.number)
 
     def _new_searcher(self) -> Searcher:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sweeper.core.job import SCHEMA
 from sweeper.core.measurement import Failure, Measurement
 from sweeper.errors import EnvironmentStopError, SweepConflictError, UserError, did_you_mean
 from sweeper.spec import SweepSpec
@@ -32,6 +33,8 @@ def open_sweep(
         EnvironmentStopError: The folder cannot be written.
     """
     known = None if new else continued(home, spec.name, fingerprint)
+    if not new and known is None and (earlier := next(_earlier(home, spec.name), None)):
+        require_schema(earlier, "continue")
     if known is not None:
         return known, lock_of(known)
     for count in itertools.count(1):
@@ -66,7 +69,11 @@ def open_sweep(
 def continued(home: Path, name: str, fingerprint: Mapping[str, Any]) -> Journal | None:
     """Returns the sweep that a run would continue, ended or not; None if it would begin one."""
     for journal in of_name(home, name):
-        if not differences(journal.read()["fingerprint"], fingerprint) and not _stillborn(journal):
+        if (
+            journal.schema == SCHEMA
+            and not differences(journal.read()["fingerprint"], fingerprint)
+            and not _stillborn(journal)
+        ):
             return journal
     return None
 
@@ -79,6 +86,27 @@ def of_name(home: Path, name: str) -> Iterator[Journal]:
             return
         if journal.begun:
             yield journal
+
+
+def _earlier(home: Path, name: str) -> Iterator[Journal]:
+    """Yields the sweeps of this name that an earlier version wrote."""
+    return (journal for journal in of_name(home, name) if journal.schema < SCHEMA)
+
+
+def require_schema(journal: Journal, deed: str) -> None:
+    """Makes sure that this version has written a sweep.
+
+    Args:
+        deed: What is to be done with it, a verb.
+
+    Raises:
+        SweepConflictError: An earlier version has written it.
+    """
+    if journal.schema < SCHEMA:
+        raise SweepConflictError(
+            f"`{journal.name}` was written by sweeper 0.2 or earlier, and only that can {deed} it. This"
+            " version lists, shows, compares, reports and exports it, and begins another one with --new."
+        )
 
 
 def _stillborn(journal: Journal) -> bool:

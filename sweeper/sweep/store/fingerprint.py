@@ -15,13 +15,10 @@ from sweeper.core.codec import encode
 from sweeper.core.modules import PACKAGE, Module, find, find_pipeline, find_uninstalled, import_paths
 from sweeper.errors import UserError
 from sweeper.spec.data_path import existing
-from sweeper.spec.sections import Measure, ScriptOptions
-from sweeper.sweep.store.old_imports import as_of_0_1_0, source_of
+from sweeper.spec.space import Section
 from sweeper.system import remote_data
 
 MAX_BYTES_OF_CODE = 1024 * 1024
-_DEFAULTS = {f"measure.{name}": value for name, value in encode(Measure().model_dump()).items()}
-_DEFAULTS |= {f"script.{name}": ScriptOptions.model_fields[name].default for name in ("watch", "elsewhere")}
 
 
 def digest_of_command(command: Sequence[str], files: Mapping[str, str]) -> str:
@@ -73,15 +70,19 @@ def files_named(command: Sequence[str], folder: Path | str = "") -> Iterator[str
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Returns one line per key in which two fingerprints differ.
-
-    A setting of `_DEFAULTS` that one of them lacks is newer, and counts as its default.
-    """
+    """Returns one line per key in which two fingerprints differ."""
     return [
-        f"{key}: {_short(a)} -> {_short(b)}"
-        for key, a, b in _walk("", old, new)
-        if _plain(a) != _plain(b) and not (key in _DEFAULTS and None in (a, b) and _DEFAULTS[key] in (a, b))
+        f"{key}: {_short(a)} -> {_short(b)}" for key, a, b in _walk("", old, new) if _plain(a) != _plain(b)
     ]
+
+
+def settings_of(section: Section) -> dict[str, Any]:
+    """Returns the settings of a section that differ from their defaults, as JSON values.
+
+    A setting that is added later thus leaves earlier fingerprints as they are.
+    """
+    settings: dict[str, Any] = encode(section.model_dump(exclude_defaults=True))
+    return settings
 
 
 def _walk(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -97,7 +98,7 @@ def _plain(value: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = "absent" if value is None else _plain(value)
+    text = "not set" if value is None else _plain(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -148,8 +149,7 @@ def _files_below(root: Path) -> Iterator[Path]:
 def digest_of_code(pipeline: str) -> str:
     """Returns a digest of the syntax trees of the pipeline and of the neighbouring modules that it imports.
 
-    It does not depend on the location of the files, and equals the digest that 0.1.0 stored for the same
-    code.
+    It does not depend on the location of the files.
 
     Raises:
         UserError: There is no such module, or it is not Python.
@@ -193,7 +193,7 @@ def _trees(found: Mapping[Module, ast.Module]) -> dict[str, str]:
         module: module.name if module.is_shipped and module.logical_name in own else module.logical_name
         for module in found
     }
-    return {names[module]: ast.dump(as_of_0_1_0(tree, module)) for module, tree in found.items()}
+    return {names[module]: ast.dump(tree) for module, tree in found.items()}
 
 
 def _found(module: str, script: Path | None = None) -> dict[Module, ast.Module]:
@@ -226,12 +226,20 @@ def _found(module: str, script: Path | None = None) -> dict[Module, ast.Module]:
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
-                source = source_of(node, each.package)
+                source = _source_of(node, each.package)
                 names = [source, *(f"{source}.{alias.name}" for alias in node.names)]
             for name in names:
                 is_own = is_installed and name.partition(".")[0] == package
                 waiting.append((find if is_own else find_uninstalled)(name, folders))
     return trees
+
+
+def _source_of(node: ast.ImportFrom, package: str) -> str:
+    """Returns the absolute name of the module that a `from ... import` in `package` refers to."""
+    if not node.level:
+        return node.module or ""
+    parents = package.split(".")[: 1 - node.level or None]
+    return ".".join([*parents, *filter(None, [node.module])])
 
 
 def _sha(text: str) -> str:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import socket
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from sweeper.core import schema_1
 from sweeper.core.codec import decode, encode
-from sweeper.core.job import CONFIG, Job, read_job, read_outcome
+from sweeper.core.job import CONFIG, SCHEMA, Job, read_job, read_outcome
 from sweeper.core.measurement import Outcome, Report
 from sweeper.core.place import Place, read_place
 from sweeper.core.record import SearchResult, TrialRecord
 from sweeper.errors import EnvironmentStopError
-from sweeper.race.log import Round, compared
+from sweeper.race.log import Round, compared, rounds_of_speeds
 from sweeper.race.storage import read
 from sweeper.spec import SweepSpec, read_yaml, to_yaml
 from sweeper.spec.reader import OWN
@@ -27,17 +30,19 @@ from sweeper.system.files import ours, read_json, write_atomic, write_json
 
 SWEEP = "sweep.yaml"
 RESULT = "result.json"
-STOPPED = "stopped.json"
-BUDGET = "budget.json"
-SEARCH_RESULT = "told.json"
+INTERIM_RESULT = "interim_result.json"
+EXTENSION = "extension.json"
+SEARCH_RESULT = "search_result.json"
+RACES = "races"
 RACE = "race.jsonl"
-CONFIRM, EARLY = "confirm", "early"
-"""Folders with rounds: of a sweep's confirmation, and of its search."""
-STOPPED_ROUNDS = "stopped"
-"""Folder with the rounds of the quick confirmation of a stopped sweep."""
+FINAL_RACE, INTERIM_RACE = "final", "interim"
+"""Races of a sweep's confirmation, and of the quick confirmation of one that was stopped."""
+EARLY_RACE, REPEATED_RACE = "early", "repeat"
+"""Beginnings of the names of races during the search, and of later ones (`sweeper confirm`)."""
 
 ENDS_ANEW = "Restore it, or remove it and run the same command to finish the sweep again"
 DAMAGED_RACE = "Restore it, or remove it to race again"
+_SCHEMA = re.compile(r"schema: (\d+)\s*$")
 _RESTORE = "Restore it, or run the same YAML with --new"
 _REMOVE = "Remove it, and sweeper writes it again"
 
@@ -65,6 +70,16 @@ class Journal:
         self.folder = folder.resolve()
         self.study = self.folder / "study.log"
 
+    @cached_property
+    def schema(self) -> int:
+        """The version of what is stored, the latest before the sweep has begun."""
+        try:
+            with open(self.folder / SWEEP, encoding="utf-8", errors="replace") as file:
+                first = _SCHEMA.match(file.readline())
+        except OSError:
+            return SCHEMA
+        return int(first[1]) if first else 1
+
     @property
     def name(self) -> str:
         """The sweep's name, which is its folder's."""
@@ -80,9 +95,11 @@ class Journal:
         """Returns the folder of a trial."""
         return self.folder / "trials" / f"{number:04d}"
 
-    def rounds_folder(self, place: str) -> Path:
-        """Returns the folder of a confirmation's processes: `confirm`, or another `place`."""
-        return self.folder / place
+    def race_folder(self, race: str) -> Path:
+        """Returns the folder of a race: its log and its processes."""
+        if self.schema == 1:
+            return self.folder / schema_1.RACES.get(race, race.replace("-", "/"))
+        return self.folder / RACES / race
 
     def setup_folder(self, name: str) -> Path:
         """Returns the folder of a job that is not a trial: probe, prepare, or a baseline's seed."""
@@ -94,7 +111,8 @@ class Journal:
         Args:
             about: The `device` in one line, whether the data is `synthetic`, and `notes` about it.
         """
-        document = {"about": about, "spec": spec.to_dict(), "fingerprint": fingerprint}
+        self.__dict__.pop("schema", None)
+        document = {"schema": SCHEMA, "about": about, "spec": spec.to_dict(), "fingerprint": fingerprint}
         write_atomic(self.folder / SWEEP, to_yaml(encode(document)))
 
     @property
@@ -107,11 +125,18 @@ class Journal:
         """Returns sweep.yaml: `about`, `spec` and `fingerprint`.
 
         Raises:
-            EnvironmentStopError: It is damaged.
+            EnvironmentStopError: It is damaged, or of a later version.
         """
         path = self.folder / SWEEP
+        if self.schema > SCHEMA:
+            raise EnvironmentStopError(
+                f"{path} must have schema {SCHEMA} or earlier, but has {self.schema}. Use the version of"
+                " sweeper that wrote it, or a later one."
+            )
         with ours(path, _RESTORE):
             document: Mapping[str, Any] = read_yaml(path, times=OWN)
+            if self.schema == 1:
+                document = schema_1.sweep(document)
             for key in ("about", "spec", "fingerprint"):
                 _require_mapping(document[key])
             _ = document["about"]["device"], document["about"]["synthetic"]
@@ -139,25 +164,39 @@ class Journal:
         """Returns the number of trials that have begun."""
         return sum(1 for _ in (self.folder / "trials").glob(f"*/{CONFIG}"))
 
-    def rounds(self, place: str) -> Iterator[Entry]:
-        """Yields the processes of the rounds in `place`, in order."""
-        return self._entries(self.rounds_folder(place))
+    def race_jobs(self, race: str) -> Iterator[Entry]:
+        """Yields the processes of a race, in order."""
+        return self._entries(self.race_folder(race))
 
-    def race_log(self, place: str) -> Path:
-        """Returns the file of what happened in the race in `place`."""
-        return self.rounds_folder(place) / RACE
+    def race_log(self, race: str) -> Path:
+        """Returns the file of what happened in a race."""
+        return self.race_folder(race) / RACE
 
-    def race(self, place: str) -> list[Round]:
-        """Returns the rounds of the race in `place`; none if there was no race."""
-        path = self.race_log(place)
+    def rounds(self, race: str) -> list[Round]:
+        """Returns the rounds of a race; none if there was no race."""
+        path = self.race_log(race)
         with ours(path, DAMAGED_RACE):
             rounds = compared(read(path))
         return rounds
 
-    def early(self) -> list[str]:
-        """Returns the places of the races during the search, in order."""
-        logs = self.rounds_folder(EARLY).glob(f"*/{RACE}")
-        return sorted(f"{EARLY}/{path.parent.name}" for path in logs)
+    def rounds_of_schema_1(self) -> list[Round]:
+        """Returns the rounds in the result of an earlier version, with a single turn of each process."""
+        tree = _mapping_in(self._result_file, ENDS_ANEW) if self.schema == 1 else None
+        return rounds_of_speeds(schema_1.speeds(tree or {}))
+
+    def early_races(self) -> list[str]:
+        """Returns the races during the search, in order."""
+        if self.schema == 1:
+            logs = (self.folder / EARLY_RACE).glob(f"*/{RACE}")
+            return sorted(f"{EARLY_RACE}-{path.parent.name}" for path in logs)
+        return sorted(path.name for path in (self.folder / RACES).glob(f"{EARLY_RACE}-*"))
+
+    def race_folders(self) -> list[Path]:
+        """Returns the folders with the processes of the races that the sweep's result rests on."""
+        races = [*self.early_races(), FINAL_RACE, INTERIM_RACE]
+        # Version 0.2 had the processes of all early rounds in one folder.
+        earlier = [self.folder / EARLY_RACE] if self.schema == 1 else []
+        return [*earlier, *map(self.race_folder, races)]
 
     def setup(self) -> Iterator[Entry]:
         """Yields the jobs that are not trials, such as a baseline's seeds, in order of their start."""
@@ -173,7 +212,7 @@ class Journal:
                 found.append(
                     Entry(number=0, folder=folder, job=read_job(folder), outcome=outcome, result=None)
                 )
-        yield from sorted(found, key=lambda each: each.job.asked_at)
+        yield from sorted(found, key=lambda each: each.job.created_at)
 
     def _entries(self, parent: Path) -> Iterator[Entry]:
         if not os.path.lexists(parent):
@@ -188,7 +227,7 @@ class Journal:
                 job = read_job(folder)
             except FileNotFoundError:
                 continue
-            outcome, result = read_outcome(folder), _search_result(folder / SEARCH_RESULT)
+            outcome, result = read_outcome(folder), _search_result(folder / self._file(SEARCH_RESULT))
             yield Entry(number=int(name), folder=folder, job=job, outcome=outcome, result=result)
 
     def record(self, number: int, job: Job, outcome: Outcome | None) -> TrialRecord:
@@ -202,7 +241,7 @@ class Journal:
             outcome=outcome,
             params=job.params,
             origin=job.origin,
-            asked_at=job.asked_at,
+            created_at=job.created_at,
             folder=str(folder),
             place=read_place(folder) if outcome is not None else Place(),
         )
@@ -218,7 +257,7 @@ class Journal:
         Raises:
             EnvironmentStopError: The result's file is damaged.
         """
-        return _mapping_in(self.folder / RESULT, ENDS_ANEW) is not None
+        return _mapping_in(self._result_file, ENDS_ANEW) is not None
 
     def result(self) -> SweepResult | None:
         """Returns the result of the sweep; None if it has not ended.
@@ -226,37 +265,37 @@ class Journal:
         Raises:
             EnvironmentStopError: The result's file is damaged.
         """
-        return _sweep_result(self.folder / RESULT, ENDS_ANEW)
+        return self._read_result(self._result_file, ENDS_ANEW)
 
     def finish(self, result: SweepResult) -> None:
         """Writes the result of the sweep, which has ended."""
-        write_json(self.folder / RESULT, encode_result(result))
+        write_json(self._result_file, encode_result(result))
         self.go_on()
 
     def go_on(self) -> None:
         """Removes the result of a stopped sweep, which continues now."""
-        (self.folder / STOPPED).unlink(missing_ok=True)
+        (self.folder / INTERIM_RESULT).unlink(missing_ok=True)
         # The rounds of the quick confirmation, some of which were cut off, go too.
-        shutil.rmtree(self.folder / STOPPED_ROUNDS, ignore_errors=True)
+        shutil.rmtree(self.race_folder(INTERIM_RACE), ignore_errors=True)
 
     def stop(self, result: SweepResult) -> None:
         """Writes the result so far of a sweep that was stopped; it has not ended."""
-        write_json(self.folder / STOPPED, encode_result(result))
+        write_json(self.folder / INTERIM_RESULT, encode_result(result))
 
     def stopped(self) -> SweepResult | None:
         """Returns the result of a stopped sweep; None if it was never stopped, or has ended."""
-        return _sweep_result(self.folder / STOPPED, "Remove it")
+        return self._read_result(self.folder / self._file(INTERIM_RESULT), "Remove it")
 
     def reopen(self, trials: int) -> None:
         """Reopens a sweep that has ended, with a budget of `trials` searched trials."""
         # The result is removed last: if this is cut off before, the sweep has still ended.
-        shutil.rmtree(self.folder / CONFIRM, ignore_errors=True)
-        write_json(self.folder / BUDGET, {"trials": trials})
-        (self.folder / RESULT).unlink()
+        shutil.rmtree(self.race_folder(FINAL_RACE), ignore_errors=True)
+        write_json(self.folder / EXTENSION, {"trials": trials})
+        self._result_file.unlink()
 
     def raised_budget(self) -> int | None:
         """Returns the number of searched trials that the sweep was extended to; None if it never was."""
-        path = self.folder / BUDGET
+        path = self.folder / EXTENSION
         with ours(path, _RESTORE):
             found = _mapping_in(path, _RESTORE)
             trials = None if found is None else int(found["trials"])
@@ -266,14 +305,21 @@ class Journal:
         """Removes the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    @property
+    def _result_file(self) -> Path:
+        return self.folder / RESULT
 
-def _sweep_result(path: Path, remedy: str) -> SweepResult | None:
-    found = _mapping_in(path, remedy)
-    if found is None:
-        return None
-    with ours(path, remedy):
-        result = decode_result(found)
-    return result
+    def _file(self, name: str) -> str:
+        """Returns the name that a file has in this sweep."""
+        return schema_1.FILES[name] if self.schema == 1 else name
+
+    def _read_result(self, path: Path, remedy: str) -> SweepResult | None:
+        tree = _mapping_in(path, remedy)
+        if tree is None:
+            return None
+        with ours(path, remedy):
+            result = decode_result(schema_1.result(tree) if self.schema == 1 else tree)
+        return result
 
 
 def _search_result(path: Path) -> SearchResult | None:

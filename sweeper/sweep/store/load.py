@@ -24,11 +24,19 @@ from sweeper.core.measurement import Outcome, Quality, Report
 from sweeper.core.metrics import is_known_metric
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.core.retries import is_retried
-from sweeper.race.log import Round, rounds_of_speeds
+from sweeper.race.log import Round
 from sweeper.race.tally import trimmed_mean
 from sweeper.spec import SweepSpec
 from sweeper.spec.enough_steps import with_enough_steps
-from sweeper.sweep.store.journal import CONFIRM, ENDS_ANEW, RESULT, STOPPED, STOPPED_ROUNDS, Entry, Journal
+from sweeper.sweep.store.journal import (
+    FINAL_RACE,
+    ENDS_ANEW,
+    INTERIM_RACE,
+    INTERIM_RESULT,
+    RESULT,
+    Entry,
+    Journal,
+)
 from sweeper.sweep.store.result import ConfirmationResult, SweepResult
 from sweeper.system.files import ours
 from sweeper.tracking import Confirmation
@@ -89,16 +97,16 @@ class LoadedSweep:
     @cached_property
     def race(self) -> Sequence[Round]:
         """The rounds of its race; none for a sweep of an earlier version."""
-        return self.journal.race(CONFIRM) or self.journal.race(STOPPED_ROUNDS)
+        return self.journal.rounds(FINAL_RACE) or self.journal.rounds(INTERIM_RACE)
 
     @property
     def rounds(self) -> Sequence[Round]:
         """The rounds of its race; of an earlier version's confirmation, with a single turn of each."""
-        return self.race or rounds_of_speeds(self.confirmation.rounds)
+        return self.race or self.journal.rounds_of_schema_1()
 
     def ratios(self) -> dict[int, Ratio]:
         """Returns the confirmed ratios by trial number."""
-        return {each.number: each for each in self.confirmation.ratios}
+        return {ratio.trial: ratio for ratio in self.confirmation.ratios}
 
     def confirmations(self) -> dict[int, Confirmation]:
         """Returns the confirmation of each trial that took part, including the baseline."""
@@ -113,9 +121,9 @@ class LoadedSweep:
             )
             for number, each in self.ratios().items()
         }
-        values = tuple(each[BASELINE] for each in self.confirmation.rounds if BASELINE in each)
+        values = tuple(one.speeds[BASELINE] for one in self.rounds if BASELINE in one.speeds)
         if values:
-            speed = math.exp(trimmed_mean([math.log(each) for each in values]))
+            speed = math.exp(trimmed_mean([math.log(value) for value in values]))
             found[BASELINE] = Confirmation(throughput=speed, rounds=values, turns=self._turns(BASELINE))
         return found
 
@@ -132,11 +140,11 @@ class LoadedSweep:
         return outcome.values if isinstance(outcome, Report) else {}
 
     def stages(self) -> dict[int, str]:
-        """Returns the last stage of each trial: `confirmed` for the winner, `finalist` for its rivals."""
+        """Returns the last stage of each trial: `winner`, or `candidate` for its rivals."""
         stages = {number: record.stage for number, record in self.table.records.items()}
-        stages.update(dict.fromkeys(self.ratios(), "finalist"))
+        stages.update(dict.fromkeys(self.ratios(), "candidate"))
         if self.confirmation.winner is not None:
-            stages[self.confirmation.winner] = "confirmed"
+            stages[self.confirmation.winner] = "winner"
         return stages
 
 
@@ -159,7 +167,7 @@ def load_sweep(journal: Journal) -> LoadedSweep:
     if result is not None and result.confirmation.winner is not None:
         _enter_losses(table, journal, f"loss-{result.confirmation.winner}")
     sweep = LoadedSweep(journal, spec, document["about"], table, result, state)
-    path = journal.folder / (RESULT if state == "finished" else STOPPED)
+    path = journal.folder / (RESULT if state == "finished" else INTERIM_RESULT)
     with ours(path, ENDS_ANEW):
         _look_at_result(sweep)
     return sweep
@@ -215,7 +223,7 @@ def quality_of(outcome: Outcome | Report, folder: Path) -> Quality | None:
 def _look_at_result(sweep: LoadedSweep) -> None:
     """Checks every trial that a sweep's result names, so that a wrong number raises here."""
     found = sweep.confirmation
-    for number in (found.winner, *sweep.ratios(), *found.tied, *found.unfit):
+    for number in (found.winner, *sweep.ratios(), *found.ties, *found.infeasible):
         if number is not None and sweep.table.records[number].outcome is None:
             raise ValueError(f"it names trial {number}, which has no outcome")
 
@@ -230,7 +238,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
     same_work = [r for r in records if base and r.config.work_key() == base.config.work_key()]
     looked_at = {r.number for r in records if r.quality is not None or not table.quality_samples}
 
-    tried = next((each for number, each in ratios.items() if number not in found.unfit), None)
+    tried = next((each for number, each in ratios.items() if number not in found.infeasible), None)
 
     def losses_of(record: TrialRecord) -> tuple[float, ...]:
         known = table.losses if record is base else table.losses_of(record.config, NUM_SEEDS)
@@ -244,13 +252,13 @@ def summarise(sweep: LoadedSweep) -> Summary:
             title=title,
             name=sweep.name_of(record),
             record=record,
-            x_baseline=ratio.ratio if ratio else table.x_baseline(record),
+            speedup=ratio.ratio if ratio else table.speedup(record),
             throughput=in_rounds.throughput if in_rounds else record.metric("throughput") or 0.0,
             loss=statistics.fmean(losses) if losses else None,
             is_one_seed=len(losses) == 1 < len(table.losses),
             confirmed=ratio is not None and winner is not None,
             disturbed=bool(
-                found.disturbed.get(record.number)
+                found.disturbances.get(record.number)
                 if ratio
                 else record.measurement and record.measurement.contamination
             ),
@@ -263,27 +271,27 @@ def summarise(sweep: LoadedSweep) -> Summary:
     common = set.intersection(*(set(r.config.work().items()) for r in sizes.values())) if sizes else set()
     objectives, rule = sweep.spec.objectives, sweep.spec.confirm.pick
     # A single short window shows only that a trial is slow.
-    whole = [r for r in same_work if r.measurement and not r.measurement.screened_out]
+    whole = [r for r in same_work if r.measurement and not r.measurement.is_screened]
     whole = [r for r in whole if r.number in looked_at or r is base]
     whole = [r for r in whole if not beyond_production(r, sweep.spec)]
     front = pareto(whole, objectives) if len(objectives) > 1 else []
     loaders = fastest(same_work, _kind) | fastest([r for r in same_work if r.number in looked_at], _kind)
     by_kind = sorted(loaders.items())
-    faster = [r for _, r in by_kind if r.number not in ratios and (table.x_baseline(r) or 0.0) > 1]
+    faster = [r for _, r in by_kind if r.number not in ratios and (table.speedup(r) or 0.0) > 1]
     quickest = max(faster, key=lambda r: r.metric("throughput") or 0.0, default=None)
     return Summary(
         name=sweep.journal.name,
         state=sweep.state,
         device=sweep.about["device"],
-        reason=sweep.result.reason if sweep.result else "",
+        reason=sweep.result.search_end if sweep.result else "",
         synthetic=sweep.about["synthetic"],
-        to_loss=found.to_loss,
-        missed_loss=found.missed_loss,
+        time_to_loss=found.time_to_loss,
+        unreached_loss=found.unreached_loss,
         price_per_hour=sweep.spec.production.price_per_hour if sweep.spec.production else None,
         unknown_metrics=tuple(name for name in sweep.spec.metrics() if not is_known_metric(name)),
         yardstick=table.yardstick,
         winner=table.records[winner] if winner is not None else None,
-        tied=tuple(sweep.name_of(table.records[number]) for number in found.tied),
+        ties=tuple(sweep.name_of(table.records[number]) for number in found.ties),
         ratio=ratios.get(winner) if winner is not None else None,
         undecided=tried if winner is None else None,
         baseline_throughput=confirmed[BASELINE].throughput if BASELINE in confirmed else None,
@@ -296,13 +304,13 @@ def summarise(sweep: LoadedSweep) -> Summary:
         counts=counts_of(records),
         production_samples=sweep.spec.production.samples if sweep.spec.production else None,
         records=tuple(records),
-        disturbed=found.disturbed,
+        disturbances=found.disturbances,
         objectives=tuple(objective.metric for objective in objectives),
         front=tuple(row("", r) for r in front),
         picked=pick(front, objectives, rule),
         rule=rule,
         varied=sweep.varied(),
-        unfit=tuple(sweep.name_of(table.records[number]) for number in found.unfit),
+        infeasible=tuple(sweep.name_of(table.records[number]) for number in found.infeasible),
         losses={r.number: losses_of(r) for r in records if r in (base, quickest) or r.number == winner},
     )
 
@@ -347,7 +355,7 @@ def listed(journal: Journal) -> Listed:
         state=state,
         device=document["about"]["device"],
         trials=max(0, searched),
-        ratio=next((each.ratio for each in found.ratios if each.number == found.winner), None),
+        ratio=next((ratio.ratio for ratio in found.ratios if ratio.trial == found.winner), None),
     )
 
 

@@ -129,8 +129,7 @@ def _subject(fingerprint: Mapping[str, Any]) -> object:
         words = itertools.pairwise(["", *map(str, command)])
         named = tuple(each for before, each in words if each.endswith(".py") or before == "-m")
         return named or tuple(command)
-    kind = fingerprint.get("workload")
-    return (kind, fingerprint.get("data")) if kind else fingerprint.get("pipeline")
+    return fingerprint.get("pipeline") or (fingerprint.get("workload"), fingerprint.get("data"))
 
 
 def _past(journal: Journal, fingerprint: Mapping[str, Any]) -> PastSweep:

@@ -1,6 +1,6 @@
 """Defines the result of a sweep: the reason why it ended, and the findings of its confirmation.
 
-result.json, and stopped.json for a sweep that was stopped, hold both at one level.
+result.json, and interim_result.json for a sweep that was stopped, hold both at one level.
 """
 
 from __future__ import annotations
@@ -20,29 +20,23 @@ class ConfirmationResult:
 
     Attributes:
         winner: Number of the winner; None if nothing is faster than the baseline.
-        confirmed: False if `winner` is only the best trial of the search so far.
-        tied: Other candidates that cannot be distinguished from the fastest.
-        unfit: Candidates whose loss over the baseline's seeds is beyond its limit.
+        ties: Other candidates that cannot be distinguished from the fastest.
+        infeasible: Candidates whose loss over the baseline's seeds is beyond its limit.
         ratios: Each candidate's ratio to the baseline, best first.
-        rounds: Samples per second by trial number, for each round.
-        early: The same for rounds during the search, each at another time.
-        rounds_ended: Why no further round was run; empty if there were no rounds.
-        disturbed: Number of disturbed rounds by trial number.
-        to_loss: Comparison of the times to the baseline's loss; None if they were not measured.
-        missed_loss: The baseline's loss, if the winner did not reach it within three times its samples.
+        race_end: Why no further round was run; empty if there was no race.
+        disturbances: Number of disturbed rounds by trial number.
+        time_to_loss: Comparison of the times to the baseline's loss; None if they were not measured.
+        unreached_loss: The baseline's loss, if the winner did not reach it within three times its samples.
     """
 
     winner: int | None
-    confirmed: bool = False
-    tied: tuple[int, ...] = ()
-    unfit: tuple[int, ...] = ()
+    ties: tuple[int, ...] = ()
+    infeasible: tuple[int, ...] = ()
     ratios: tuple[Ratio, ...] = ()
-    rounds: tuple[Mapping[int, float], ...] = ()
-    early: tuple[Mapping[int, float], ...] = ()
-    rounds_ended: str = ""
-    disturbed: Mapping[int, int] = field(default_factory=dict)
-    to_loss: TimeToLoss | None = None
-    missed_loss: float | None = None
+    race_end: str = ""
+    disturbances: Mapping[int, int] = field(default_factory=dict)
+    time_to_loss: TimeToLoss | None = None
+    unreached_loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,37 +44,16 @@ class SweepResult:
     """The result of a sweep, or the result so far of one that was stopped.
 
     Attributes:
-        reason: Why its search ended.
+        search_end: Why its search ended.
     """
 
-    reason: str
+    search_end: str
     confirmation: ConfirmationResult
-
-
-def encode_confirmation(found: ConfirmationResult) -> dict[str, Any]:
-    """Returns a confirmation as JSON values, as a result file holds them."""
-    tree: dict[str, Any] = encode(found)
-    # Files of earlier versions do not have these keys.
-    if found.to_loss is None:
-        del tree["to_loss"]
-    if found.missed_loss is None:
-        del tree["missed_loss"]
-    if not found.early:
-        del tree["early"]
-    for ratio in tree["ratios"]:
-        for name in ("now_low", "now_high", "speed_low", "speed_high"):
-            if ratio[name] is None:
-                del ratio[name]
-    if not found.rounds_ended:
-        # Files without rounds have never had these keys.
-        for name in ("tied", "unfit", "rounds_ended", "disturbed"):
-            del tree[name]
-    return tree
 
 
 def encode_result(result: SweepResult) -> dict[str, Any]:
     """Returns a result as JSON values, as its file holds them."""
-    return {"reason": result.reason, **encode_confirmation(result.confirmation)}
+    return {"search_end": result.search_end, **encode(result.confirmation)}
 
 
 def decode_result(tree: Mapping[str, Any]) -> SweepResult:
@@ -89,7 +62,7 @@ def decode_result(tree: Mapping[str, Any]) -> SweepResult:
     Raises:
         ValueError: A required key is missing, or a value has the wrong type.
     """
-    reason = tree.get("reason")
-    if not isinstance(reason, str):
-        raise ValueError(f"`reason` must be text, but got {reason!r}")
-    return SweepResult(reason=reason, confirmation=decode(ConfirmationResult, tree))
+    search_end = tree.get("search_end")
+    if not isinstance(search_end, str):
+        raise ValueError(f"`search_end` must be text, but got {search_end!r}")
+    return SweepResult(search_end=search_end, confirmation=decode(ConfirmationResult, tree))

@@ -17,6 +17,7 @@ from sweeper.core.measurement import Measurement
 from sweeper.core.registry import resolve
 from sweeper.errors import UserError
 from sweeper.spec import SweepSpec
+from sweeper.sweep.store.fingerprint import settings_of
 
 
 class Workload(ABC):
@@ -90,13 +91,11 @@ def fingerprint(spec: SweepSpec, device: str) -> dict[str, Any]:
     """
     tree = spec.to_dict()
     parts = {key: tree[key] for key in ("space", "fix", "baseline", "also_try", "objectives", "constraints")}
-    # A built-in kind shows in the other parts.
-    kind = {"workload": spec.workload} if spec.workload else {}
     return {
-        **kind,
+        "workload": tree["workload"],
         **parts,
         **workload_of(spec).marks(spec),
-        "measure": tree["measure"],
+        "measure": settings_of(spec.measure),
         "seed": spec.search.seed,
         "device": device,
         "torch": importlib.metadata.version("torch"),

@@ -13,7 +13,7 @@ from sweeper.core.modules import import_paths
 from sweeper.core.script import Script
 from sweeper.execution.local import own_environment
 from sweeper.spec import SweepSpec
-from sweeper.sweep.store.fingerprint import digest_of_command
+from sweeper.sweep.store.fingerprint import digest_of_command, settings_of
 from sweeper.sweep.workloads import Workload
 from sweeper.system.environment import PASS_ENV, named
 from sweeper.tracking.script_store import empty_store
@@ -28,7 +28,7 @@ class ScriptWork(Workload):
         """Returns the command, its options, and a digest of the files that it names."""
         tree = spec.to_dict()
         code = digest_of_command(spec.command, _script(spec).files)
-        return {"command": tree["command"], "script": tree["script"], "code": code}
+        return {"command": tree["command"], "script": settings_of(spec.script), "code": code}
 
     def template(self, spec: SweepSpec, home: Path) -> Job:
         """Returns what the jobs of all trials have in common."""

@@ -64,14 +64,14 @@ def interrupting(when, *, then=surface):
 def test_no_round_is_added_where_the_intervals_are_narrow(bench):
     bench.run(spec_of(space=BATCHES, search={"trials": 3}))
     assert len(result_of(bench)["rounds"]) == 3
-    assert result_of(bench)["rounds_ended"] == "the intervals are narrow enough"
+    assert result_of(bench)["race_end"] == "the intervals are narrow enough"
 
 
 def test_rounds_are_added_while_an_interval_is_wide_and_not_for_ever(bench):
     bench.run(spec_of(space=BATCHES, search={"trials": 3}), noisy(0.3))
     rounds = result_of(bench)["rounds"]
     assert len(rounds) == 12
-    assert "the intervals are still wide" in result_of(bench)["rounds_ended"]
+    assert "the intervals are still wide" in result_of(bench)["race_end"]
 
 
 def test_a_candidate_that_is_clearly_slower_drops_out(bench):
@@ -217,7 +217,7 @@ def test_ctrl_c_in_the_confirmation_takes_the_rounds_there_are(bench):
     assert stopped is not None
     assert stopped.confirmation.confirmed
     assert len(stopped.confirmation.rounds) == 4
-    assert stopped.confirmation.rounds_ended == "it was stopped"
+    assert stopped.confirmation.race_end == "it was stopped"
     bench.run(spec_of(confirm={"rounds": 8}))
     assert len(result_of(bench)["rounds"]) == 8
     # What was measured before counts.

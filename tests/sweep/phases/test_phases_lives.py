@@ -126,11 +126,11 @@ class TurnTaking(ReplayLauncher):
         self.together = self._now = 0
 
     def _answer(self, job):
-        if not job.turns:
+        if not job.turns_folder:
             return super()._answer(job)
         self._now += 1
         self.together = max(self.together, self._now)
-        turns = Turns(Path(job.turns))
+        turns = Turns(Path(job.turns_folder))
         measured = super()._answer(job)
         windows: list[Window] = []
         while turns.wait(windows):
@@ -160,7 +160,7 @@ def test_processes_whose_start_is_dear_take_turns(bench: Bench):
     entries = [read_job(entry.folder) for entry in journal.rounds("confirm")]
     # The slower candidate is not continued.
     assert len(entries) == 3 * 3 + 2
-    assert all(job.turns for job in entries)
+    assert all(job.turns_folder for job in entries)
     first = [trial for index, trial in launcher.order if index == 0]
     assert len(first) == 3 * FIRST_TURNS
     for start in range(0, len(first), 3):
@@ -184,7 +184,7 @@ def test_a_start_that_only_compiled_once_is_not_dear(bench: Bench, attentive, ca
     run_sweep(bench.home, spec, NullTracker(), bench.watcher, launch=lambda folder: launcher)
     entries = [read_job(entry.folder) for entry in Journal(bench.home / "sweeps" / "toy").rounds("confirm")]
     assert entries
-    assert {bool(job.turns) for job in entries} == {kept}
+    assert {bool(job.turns_folder) for job in entries} == {kept}
 
 
 @pytest.mark.usefixtures("attentive")
@@ -194,7 +194,7 @@ def test_a_process_that_ends_early_does_not_hold_the_others_up(bench: Bench, kin
 
     class Failing(TurnTaking):
         def _answer(self, job):
-            if job.turns and job.params["trial"] != 0 and job.params["round"] == 1:
+            if job.turns_folder and job.params["trial"] != 0 and job.params["round"] == 1:
                 return Failure(kind=kind, message="no room beside the others")
             return super()._answer(job)
 
@@ -212,10 +212,10 @@ def test_the_warm_up_of_a_process_that_took_no_turn_is_no_turn(bench: Bench):
 
     class Warm(TurnTaking):
         def _answer(self, job):
-            if job.turns and job.params["trial"] == 0 and job.params["round"] == 1:
+            if job.turns_folder and job.params["trial"] == 0 and job.params["round"] == 1:
                 return Failure(kind=FailureKind.OOM, message="no room beside the others")
             measured = super()._answer(job)
-            if not job.turns or measured.windows:
+            if not job.turns_folder or measured.windows:
                 return measured
             return dataclasses.replace(measured, windows=(WINDOW,))
 

@@ -63,7 +63,7 @@ def test_searched_trials_are_screened_against_the_best_so_far(bench):
         assert job.plan.screen_above == pytest.approx(0.8 * best)
         assert 0 < job.plan.screen_seconds < job.plan.window_seconds
         best = max(best, throughput(job.config))
-    slow = [entry for entry in entries_of(bench) if entry.outcome.screened_out]
+    slow = [entry for entry in entries_of(bench) if entry.outcome.is_screened]
     assert slow
     for entry in slow:
         assert throughput(entry.job.config) < entry.job.plan.screen_above
@@ -74,7 +74,7 @@ def test_searched_trials_are_screened_against_the_best_so_far(bench):
 
 def test_what_was_screened_out_is_no_finalist(bench):
     bench.run(spec_of(confirm={"top": 100}))
-    screened = {entry.number for entry in entries_of(bench) if entry.outcome.screened_out}
+    screened = {entry.number for entry in entries_of(bench) if entry.outcome.is_screened}
     confirmed = {
         entry.job.params["trial"] for entry in Journal(bench.home / "sweeps" / "toy").rounds("confirm")
     }

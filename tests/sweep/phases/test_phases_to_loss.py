@@ -38,7 +38,7 @@ def passes(bench: Bench) -> list[TrialConfig]:
 def test_the_samples_that_the_winner_needs_count(bench: Bench) -> None:
     ran = bench.run(spec_of(constraints=LIMIT), loss=slower_by(1.2))
     confirmed = ran.sweep.confirmation
-    found = confirmed.to_loss
+    found = confirmed.time_to_loss
     assert found is not None
     assert len(found.samples) == SEEDS
     needed = 1.2 ** (1 / FALL)
@@ -60,15 +60,15 @@ def test_a_sweep_that_goes_on_asks_for_nothing_again(bench: Bench) -> None:
     (before.journal.folder / "result.json").unlink()
     again = bench.run(spec, loss=slower_by(1.2)).sweep
     assert passes(bench) == []
-    assert again.confirmation.to_loss == before.confirmation.to_loss
+    assert again.confirmation.time_to_loss == before.confirmation.time_to_loss
 
 
 def test_a_winner_that_does_not_get_there_is_said(bench: Bench) -> None:
     ran = bench.run(spec_of(constraints=LIMIT), loss=slower_by(1.5))
     assert ran.sweep.confirmation.winner is not None
-    assert ran.sweep.confirmation.to_loss is None
+    assert ran.sweep.confirmation.time_to_loss is None
     assert any(f"within {MAX_SAMPLES} times" in line for line in bench.watcher.lines)
-    assert ran.sweep.confirmation.missed_loss == pytest.approx(1.0)
+    assert ran.sweep.confirmation.unreached_loss == pytest.approx(1.0)
     said = decision_lines(ran.sweep.summary)
     assert said[0].endswith(" rounds), but does not reach its loss.")
     assert any("it does not reach your baseline's loss of 1: it learns less" in line for line in said)
@@ -79,7 +79,7 @@ def test_a_winner_that_takes_longer_to_the_loss_is_slower(bench: Bench) -> None:
         return synthetic(1000.0 if config.loader.kind == "rows" else 2000.0)
 
     ran = bench.run(spec_of(constraints=LIMIT), twice, loss=slower_by(1.3))
-    found = ran.sweep.confirmation.to_loss
+    found = ran.sweep.confirmation.time_to_loss
     assert found is not None
     assert found.ratio < 1
     first = decision_lines(ran.sweep.summary)[0]
@@ -101,7 +101,7 @@ SAME = {"loader.kind": {"type": "categorical", "choices": ["workers", "resident"
 def test_where_it_would_tell_nothing_it_is_not_measured(bench: Bench, changes: dict[str, Any]) -> None:
     ran = bench.run(spec_of(**{"constraints": LIMIT, **changes}), loss=slower_by(1.2))
     assert ran.sweep.confirmation.winner is not None
-    assert ran.sweep.confirmation.to_loss is None
+    assert ran.sweep.confirmation.time_to_loss is None
     assert passes(bench) == []
 
 
@@ -109,9 +109,9 @@ def test_without_time_it_is_left_out_unless_it_is_asked_for(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sweeper.sweep.phases.to_loss.MAX_SECONDS", -1.0)
-    assert bench.run(spec_of(constraints=LIMIT)).sweep.confirmation.to_loss is None
+    assert bench.run(spec_of(constraints=LIMIT)).sweep.confirmation.time_to_loss is None
     asked = spec_of(name="asked", constraints=LIMIT, confirm={"to_loss": True})
-    assert bench.run(asked).sweep.confirmation.to_loss is not None
+    assert bench.run(asked).sweep.confirmation.time_to_loss is not None
 
 
 def test_the_price_of_the_production_run_is_in_the_decision(bench: Bench) -> None:
@@ -140,7 +140,10 @@ def test_a_later_speed_has_the_unit_of_the_speed(bench: Bench) -> None:
     assert winner is not None
     assert winner.measurement is not None
     assert ratio is not None
-    ends = (winner.measurement.train_samples / (speed or 1) for speed in (ratio.speed_high, ratio.speed_low))
+    ends = (
+        winner.measurement.train_samples / (speed or 1)
+        for speed in (ratio.throughput_high, ratio.throughput_low)
+    )
     shown = ", ".join(map(seconds, ends))
     assert any(f" per epoch [{shown}], down from " in line for line in decision_lines(summary))
 
@@ -175,13 +178,13 @@ def test_a_price_needs_an_hour_to_be_of(bench: Bench) -> None:
 def test_a_curve_with_few_points_shows_no_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sweeper.sweep.phases.to_loss.MIN_POINTS", 17)
     ran = bench.run(spec_of(constraints=LIMIT), loss=slower_by(1.2))
-    assert ran.sweep.confirmation.to_loss is None
+    assert ran.sweep.confirmation.time_to_loss is None
     assert any("`measure.quality_samples`" in line for line in bench.watcher.lines)
 
 
 def test_where_it_is_asked_for_the_loss_is_measured_without_a_limit(bench: Bench) -> None:
     ran = bench.run(spec_of(constraints={}, confirm={"to_loss": True}), loss=slower_by(1.2))
-    assert ran.sweep.confirmation.to_loss is not None
+    assert ran.sweep.confirmation.time_to_loss is not None
 
 
 def test_the_report_draws_both_learning_curves_over_time(bench: Bench) -> None:
@@ -195,7 +198,7 @@ def test_the_report_draws_both_learning_curves_over_time(bench: Bench) -> None:
     assert loss == pytest.approx(1.0)
     assert reached <= loss
     # The winner's last point is the first one at or below the loss.
-    assert slow / fast == pytest.approx(sweep.confirmation.to_loss.ratio, rel=0.05)
+    assert slow / fast == pytest.approx(sweep.confirmation.time_to_loss.ratio, rel=0.05)
 
 
 def test_a_report_without_curves_of_an_earlier_version_draws_none(bench: Bench) -> None:

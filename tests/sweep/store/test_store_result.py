@@ -10,17 +10,17 @@ import pytest
 from sweeper.analysis.confirmation import Ratio
 from sweeper.sweep.store.result import ConfirmationResult, SweepResult, decode_result, encode_result
 
-RATIO = Ratio(number=3, ratio=2.0, low=1.5, high=2.5, throughput=20.0, rounds=(19.0, 21.0))
+RATIO = Ratio(trial=3, ratio=2.0, low=1.5, high=2.5, throughput=20.0, rounds=(19.0, 21.0))
 WHOLE = SweepResult(
     reason="the time is up after 8 trials",
     confirmation=ConfirmationResult(
         winner=3,
         confirmed=True,
-        tied=(5, 4),
+        ties=(5, 4),
         unfit=(2,),
         ratios=(RATIO,),
         rounds=({3: 19.0, 0: 10.0}, {0: 10.0, 3: 21.0}),
-        rounds_ended="the intervals are narrow enough",
+        race_end="the intervals are narrow enough",
         disturbed={0: 0, 3: 1},
     ),
 )
@@ -33,7 +33,7 @@ def stored(result: SweepResult) -> dict:
 def test_a_result_is_on_one_level_and_read_back():
     tree = stored(WHOLE)
     assert list(tree) == [
-        *("reason", "winner", "confirmed", "tied", "unfit", "ratios", "rounds", "rounds_ended", "disturbed")
+        *("reason", "winner", "confirmed", "tied", "unfit", "ratios", "rounds", "race_end", "disturbed")
     ]
     assert [list(each) for each in tree["rounds"]] == [["3", "0"], ["0", "3"]]
     assert decode_result(tree) == WHOLE

@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     Place = tuple[Any, int, int, str, tuple[int, int]]
 
 
-class Pictures(Change):
+class Images(Change):
     """Decodes the images that a data set opens only once."""
 
-    name = "pictures"
+    name = "images"
     choices = ("decoded",)
     kind = EXACT
     why = "images are decoded once, and read as pixels from then on; random crops and flips stay random"
@@ -178,7 +178,7 @@ def _decode_all(torch: Any, loader: Any, decoding: _Decoding) -> None:
     """
     num_rows = num_rows_of(torch, loader)
     decoding.begin()
-    kept = Kept(f"pictures-{key}" if (key := digest_of(torch, loader)) else "")
+    kept = Kept(f"images-{key}" if (key := digest_of(torch, loader)) else "")
     # Other ranks of the training wait, and find what this one stores.
     with kept.alone():
         if (found := kept.read()) is None:

@@ -102,7 +102,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def trained(folder: Path, kind: str, workers: int = 0, changes: str = "pictures=decoded") -> dict[str, Any]:
+def trained(folder: Path, kind: str, workers: int = 0, changes: str = "images=decoded") -> dict[str, Any]:
     env = {"SWEEPER_CHANGES_KEPT": str(folder / "kept"), "PYTHONPATH": os.getcwd()}
     command = [sys.executable, "-W", "ignore", "train.py", kind, str(workers), changes]
     return completed(command, env, folder).truth
@@ -121,7 +121,7 @@ OTHERS = ("handle", "bytes", "draft", "loaded", "grey", "png")
 def test_no_picture_is_decoded_again_and_nothing_else_differs(folder: Path, kind: str) -> None:
     own = trained(folder, kind, changes="")
     found = trained(folder, kind)
-    assert found["told"] == [{"change": {"name": "pictures", "applied": True, "why": ""}}]
+    assert found["told"] == [{"change": {"name": "images", "applied": True, "why": ""}}]
     assert found["digest"] == own["digest"]
     assert (own["counts"], found["counts"]) == ([60] * 3, [0] * 3)
 
@@ -134,7 +134,7 @@ def test_workers_find_them_decoded(folder: Path, kind: str) -> None:
 
 def test_a_second_process_finds_them_too(folder: Path) -> None:
     first = trained(folder, "path")
-    (rows,) = (folder / "kept").glob("pictures-*.rows")
+    (rows,) = (folder / "kept").glob("images-*.rows")
     assert rows.stat().st_size > 60 * 400 * 300 * 3
     # Meanwhile, other ranks wait for it.
     assert rows.with_suffix(".lock").exists()
@@ -164,7 +164,7 @@ def test_where_nothing_can_be_saved_it_says_so(folder: Path, kind: str, reason: 
 
 def test_what_does_not_fit_into_memory_is_not_kept(folder: Path) -> None:
     limited = SCRIPT.replace(
-        "interventions.apply(", "interventions.pictures.available_bytes = lambda: 1000\ninterventions.apply("
+        "interventions.apply(", "interventions.images.available_bytes = lambda: 1000\ninterventions.apply("
     )
     (folder / "train.py").write_text(limited)
     assert "a quarter of the free memory" in why(trained(folder, "path"))
