@@ -215,17 +215,17 @@ def _measured_later(home: str, name: str, ended: float) -> dict[str, Any] | None
         return None
     minutes = (time.monotonic() - ended) / 60
     _sweeper("confirm", name, "--json", "--home", home)
-    again = Path(home) / "sweeps" / name / "again" / "0001" / "confirm.json"
+    again = Path(home) / "sweeps" / name / "races" / "repeat-0001" / "result.json"
     best = str(Path(home) / f"{name}.yaml")
     _sweeper("export", name, "--out", best, "--home", home)
     options = ("--epochs", "100000", "--max-minutes", str(TRAIN_MINUTES), "--json")
     trained = json.loads(_sweeper("train", best, *options, "--home", home))
-    before = next(each for each in result["ratios"] if each["number"] == result["winner"])
+    before = next(each for each in result["ratios"] if each["trial"] == result["winner"])
     return {
         "name": name,
         "minutes_later": round(minutes, 1),
         "before": {k: v for k, v in before.items() if k != "rounds"},
-        "early": len(result.get("early", ())),
+        "early": len(list((Path(home) / "sweeps" / name / "races").glob("early-*"))),
         "now": {k: v for k, v in json.loads(again.read_text())["ratios"][0].items() if k != "rounds"},
         "trained": trained["verdict"],
         "reached": trained["ratio"],

@@ -33,8 +33,8 @@ from parts.noop import synthetic
 from parts.replay import ReplayLauncher
 from replays import PIPELINE, SPEC, Watcher
 from rich.console import Console
+from schema_1.folders import lay_out
 from thousand import write_sweep
-from v0_1.folders import lay_out
 
 from sweeper.analysis.labels import label, run_name
 from sweeper.cli import main
@@ -281,7 +281,7 @@ def replaying(speed: Callable[[TrialConfig], float] | None = None, **about: Any)
                 return Failure(kind=kind, message=f"{kind} happened", stage="warmup")
         outcome = synthetic((speed or speed_of)(config) * draw.gauss(1, 0.01))
         flags = ("other processes took cores",) if disturbed and draw.random() < 0.4 else ()
-        windows = tuple(dataclasses.replace(window, flags=flags) for window in outcome.windows)
+        windows = tuple(dataclasses.replace(window, disturbances=flags) for window in outcome.windows)
         outcome = dataclasses.replace(outcome, windows=windows, seconds=4.0, gpu_mem_peak_gib=None)
         if is_script:
             loss = 0.5 + 0.001 * draw.random()
@@ -483,7 +483,7 @@ def record(home: Path, out: Path) -> None:
             build(home / "runs")
         for seed in range(2):
             write_sweep(home / "runs", f"on-gpu-{seed}", trials=14, seed=seed)
-        lay_out(home / "old")
+        lay_out(home / "old", "0.1.0")
     os.chdir(work)
     with tempfile.TemporaryDirectory() as fresh:
         PLACES.update({fresh: "FRESH", str(home): "HOME", str(ROOT): "ROOT"})

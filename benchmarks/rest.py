@@ -1,10 +1,11 @@
 """What resting costs: the speed of a process among others that rest, and alone.
 
-python benchmarks/rest.py [--lives N]                     writes benchmarks/results/<device>/rest.json
+python benchmarks/rest.py [--lives N] [--busy]             writes benchmarks/results/<device>/rest.json
 
 A process takes turns alone, then in turn with another one of the same script, then alone again. Nothing but
 the company differs, so the log of the speed in company over that alone is the bias of resting. Two of the
-five workloads have no loader workers: their rows are gathered (`sweeper tune`).
+five workloads have no loader workers: their rows are gathered (`sweeper tune`). With --busy, another program
+uses a core all the time (rest-busy.json).
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import contextlib
 import math
 import os
 import statistics
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from common import Figure, publish, spread
+from common import Figure, publish
 
+from sweeper.analysis.intervals import interval
 from sweeper.interventions import VARIABLE as CHANGES
 from sweeper.judging.arms import Arm
 from sweeper.judging.lives import ScriptLives
@@ -33,7 +36,7 @@ GATHERED = ("env", f"{CHANGES}=loader=gathered")
 WORKLOADS: Mapping[str, tuple[str, ...]] = {
     "mlp, 4 workers": (sys.executable, "mlp.py"),
     "lstm, 4 workers": (sys.executable, "lstm.py"),
-    "trainer, 2 workers": (sys.executable, "trainer.py"),
+    "pictures, 2 workers": (sys.executable, "pictures.py"),
     "mlp, no workers": (*GATHERED, sys.executable, "mlp.py"),
     "lstm, no workers": (*GATHERED, sys.executable, "lstm.py"),
 }
@@ -76,24 +79,39 @@ def main() -> None:
     """Measures and publishes the bias of each workload, and the mean of all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--lives", type=int, default=10)
-    asked = parser.parse_args()
+    parser.add_argument("--busy", action="store_true")
+    options = parser.parse_args()
     figures, pooled = [], list[float]()
-    for name, command in WORKLOADS.items():
-        found = [bias(command) for _ in range(asked.lives)]
-        print(name, " ".join(f"{100 * each:+.1f}" for each in found), flush=True)
-        pooled += found
-        figures.append(_figure(f"bias of resting, {name}", found, "<= 8"))
+    with _busy_loop() if options.busy else contextlib.nullcontext():
+        for name, command in WORKLOADS.items():
+            logs = [bias(command) for _ in range(options.lives)]
+            print(name, " ".join(f"{100 * log:+.1f}" for log in logs), flush=True)
+            pooled += logs
+            figures.append(_figure(f"bias of resting, {name}", logs, "<= 8"))
     figures.append(_figure("bias of resting, pooled", pooled, "<= 3"))
-    publish("rest", figures, f"benchmarks/rest.py --lives {asked.lives}")
+    name, more = ("rest-busy", " --busy") if options.busy else ("rest", "")
+    publish(name, figures, f"benchmarks/rest.py --lives {options.lives}{more}")
+
+
+@contextlib.contextmanager
+def _busy_loop() -> Iterator[None]:
+    """Keeps a core busy."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _figure(name: str, logs: list[float], bar: str) -> Figure:
-    found = spread([abs(100 * each) for each in logs])
+    mean, low, high = interval(logs)
+    half = (high - low) / 2
     return Figure(
         figure=name,
-        value=abs(100 * statistics.fmean(logs)),
-        low=found.low,
-        high=found.high,
+        value=100 * abs(mean),
+        low=100 * max(0.0, abs(mean) - half),
+        high=100 * (abs(mean) + half),
         unit="%",
         bar=bar,
         repeats=len(logs),

@@ -425,7 +425,7 @@ def _ends(name: str, most: float) -> Iterator[Figure]:
             winner = result.confirmation.winner
             (ratio,) = [each for each in result.confirmation.ratios if each.trial == winner]
             found.append(ratio)
-            print(f"{name} {turn}: {seconds[-1]:.0f} s, {result.reason}; {ratio}", flush=True)
+            print(f"{name} {turn}: {seconds[-1]:.0f} s, {result.search_end}; {ratio}", flush=True)
     usual = statistics.median(each.ratio for each in found)
     alike = sum(each.low <= usual <= each.high for each in found)
     yield _figure(f"{name}: seconds", seconds, unit="s")

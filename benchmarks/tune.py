@@ -83,26 +83,26 @@ class Tuned:
 
     Attributes:
         shown: The sweep as `sweeper show --json` prints it; empty if there is none.
-        proof: What was proved about the winner's changes; empty without a winner.
+        verified: What was verified about the winner's changes; empty without a winner.
     """
 
     output: str
     minutes: float
     shown: Mapping[str, Any] = field(default_factory=dict)
-    proof: Mapping[str, Any] = field(default_factory=dict)
+    verified: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def ratio(self) -> tuple[float, float, float]:
         """The confirmed ratio with its interval; 1 if no winner was handed over."""
         winner = self.shown.get("winner")
-        if not winner or not self.proof or self.proof["fault"]:
+        if not winner or not self.verified or self.verified["difference"]:
             return 1.0, 1.0, 1.0
         return winner["ratio"], winner["ratio_low"], winner["ratio_high"]
 
     @property
     def changes(self) -> str:
         """The winner's changes, in words."""
-        return " ".join(f"{name}={value}" for name, value in self.proof.get("changes", {}).items())
+        return " ".join(f"{each['name']}={each['value']}" for each in self.verified.get("changes", ()))
 
 
 def sweeper(*words: str, folder: Path, env: Mapping[str, str] | None = None) -> list[Any]:
@@ -128,19 +128,19 @@ def tuned(
     print(done.stdout, file=sys.stderr, flush=True)
     arguments, where = sweeper("show", name, f"--home={home}", "--json", folder=folder, env=env)
     shown = subprocess.run(arguments, **where, capture_output=True, text=True).stdout
-    proof = home / "sweeps" / name / "proof.json"
+    verified = next((home / "sweeps" / name).glob("trials/*/verification.json"), None)
     return Tuned(
         output=done.stdout,
         minutes=minutes,
         shown=json.loads(shown) if shown.startswith("{") else {},
-        proof=json.loads(proof.read_text(encoding="utf-8")) if proof.exists() else {},
+        verified=json.loads(verified.read_text(encoding="utf-8")) if verified is not None else {},
     )
 
 
 def figures(name: str, found: Tuned, bar: str = "") -> Iterator[Figure]:
     """Yields the ratio of a tune, its lower bound if there is a bar for it, and its minutes."""
     value, low, high = found.ratio
-    print(f"{name}: {found.changes or 'nothing'}; {found.proof.get('kind', '')}", flush=True)
+    print(f"{name}: {found.changes or 'nothing'}; {found.verified.get('kind', '')}", flush=True)
     yield Figure(figure=f"{name}: tuned / as it is", value=value, low=low, high=high, unit="x", repeats=1)
     if bar:
         yield Figure(figure=f"{name}: lower bound", value=low, low=low, high=low, bar=bar, repeats=1)
@@ -400,7 +400,7 @@ def idle(asked: Asked) -> Iterator[Figure]:
         command = [sys.executable, "mlp.py"]
         env = {"PYTHONPATH": str(PLANTED.parent)}
         found = tuned("idle", command, UNEDITED, asked.home, env, f"--changes={file.name}")
-    made = {*found.proof.get("changes", {})} & names
+    made = {each["name"] for each in found.verified.get("changes", ())} & names
     print(f"handed over: {found.changes}", flush=True)
     yield _count(f"harmless changes handed over, of {len(names)}", float(len(made)), "<= 1")
 

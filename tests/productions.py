@@ -67,8 +67,8 @@ EXPORT: Mapping[str, Any] = {
     "pipeline": "line_pipeline",
     "data": {},
     "config": encode(TrialConfig().replace(CONFIG)),
-    "measured": {"throughput": 10_000.0},
-    "holds_for": {"device": "EPYC, 4 cores", "torch": "2.13.0", "train_samples": 960},
+    "measurement": {"throughput": 10_000.0},
+    "conditions": {"device": "EPYC, 4 cores", "torch": "2.13.0", "train_samples": 960},
     "production": {"samples": 2000.0},
     "provenance": {"sweep": "lines", "trial": 7},
 }
@@ -105,7 +105,7 @@ def values_of(**changes: Any) -> dict[str, Any]:
         "disturbed": {},
         "val_loss": 0.25,
         "best_loss": 0.125,
-        "told": {"accuracy": 0.9},
+        "metrics": {"accuracy": 0.9},
         "best_epoch": 2,
         **changes,
     }
@@ -136,7 +136,7 @@ def validation(steps: int, seconds: float, loss: float | None) -> dict[str, Any]
         "seconds": seconds,
         "epoch": steps // 20,
         "val_loss": loss,
-        "told": {"accuracy": 0.9},
+        "metrics": {"accuracy": 0.9},
     }
 
 

@@ -16,6 +16,7 @@ from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.sweep.observer import Status
 from sweeper.sweep.run import Ran, run_sweep
+from sweeper.sweep.store.journal import Journal
 from sweeper.tracking import NullTracker
 
 PIPELINE = '''\
@@ -44,6 +45,11 @@ SPEC: Mapping[str, Any] = {
     "search": {"trials": 8, "minutes": None, "regret": None},
     "confirm": {"top": 2, "rounds": 3, "precision": 0.1},
 }
+
+
+def raced(bench: Bench) -> list[dict[int, float]]:
+    """Returns the rounds of the race of a sweep's best, as samples per second by trial."""
+    return [one.speeds for one in Journal(bench.home / "sweeps" / "toy").rounds("final")]
 
 
 def spec_of(**changes: Any) -> SweepSpec:

@@ -96,7 +96,7 @@ def test_a_notebook_shows_the_decision_and_the_fastest_trials(tmp_path, monkeypa
     assert isinstance(table, pd.DataFrame)
     fastest = table.sort_values("speedup", ascending=False).iloc[0]
     assert shown.index(fastest["name"]) < shown.index(table.sort_values("speedup").iloc[-3]["name"])
-    winner = table.loc[table["stage"] == "confirmed"].iloc[0]
+    winner = table.loc[table["stage"] == "winner"].iloc[0]
     assert found.config["batch_size"] == winner["param.batch_size"]
     (unsent,) = found.unsent
     home = tmp_path / "home"

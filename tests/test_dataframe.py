@@ -55,7 +55,7 @@ def test_stages_and_ratios_are_as_confirmed(table, journal):
     sweep = load_sweep(journal)
     assert table.loc[0, "stage"] == "baseline"
     winner = sweep.result.confirmation.winner
-    assert list(table.index[table["stage"] == "confirmed"]) == [winner]
+    assert list(table.index[table["stage"] == "winner"]) == [winner]
     assert set(table.index[table["ratio"].notna()]) == set(sweep.ratios())
     found = sweep.ratios()[winner]
     assert tuple(table.loc[winner, ["ratio", "ratio_low", "ratio_high"]]) == (

@@ -1,4 +1,4 @@
-"""What is said to those who import a module that was removed, or continue a job of 0.1.0."""
+"""What is said to those who import a module that was removed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from typing import Any
 import pytest
 
 import sweeper
-from sweeper import errors
 from sweeper.core.job import Job
-from sweeper.errors import EnvironmentStopError
-from sweeper.sweep.job_runner import JobRunner
-from sweeper.sweep.store.old_imports import HOMES
 from sweeper.worker.trial import run
 
 
@@ -57,18 +53,3 @@ def test_a_trial_fails_with_what_to_write_and_the_line(tmp_path: Path, monkeypat
     job = Job(uid="u", runner="of_0_1:run", import_paths=(str(tmp_path),))
     failure: Any = run(job, SimpleNamespace(reached="start"))  # type: ignore[arg-type]
     assert failure.message.endswith("was removed; import from `sweeper.errors` (of_0_1.py:1)")
-
-
-def test_a_job_of_0_1_0_does_not_go_on(tmp_path: Path):
-    job = Job(uid="u", runner="sweeper.trainer.measure:run")
-    runner = JobRunner(None, [], lambda: None)  # type: ignore[arg-type]
-    with pytest.raises(EnvironmentStopError, match=f"but {tmp_path} is of 0.1.0 .* Remove that folder"):
-        runner.resume(0, tmp_path, job)
-
-
-def test_every_error_is_known_by_its_old_import():
-    """Stored digests of pipelines have it."""
-    public = {
-        name for name, value in vars(errors).items() if getattr(value, "__module__", "") == errors.__name__
-    }
-    assert HOMES["sweeper.errors"] == dict.fromkeys(public, "sweeper.core.errors")

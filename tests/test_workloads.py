@@ -27,8 +27,7 @@ ALLOWED_FOLDER = "sweeper/sweep/workloads/"
 
 OF_TRUTH = {"command": "command", "pipeline": "pipeline", "reported_by": "reported_by"}
 OF_NONE = {"args": "args is None", "script": "script is None"}
-ANYWHERE = {"ladder": "ladder"}
-MARKS = (*OF_TRUTH.values(), *OF_NONE.values(), *ANYWHERE.values())
+MARKS = (*OF_TRUTH.values(), *OF_NONE.values())
 
 
 def conditions(tree: ast.AST) -> Iterator[ast.expr]:
@@ -81,8 +80,6 @@ def marks(tree: ast.AST) -> Iterator[tuple[int, str]]:
             for side in (node.left, *node.comparators):
                 if isinstance(side, ast.Attribute) and side.attr in OF_NONE:
                     places.add((side.lineno, side.col_offset, OF_NONE[side.attr]))
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and node.attr in ANYWHERE:
-            places.add((node.lineno, node.col_offset, ANYWHERE[node.attr]))
     yield from ((line, mark) for line, _, mark in sorted(places))
 
 
@@ -112,7 +109,6 @@ PLANTED = {
     "pipeline": ("x = f() if job.pipeline else {}", "return_ = spec.pipeline or words", "not spec.pipeline"),
     "args is None": ("if config.args is not None: ...", "key = (config.args is None, 1)"),
     "script is None": ("if job.script is None: ...", "assert self.job.script is not None"),
-    "ladder": ("plan(again=spec.confirm.ladder)", "if x and not spec.confirm.ladder: ..."),
     "reported_by": ("if found.reported_by: ...", "x = None if m.reported_by else 1", "a.reported_by and b"),
 }
 LEFT = (
@@ -152,21 +148,21 @@ OF_OWN = {
 
 
 @pytest.mark.parametrize(
-    ("tree", "ladder", "kind", "words"),
+    ("tree", "named", "kind", "words"),
     [
-        (OF_PIPELINE, False, PIPELINE, ["toy_pipeline"]),
-        (OF_SCRIPT, False, SCRIPT, ["python", "train.py", "--lr={lr}"]),
-        (OF_SCRIPT, True, CHANGES, ["python", "train.py", "--lr={lr}"]),
-        (OF_PIPELINE, True, CHANGES_OF_PIPELINE, ["toy_pipeline"]),
+        (OF_PIPELINE, PIPELINE, PIPELINE, ["toy_pipeline"]),
+        (OF_SCRIPT, SCRIPT, SCRIPT, ["python", "train.py", "--lr={lr}"]),
+        (OF_SCRIPT | {"workload": CHANGES}, CHANGES, CHANGES, ["python", "train.py", "--lr={lr}"]),
+        (OF_PIPELINE | {"workload": CHANGES}, CHANGES, CHANGES_OF_PIPELINE, ["toy_pipeline"]),
     ],
 )
-def test_a_kind_follows_from_the_keys_and_is_not_stored(
-    tree: dict[str, Any], ladder: bool, kind: str, words: list[str]
+def test_a_kind_is_named_or_follows_from_the_keys_and_is_stored(
+    tree: dict[str, Any], named: str, kind: str, words: list[str]
 ):
-    spec = SweepSpec.from_dict({"name": "a", **tree, "confirm": {"ladder": ladder}})
+    spec = SweepSpec.from_dict({"name": "a", **tree})
     assert spec.traits is BUILTIN[kind]
     assert list(spec.traits.words(spec)) == words
-    assert "workload" not in spec.to_dict()
+    assert spec.to_dict()["workload"] == named
     assert SweepSpec.from_dict(spec.to_dict(), is_stored=True).traits is BUILTIN[kind]
 
 
@@ -196,11 +192,15 @@ def test_a_kind_of_ones_own_is_stored_and_read_even_where_it_is_gone():
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"workload": "pipeline"}, "`workload` must be an import string `module:name`, but got 'pipeline'."),
+        ({"workload": "pipelines"}, "`workload` must be a built-in name or an import string `module:name`"),
+        ({"workload": "pipeline"}, "`pipeline` (a module) or `command` (a script) is required"),
+        (
+            {"workload": "script", "pipeline": "x"},
+            "`workload: script` needs a `command`, but got a `pipeline`.",
+        ),
         ({"workload": "nowhere:KIND"}, "No module named 'nowhere'"),
         ({"workload": "test_workloads:ROOT"}, "an instance of `WorkloadTraits`"),
         ({"baseline": {}}, "`width` needs a value in `baseline`"),
-        ({"confirm": {"ladder": True}}, "`confirm.ladder: true` has no effect with a `workload`"),
         ({"confirm": {"to_loss": True}}, "is for pipelines, but got a `workload`"),
         ({"measure": {"cold_cache": True}}, "is for pipelines, but got a `workload`"),
         ({"script": {"keep": True}}, "`script` needs a `command`"),

@@ -24,7 +24,7 @@ from sweeper.race.log import Ended, Started, Turned
 from sweeper.race.storage import StoredLog
 from sweeper.search.distributions import distribution, drawn
 from sweeper.spec import SweepSpec
-from sweeper.sweep.store.journal import CONFIRM, RESULT, SEARCH_RESULT, Journal, sweeps_folder
+from sweeper.sweep.store.journal import FINAL_RACE, RESULT, SEARCH_RESULT, Journal, sweeps_folder
 
 QUALITY_SAMPLES = 60_000
 STARTED = 1_790_000_000.0
@@ -118,19 +118,17 @@ def write_sweep(
             speeds[number], configs[number] = true, config
     best = sorted(speeds, key=lambda number: -speeds[number])[:3]
     speeds_of = [{n: speeds[n] * noise.gauss(1, 0.02) for n in (0, *best)} for _ in range(rounds)]
-    _write_race(journal.race_log(CONFIRM), speeds_of)
-    raced = journal.race(CONFIRM)
+    _write_race(journal.race_log(FINAL_RACE), speeds_of)
+    raced = journal.rounds(FINAL_RACE)
     decision = choose_winner(raced, configs)
     result = {
-        "reason": f"all {trials - 1} trials are done",
+        "search_end": f"all {trials - 1} trials are done",
         "winner": decision.winner,
-        "confirmed": decision.winner is not None,
-        "tied": list(decision.ties),
-        "unfit": [],
+        "ties": list(decision.ties),
+        "infeasible": [],
         "ratios": encode(ratios(raced)),
-        "rounds": [{str(n): value for n, value in each.items()} for each in speeds_of],
         "race_end": "the intervals are narrow enough",
-        "disturbed": {str(n): 0 for n in (0, *best)},
+        "disturbances": {str(n): 0 for n in (0, *best)},
     }
     (journal.folder / RESULT).write_text(json.dumps(result))
     return journal

@@ -127,21 +127,23 @@ def tune(day: Day) -> str:
         seconds = day.left() - RESERVE_SECONDS
         status, text = shown_as_it_comes("tune", *options, "--", *command, seconds=seconds)
         changes = _read(home / "tunes" / f"{name}.json").get("changes", [])
-        proof = _read(home / "sweeps" / name / "proof.json")
+        path = next((home / "sweeps" / name).glob("trials/*/verification.json"), Path())
+        verified = _read(path) if path.name else {}
         for change in changes:
             day.write("change", change=change)
-        day.write("tune", status=status, said=text[-8000:], proof=proof)
+        day.write("tune", status=status, said=text[-8000:], verified=verified)
         day.keep(home)
         winner = _winner(home, name)
     if not changes:
         raise FailedError(f"exit {status}: nothing was proved or refused")
     refused = sum(bool(change["refused"]) for change in changes)
     said = f"exit {status}; {len(changes) - refused} changes proved, {refused} left out"
-    if not winner or not proof:
+    if not winner or not verified:
         return f"{said}; nothing is handed over"
+    made = " ".join(f"{each['name']}={each['value']}" for each in verified["changes"])
     ratio, low, high = (winner[key] for key in ("ratio", "ratio_low", "ratio_high"))
     day.figure(f"{name}: tuned / as it is", ratio, "x", low=low, high=high)
-    return f"{said}; {ratio:.3g}x [{low:.3g}, {high:.3g}] by {proof['changes']}"
+    return f"{said}; {ratio:.3g}x [{low:.3g}, {high:.3g}] by {made}"
 
 
 def _winner(home: Path, name: str) -> dict[str, Any]:

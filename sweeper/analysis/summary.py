@@ -310,7 +310,7 @@ def to_json(summary: Summary, stages: Mapping[int, str]) -> dict[str, Any]:
     if winner is not None and summary.unreached_loss is not None:
         winner["unreached_loss"] = rounded(summary.unreached_loss, 4)
     if winner is not None and summary.time_to_loss is not None:
-        winner["to_loss"] = {
+        winner["time_to_loss"] = {
             name: rounded(getattr(summary.time_to_loss, name), 4) for name in ("loss", "ratio", "low", "high")
         }
     return {

@@ -31,6 +31,9 @@ RECORD = "script.json"
 ANYWHERE = "auto"
 """A job's device that stands for whichever the worker has."""
 
+RACE_STAGE = "race"
+"""The stage of a job that is a process in a race."""
+
 RESTORE_HINT = "Restore it, or remove it to run that job again"
 
 # The runners of jobs; `worker/runners.py` locates each.

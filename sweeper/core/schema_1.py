@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sweeper.interventions import ORIGINAL, VARIABLE
+from sweeper.interventions import VARIABLE, is_original
+from sweeper.interventions.change import ORIGINAL
 
 FILES: Mapping[str, str] = {"search_result.json": "told.json", "interim_result.json": "stopped.json"}
 """By today's name: the earlier one."""
@@ -52,7 +53,7 @@ _EXPORT = {"measured": "measurement", "holds_for": "conditions", "proved": "veri
 
 def is_of(tree: Mapping[str, Any]) -> bool:
     """Returns whether a file that holds the number of its schema is an earlier one."""
-    return tree.get("schema", 1) == 1
+    return bool(tree.get("schema", 1) == 1)
 
 
 def sweep(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,7 +148,10 @@ def export(tree: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(translated.get("env"), Mapping):
         script = _script({"env": translated["env"]})
         translated["env"] = script["env"]
-        translated["changes"] = _values(script.get("changes", {}), keeps_original=False)
+        changes = _values(script.get("changes", {}))
+        translated["changes"] = {n: value for n, value in changes.items() if not is_original(n, value)}
+        if changes:
+            translated["params"] = _values(translated.get("params") or {})
     return translated
 
 
@@ -166,9 +170,8 @@ def _choices(parameter: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**parameter, "choices": [_value(choice) for choice in parameter["choices"]]}
 
 
-def _values(tree: Mapping[str, Any], *, keeps_original: bool = True) -> dict[str, Any]:
-    values = {name: _value(value) for name, value in tree.items()}
-    return {name: value for name, value in values.items() if keeps_original or value != ORIGINAL}
+def _values(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _value(value) for name, value in tree.items()}
 
 
 def _value(value: Any) -> Any:

@@ -1,9 +1,9 @@
 """Lists the kinds of work that a sweep trains, and their traits. Imports no implementation.
 
 A specification names its kind as `workload`; without it, it is a pipeline or a script. A new kind is one file
-with its implementation (`sweeper.sweep.workloads`) and one row; a third party's kind is the import string of a
-row (`workload: module:TRAITS`). All other modules ask the traits. What a record shows of its kind
-is asked of its configuration (`TrialConfig.names_are_fields`) and of the functions below.
+with its implementation (`sweeper.sweep.workloads`) and one row; a third party's kind is the import string of
+a row (`workload: module:TRAITS`). All other modules ask the traits. What a record shows of its kind is asked
+of its configuration (`TrialConfig.names_are_fields`) and of the functions below.
 """
 
 from __future__ import annotations

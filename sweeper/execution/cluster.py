@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.job import read_job
+from sweeper.core.job import RACE_STAGE, read_job
 from sweeper.core.launchers import traits
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.place import Place, write_place
@@ -152,7 +152,7 @@ class RemoteLauncher(Launcher):
             if self._broken is not None:
                 raise self._broken
             # Confirmation runs one job at a time and releases the other workers.
-            self._wanted = 1 if handle.job.stage == "confirm" else self._most
+            self._wanted = 1 if handle.job.stage == RACE_STAGE else self._most
             self._seconds = seconds_of(handle.job)
             self._queue.append(handle)
             self._dispatch(later)

@@ -39,7 +39,7 @@ def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
             "Use the version of sweeper that wrote it, or a newer one."
         )
     if schema < SCHEMA:
-        value = schema_1.export(value)
+        value = {**schema_1.export(value), "schema": SCHEMA}
     subject = OfScript if "command" in value else OfPipeline
     for name, kind in {**kinds(subject), **_BLOCKS}.items():
         if not isinstance(value.get(name), kind):

@@ -63,7 +63,7 @@ def read(record: TrialRecord) -> Verification | None:
     """
     folder = Path(record.folder)
     path = next(
-        (path for path in (folder / FILE, folder.parents[1] / FILE_OF_SCHEMA_1) if path.exists()), None
+        (path for path in (folder / FILE, folder.parent.parent / FILE_OF_SCHEMA_1) if path.exists()), None
     )
     if path is None:
         return None

@@ -68,7 +68,7 @@ def again(before: Ratio, now: Ratio) -> str:
     """Returns how a winner does when it is measured once more."""
     today = f"not shown to be faster than your baseline today: {times(now.ratio)}"
     today = f"{as_fast(now.ratio)} today" if now.is_faster_now else today
-    today = f"Trial {now.number} is {today} ({sure(*now.now, len(now.rounds), of='')})"
+    today = f"Trial {now.trial} is {today} ({sure(*now.now, len(now.rounds), of='')})"
     return f"{today}; the sweep found {times(before.ratio)} ({later(before)})."
 
 

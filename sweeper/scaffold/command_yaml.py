@@ -27,12 +27,13 @@ measure: {window_seconds: 2, repeats: 3, warmup_cap_seconds: 60}
 # Limits of the search; the minutes include confirmation.
 search: {trials: 40, minutes: 60, seed: 0}
 # The best trials take turns with the baseline, each time in a new process.
-confirm: {top: 3, rounds: 8}"""
+confirm: {top: 3, rounds: 4}"""
 
 _WIDTH = 24
 _OPTIONS = (
     ("files", "{config.yaml: {template: config.yaml.in}}", "written from templates before it starts"),
     ("env", "{OMP_NUM_THREADS: '4'}", "environment variables; they may have templates"),
+    ("changes", "{loader: gathered}", "changes that are made to it at run time (docs/tuning.md)"),
     ("workdir", "link", "each trial gets links to this folder; copy: a full copy; here: the folder itself"),
     ("unprotected", "[checkpoints]", "files and folders of yours that it may write to"),
     ("stop", "when_measured", "at_end: it runs until it ends, and its final loss counts"),

@@ -100,7 +100,7 @@ def _lines(offer: PipelineOptions, machine: Machine, path: str) -> Iterator[str]
     yield "# Limits of the search; the minutes include confirmation."
     yield "search: {trials: 40, minutes: 20, seed: 0}"
     yield "# The best trials take turns with the baseline, each time in a new process."
-    yield "confirm: {top: 3, rounds: 8}"
+    yield "confirm: {top: 3, rounds: 4}"
 
 
 def _data(offer: PipelineOptions) -> Iterator[str]:

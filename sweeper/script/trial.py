@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from sweeper import inject
 from sweeper.core.codec import encode
-from sweeper.core.job import Job
+from sweeper.core.job import RACE_STAGE, Job
 from sweeper.core.measurement import Breakdown, FailureKind, Measurement, Report, Window
 from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.core.workload import script_of
@@ -228,7 +228,7 @@ class _Trial:
         """
         wanted = self._job.plan.quality_samples
         # The rounds of a confirmation need only the speed.
-        at_end = self._script.stop == "at_end" and self._job.stage != "confirm"
+        at_end = self._script.stop == "at_end" and self._job.stage != RACE_STAGE
         while at_end or (wanted and not self._has_loss(wanted)):
             if not self._listen():
                 if self._process.status != 0:

@@ -23,6 +23,8 @@ from sweeper.core.template import names_in
 from sweeper.core.workload import NAMED, PIPELINE, SCRIPT, WORKLOADS, WorkloadTraits, kind_of, traits
 from sweeper.errors import UserError, did_you_mean
 from sweeper.inject.outside import SUBMITTERS
+from sweeper.interventions import CHANGES, FILE_VARIABLE
+from sweeper.interventions.change import ORIGINAL
 from sweeper.spec.mistakes import Mistake, Path, dotted, show
 from sweeper.spec.secrets import held_secrets
 from sweeper.spec.sections import LATEST, NONE
@@ -126,6 +128,19 @@ def _no_effect_on_search(search: Mapping[str, Any], tree: Mapping[str, Any]) -> 
         yield Mistake(("search", "regret"), text)
 
 
+def _unknown_changes(changes: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yields a mistake for each change that cannot be made at run time."""
+    known = {name: change for name, change in CHANGES.items() if not change.is_of_environment}
+    for name, value in changes.items():
+        if name not in known:
+            text = f"`script.changes` must name a change ({', '.join(known)}), but got `{name}`."
+            yield Mistake(("script", "changes", name), text + did_you_mean(name, known), at_key=True)
+        elif known[name].choices and "{" not in str(value) and value not in (ORIGINAL, *known[name].choices):
+            choices = ", ".join((ORIGINAL, *known[name].choices))
+            text = f"`script.changes.{name}` must be one of {choices}, but got {show(value)}."
+            yield Mistake(("script", "changes", name), text)
+
+
 _NODES: Mapping[str, tuple[Collection[str], Collection[str]]] = {
     "torchrun": (("--nnodes",), ("1", "1:1")),
     "torch.distributed.run": (("--nnodes",), ("1", "1:1")),
@@ -191,6 +206,8 @@ def _script(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     files = _mapping(options.get("files"))
     templates += [(("script", "files", name), text) for name, text in files.items()]
     changes = _mapping(options.get("changes"))
+    if FILE_VARIABLE not in _mapping(options.get("env")):
+        yield from _unknown_changes(changes)
     templates += [(("script", "changes", name), text) for name, text in changes.items()]
     templates.append((("script", "samples_per_step"), options.get("samples_per_step")))
     used = {name: path for path, text in templates if isinstance(text, str) for name in names_in(text)}

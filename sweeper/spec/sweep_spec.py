@@ -120,8 +120,9 @@ class SweepSpec(Section):
             got = "nothing" if value is None else show(value)
             raise SpecError([Mistake((), f"A specification must be a mapping of keys, but got {got}.")])
         mistakes = [*rules.broken(value, secrets), *([] if is_stored else rules.not_here(value))]
+        kind = named_kind(named=str(value.get("workload") or ""), has_command="command" in value)
         try:
-            spec = cls.model_validate(value)
+            spec = cls.model_validate({**value, "workload": kind})
         except ValidationError as error:
             mistakes += from_pydantic(error, value, _MODELS)
         if mistakes:
@@ -131,7 +132,6 @@ class SweepSpec(Section):
     def to_dict(self) -> dict[str, Any]:
         """Returns the specification as JSON values, from which `from_dict` reads an equal one."""
         tree: dict[str, Any] = encode(self.model_dump())
-        tree["workload"] = named_kind(named=self.workload, has_command=bool(self.command))
         absent = [name for name in ("pipeline", "command") if not tree[name]]
         absent.append("data" if self.command else "script")
         return {key: value for key, value in tree.items() if key not in absent}

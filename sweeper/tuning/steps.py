@@ -38,7 +38,7 @@ class ChangeGain:
 
 def gains_of(sweep: LoadedSweep) -> list[ChangeGain]:
     """Returns the gain of each change of a tune."""
-    configs = {each.number: each.config for each in sweep.summary.records}
+    configs = {record.number: record.config for record in sweep.summary.records}
     searched = {e.number: e.measurement.throughput for e in sweep.summary.records if e.measurement}
     effects: Mapping[str, Effect] = {}
     if halves := search_of(sweep):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import shlex
 import shutil
@@ -12,14 +11,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from sweeper.analysis.bottleneck import MIN_COST, launch_share
 from sweeper.core.home import home_option
 from sweeper.core.job import read_job
 from sweeper.core.measurement import Measurement
-from sweeper.core.record import TrialRecord
 from sweeper.core.progress import Silent
+from sweeper.core.record import TrialRecord
 from sweeper.core.template import arguments
 from sweeper.core.workload import script_of
 from sweeper.errors import UserError
@@ -42,7 +41,6 @@ from sweeper.sweep.store.catalog import cannot_write
 from sweeper.sweep.store.fingerprint import digest_of_scripts
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.system.environment import named, script_held_back_line
-from sweeper.system.files import write_json
 from sweeper.telemetry.gpu_lines import gpus_for
 from sweeper.tracking.mlflow import MlflowTracker, start_preload
 from sweeper.tuning import state, words

@@ -87,7 +87,7 @@ def test_the_mean_is_geometric():
 
 
 def test_best_first_and_without_the_baseline():
-    assert [r.number for r in ratios(rounds_of(1.5, 3.0, 2.0))] == [2, 3, 1]
+    assert [r.trial for r in ratios(rounds_of(1.5, 3.0, 2.0))] == [2, 3, 1]
 
 
 def test_a_candidate_that_never_ran_beside_the_baseline_has_no_ratio():
@@ -145,5 +145,5 @@ def test_what_kept_failing_does_not_win():
     assert winner(rounds, {1: EAGER, 2: EAGER}) == 2
     for one in rounds[1:]:
         one.lives[1].turns.clear()
-    assert ratios(rounds)[0].number == 1
+    assert ratios(rounds)[0].trial == 1
     assert winner(rounds, {1: EAGER, 2: EAGER}) == 2

@@ -111,10 +111,10 @@ def _folder(stage: Stage, trials: int) -> Iterator[str]:
             yield f"I1: the witness did not hear of {_short(folder)}'s failure"
     if stages != {"baseline": 1, "search": trials}:
         yield f"I3: {dict(stages)} trials, and not 1 baseline and {trials} searched"
-    uids = [job["uid"] for place in ("trials", "confirm") for _, job, _ in _jobs(stage, place)]
+    uids = [job["uid"] for place in ("trials", "races/final") for _, job, _ in _jobs(stage, place)]
     if len(set(uids)) != len(uids):
         yield "I2: two jobs have one uid"
-    for folder, _, outcome in _jobs(stage, "confirm"):
+    for folder, _, outcome in _jobs(stage, "races/final"):
         if outcome is None:
             yield f"I3: {_short(folder)} has no outcome"
     for folder, _, outcome in _jobs(stage, "stopped"):
@@ -139,9 +139,9 @@ def _study(stage: Stage) -> Iterator[str]:
         yield "I6: the study is locked"
         (stage.sweep / "study.log.lock").unlink()
     told = {
-        int(folder.name): read(folder / "told.json")
+        int(folder.name): read(folder / "search_result.json")
         for folder, _, outcome in _jobs(stage, "trials")
-        if (folder / "told.json").exists() and outcome is not None
+        if (folder / "search_result.json").exists() and outcome is not None
     }
     try:
         storage = JournalStorage(JournalFileBackend(str(path)))

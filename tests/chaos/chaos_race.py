@@ -23,7 +23,7 @@ import psutil
 from sweeper.execution.local import leftovers
 from sweeper.race.log import Round, compared
 from sweeper.race.storage import read
-from sweeper.sweep.store.journal import CONFIRM, Journal
+from sweeper.sweep.store.journal import FINAL_RACE, Journal
 
 REPOSITORY = Path(__file__).parents[2]
 MAX_SECONDS = 8.0
@@ -69,7 +69,7 @@ class Stage:
         self.journal = Journal(self._home / "sweeps" / "race")
         self.journal.go_on()
         (self.journal.folder / "result.json").unlink()
-        shutil.rmtree(self.journal.folder / CONFIRM)
+        shutil.rmtree(self.journal.race_folder(FINAL_RACE))
         shutil.copytree(self._home, folder / "searched", symlinks=True)
 
     def begin(self) -> subprocess.Popen[bytes]:
@@ -87,7 +87,7 @@ class Stage:
     @property
     def log(self) -> Path:
         """The log of the race."""
-        return self.journal.race_log(CONFIRM)
+        return self.journal.race_log(FINAL_RACE)
 
     def scripts(self) -> list[int]:
         """Returns the scripts that take part, without their loaders' workers."""
@@ -149,8 +149,9 @@ def _lost(stage: Stage, before: Sequence[Round]) -> list[str]:
     faults = []
     if rounds[: len(before)] != list(before):
         faults.append(f"{len(before)} complete rounds are not those of the log any more")
-    if [dict(each) for each in result.confirmation.rounds] != [one.speeds for one in rounds]:
-        faults.append("the result has other rounds than the log")
+    for ratio in result.confirmation.ratios:
+        if ratio.rounds != tuple(one.speeds[ratio.trial] for one in rounds if ratio.trial in one.speeds):
+            faults.append(f"the result of trial {ratio.trial} has other rounds than the log")
     return faults
 
 

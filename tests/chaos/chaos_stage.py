@@ -135,7 +135,7 @@ class Stage:
     def outcomes(self) -> dict[Path, bytes]:
         """Returns every finished trial's outcome, as it is on disk."""
         found = {}
-        for place in ("trials/*", "confirm/*"):
+        for place in ("trials/*", "races/*"):
             for path in self.sweep.glob(f"{place}/outcome.json"):
                 found[path] = path.read_bytes()
         return found

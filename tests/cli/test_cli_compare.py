@@ -12,6 +12,7 @@ import pytest
 from thousand import write_sweep
 
 from sweeper.cli import main
+from sweeper.sweep.store.journal import FINAL_RACE
 
 SCRIPT = {
     "pipeline": None,
@@ -111,11 +112,13 @@ def test_slower_by_more_than_allowed_is_an_exit_code(cli, other, allowed, code, 
 def test_a_slower_baseline_is_enough(cli, home, tmp_path):
     """Its rounds are cut to a third; the winner's are not."""
     journal = write_sweep(tmp_path, "third", trials=12, with_series=False)
-    path = journal.folder / "result.json"
-    result = json.loads(path.read_text())
-    for each in result["rounds"]:
-        each["0"] /= 3
-    path.write_text(json.dumps(result))
+    path = journal.race_log(FINAL_RACE)
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    lives = {event["life"] for event in events if event.get("arm") == 0}
+    for event in events:
+        if event["event"] == "turn" and event["life"] in lives:
+            event["samples"] /= 3
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
     code, out, _ = cli("compare", "mine", str(journal.folder), "--fail-if-slower", "5%")
     assert code == 1
     baseline, winner = out.splitlines()[-2:]

@@ -51,14 +51,14 @@ def test_it_prints_what_production_needs(cli, home):
     found = json.loads(out)
     assert found["config"]["loader"]["kind"] == "resident"
     assert found["provenance"]["sweep"] == "toy"
-    assert found["holds_for"]["usable_cpus"] == 16
+    assert found["conditions"]["usable_cpus"] == 16
 
 
 def test_of_several_slots_a_trial_had_its_share_of_the_cores(cli, bench):
     two = [DeviceInfo(kind="cuda", name="NVIDIA A10", uuid=f"GPU-{i}", memory_gib=22.5) for i in "ab"]
     bench.run(devices=two)
     _, out, _ = cli("export", "toy", "--home", str(bench.home), "--out", "-", "--format", "json")
-    assert json.loads(out)["holds_for"]["usable_cpus"] == max(1, len(os.sched_getaffinity(0)) // 2)
+    assert json.loads(out)["conditions"]["usable_cpus"] == max(1, len(os.sched_getaffinity(0)) // 2)
 
 
 def test_it_writes_a_file_that_reads_back(cli, home, tmp_path):
@@ -74,7 +74,7 @@ def test_the_size_of_the_prepared_data_is_known(cli, bench):
 
     bench.run(prepared=Report(values={"synthetic": False, "notes": [], "bytes": 3 * 2**29}))
     _, out, _ = cli("export", "toy", "--home", "home", "--out", "-", "--format", "json")
-    assert json.loads(out)["holds_for"]["data_gib"] == 1.5
+    assert json.loads(out)["conditions"]["data_gib"] == 1.5
 
 
 def test_flags_are_printed_by_ones_own_names(cli, home, tmp_path):
@@ -123,7 +123,7 @@ def test_a_printed_job_script_trains_from_the_sweeps_own_file(cli, bench):
     assert out.startswith("#!/bin/bash\n")
     assert f"srun sweeper train {own}\n" in out
     assert "Written to" not in out
-    assert read(own)["schema"] == 2
+    assert read(own)["schema"] == 3
 
 
 def test_lines_to_paste_say_what_was_measured(cli, home):

@@ -91,7 +91,7 @@ def test_every_state_has_a_true_answer(synced: Path, in_process, state) -> None:
 def test_a_deleted_experiment_keeps_no_other_sweep_from_being_sent(synced: Path, in_process) -> None:
     deleted(synced)
     shutil.copytree(synced / "sweeps/toy", synced / "sweeps/other")
-    for path in [*(synced / "sweeps/other").rglob("tracked")]:
+    for path in [*(synced / "sweeps/other").rglob("publication")]:
         path.unlink()
     done = in_process("sync", "--home", str(synced))
     assert done.returncode == 7

@@ -18,6 +18,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job
 from sweeper.core.script import Script
 from sweeper.errors import NothingFeasibleError
+from sweeper.exports.verification import VerifiedChange
 from sweeper.judging.speed import Compared, Speed
 from sweeper.patching.patch import Patch
 from sweeper.tuning.steps import ChangeGain
@@ -112,6 +113,6 @@ def test_gains_of_several_changes_have_no_interval(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_comment_says_why_and_what_it_brought():
-    each = {"name": "optimizer", "value": "fused", "why": "one call updates all"}
-    assert _comment(each, "1.2x as fast", "a CPU") == "One call updates all: 1.2x as fast, on a CPU."
-    assert _comment(each, "", "a CPU") == "One call updates all."
+    change = VerifiedChange(name="optimizer", value="fused", original="original", why="one call updates all")
+    assert _comment(change, "1.2x as fast", "a CPU") == "One call updates all: 1.2x as fast, on a CPU."
+    assert _comment(change, "", "a CPU") == "One call updates all."

@@ -31,7 +31,7 @@ ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
 NAME = "007 bs22 res fp32"
 LOSS = Quality(key="k", samples=60_000, seconds=2.5, train_loss=0.5, val_loss=0.25, metrics={"accuracy": 0.9})
 RECORD = dataclasses.replace(
-    record_of(measurement(data=0.5, windows={"flags": ("other processes took cores",)})), quality=LOSS
+    record_of(measurement(data=0.5, windows={"disturbances": ("other processes took cores",)})), quality=LOSS
 )
 
 

@@ -117,8 +117,14 @@ def test_mistakes_are_told_with_their_place(wild: Path, in_process, changes: dic
 @pytest.mark.slow
 def test_an_exported_command_is_trained_as_it_won(wild: Path, sweeper):
     command = ["python", "-c", "import os; print(open('c.yaml').read(), os.environ['OWN'])"]
-    best = {"schema": 2, "command": command, "env": {"OWN": "3"}, "files": {"c.yaml": "size: 64"}}
-    best |= {"params": {}, "measured": {}, "holds_for": {}, "provenance": {}}
+    best = {
+        "schema": 3,
+        "command": command,
+        "changes": {},
+        "env": {"OWN": "3"},
+        "files": {"c.yaml": "size: 64"},
+    }
+    best |= {"params": {}, "measurement": {}, "conditions": {}, "provenance": {}}
     Path("best.yaml").write_text(yaml.safe_dump(best))
     done = sweeper("train", "best.yaml")
     assert done.returncode == 0, done.stderr

@@ -99,7 +99,7 @@ def test_show_json_is_as_documented(cli, home):
     assert set(found["baseline"]) == one
     assert set(found["winner"]) == one | {
         *("ratio", "ratio_low", "ratio_high", "ratio_now_low", "ratio_now_high"),
-        *("throughput_low", "throughput_high", "to_loss"),
+        *("throughput_low", "throughput_high", "time_to_loss"),
     }
     assert [trial["number"] for trial in found["trials"]] == list(range(10))
     for trial in found["trials"]:
@@ -110,7 +110,7 @@ def test_show_json_is_as_documented(cli, home):
         assert trial["metrics"].keys() <= METRICS.keys()
         assert trial["outcome"] == "measured"
     by_number = {trial["number"]: trial for trial in found["trials"]}
-    assert by_number[found["winner"]["number"]]["stage"] == "confirmed"
+    assert by_number[found["winner"]["number"]]["stage"] == "winner"
     assert by_number[0]["stage"] == "baseline"
     assert by_number[0]["metrics"]["throughput"] == 64.0
     # 60,000 samples: where its own pass ended, and where that of the baseline's loss did.
@@ -228,7 +228,7 @@ def test_disturbed_and_failed_trials_say_so(cli, tmp_path, monkeypatch):
         if config.loader.kind != "rows" and failures:
             return failures.pop()
         flags = () if config.loader.kind == "rows" else ("other processes took cores",)
-        found = measurement(data=0.6, fits_device=True, windows={"flags": flags})
+        found = measurement(data=0.6, fits_device=True, windows={"disturbances": flags})
         return dataclasses.replace(found, throughput=throughput(config))
 
     monkeypatch.chdir(tmp_path)

@@ -387,7 +387,7 @@ def test_json_is_what_the_help_says(ends: Any):
         "samples": 2880,
         "seconds": 12.0,
         "val_loss": 0.25,
-        "told": {"accuracy": 0.9},
+        "metrics": {"accuracy": 0.9},
         "best_loss": 0.125,
         "best_epoch": 2,
         "reached": 10_000.0,
@@ -435,11 +435,12 @@ def test_the_export_of_a_command_takes_no_options(option: dict[str, Any], here: 
     value = {
         "schema": 2,
         "command": ["no-such-program"],
+        "changes": {},
         "env": {},
         "files": {"written.txt": "x"},
         "params": {},
-        "measured": {},
-        "holds_for": {},
+        "measurement": {},
+        "conditions": {},
         "provenance": {},
     }
     (here / "best.yaml").write_text(json.dumps(value))

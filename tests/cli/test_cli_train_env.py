@@ -60,7 +60,7 @@ def test_a_command_is(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
     monkeypatch.setattr(os, "execvpe", execvpe)
     value = {name: each for name, each in EXPORT.items() if name not in ("pipeline", "data", "config")}
-    value |= {"command": ["true"], "env": {"MODE": "fast"}, "files": {}, "params": {}}
+    value |= {"command": ["true"], "changes": {}, "env": {"MODE": "fast"}, "files": {}, "params": {}}
     (here / "best.yaml").write_text(json.dumps({**value, "execution": {"pass_env": NAMES}}))
     with pytest.raises(EnoughError):
         train_command(here / "best.yaml", here / "home", Asked())

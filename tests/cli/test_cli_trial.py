@@ -34,7 +34,7 @@ def a_trial() -> Measurement:
     first, second = found.windows
     return dataclasses.replace(
         found,
-        windows=(first, dataclasses.replace(second, flags=("other processes took cores",))),
+        windows=(first, dataclasses.replace(second, disturbances=("other processes took cores",))),
         telemetry={
             "gpu_util_pct": Stats(mean=93.456, p50=95.0, p95=99.0),
             "cpu_util_pct": Stats(mean=41.0, p50=40.0, p95=50.5),

@@ -80,9 +80,10 @@ def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     assert "loader gathered: equal in every bit over" in done.stdout
     assert "Proved together: " in done.stdout
     assert "The loss was not compared" not in done.stdout
-    proof = json.loads((folder / "proof.json").read_text())
-    assert proof["changes"]["loader"] == "gathered"
-    assert proof["fault"] == ""
+    (path_of_verification,) = folder.glob("trials/*/verification.json")
+    verified = json.loads(path_of_verification.read_text())
+    assert {"loader": "gathered"}.items() <= {c["name"]: c["value"] for c in verified["changes"]}.items()
+    assert verified["difference"] == ""
     again = sweeper(*command)
     assert again.returncode == 0
     assert "already finished" in again.stdout
@@ -95,7 +96,7 @@ def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     made = sweeper("exec", best, "--", sys.executable, "train.py")
     assert made.returncode == 0, made.stderr
     assert made.stdout.startswith("loss ")
-    if proof["kind"] == "exact":
+    if verified["kind"] == "exact":
         assert made.stdout == plain.stdout
     assert "the script has changed since it was proved and measured" in made.stderr
 
@@ -177,7 +178,7 @@ def test_exec_says_what_is_no_longer_as_it_was_proved(tmp_path, monkeypatch):
     command = ["python", "train.py", "--epochs", "3"]
     # However long the script.
     assert len(digest_of_scripts(command)) == 16
-    proved = {"holds_for": {}, "proved": {"code": digest_of_scripts(command)}}
+    proved = {"conditions": {}, "verification": {"code": digest_of_scripts(command)}}
     assert list(otherwise(proved, [*command, "--lr", "1"])) == []
     script.write_text("a = 1  # a comment\n" * 1000)
     assert list(otherwise(proved, command)) == []
@@ -185,4 +186,4 @@ def test_exec_says_what_is_no_longer_as_it_was_proved(tmp_path, monkeypatch):
     assert [each.partition(";")[0] for each in otherwise(proved, command)] == [
         "the script has changed since it was proved and measured"
     ]
-    assert "measured with torch 0.1" in next(otherwise({"holds_for": {"torch": "0.1"}}, command))
+    assert "measured with torch 0.1" in next(otherwise({"conditions": {"torch": "0.1"}}, command))

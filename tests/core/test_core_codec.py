@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sweeper.core.codec import DecodeError, decode, encode, stored_as
+from sweeper.core.codec import DecodeError, decode, encode
 from sweeper.core.config import FIELDS, TrialConfig
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import (
@@ -55,7 +55,7 @@ def random_measurement(rng: random.Random) -> Measurement:
         steps=rng.randint(1, 99),
         samples=7,
         waited_seconds=rng.choice([None, 0.5]),
-        flags=("one", "the other")[: rng.randint(0, 2)],
+        disturbances=("one", "the other")[: rng.randint(0, 2)],
     )
     return Measurement(
         throughput=rng.random() * 1e9,
@@ -171,14 +171,6 @@ def test_a_missing_key_is_named():
 
 
 @dataclass(frozen=True, slots=True)
-class Renamed:
-    """A field with a new name in Python, and the old one in files."""
-
-    reported_by: str = stored_as("reported_by", default="")
-    parts: tuple[Quality, ...] = stored_as("pieces", default=())
-
-
-@dataclass(frozen=True, slots=True)
 class Numbered:
     """Mappings by number, whose keys are text in JSON."""
 
@@ -196,13 +188,3 @@ def test_a_mapping_by_number_has_its_numbers_again():
         decode(Numbered, {"counts": {"3": "many"}})
     with pytest.raises(DecodeError, match="`counts` must be an object"):
         decode(Numbered, {"counts": []})
-
-
-def test_a_renamed_field_keeps_its_name_in_files():
-    stored = {"reported_by": "the meter", "pieces": [encode(quality())]}
-    value = Renamed(reported_by="the meter", parts=(quality(),))
-    assert encode(value) == stored
-    assert decode(Renamed, stored) == value
-    assert decode(Renamed, {"reported_by": "nobody"}) == Renamed()
-    with pytest.raises(DecodeError, match=r"`reported_by` must be str, but got 1"):
-        decode(Renamed, {"reported_by": 1})

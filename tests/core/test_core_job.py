@@ -18,7 +18,7 @@ def test_job_and_outcome_come_back_from_their_folder(tmp_path: Path):
     job = Job(uid="u", config=TrialConfig(batch_size=3, model={"h": 1}))
     write_job(folder, job)
     assert read_job(folder) == job
-    assert read_json(folder / CONFIG)["schema"] == 1
+    assert read_json(folder / CONFIG)["schema"] == 2
     assert read_outcome(folder) is None
     for outcome in (
         Failure(kind=FailureKind.OOM, message="m"),

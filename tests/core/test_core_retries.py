@@ -16,7 +16,9 @@ TUNE = Job(uid="x", plan=MeasurePlan(again_if_disturbed=True), timeout_seconds=1
 
 def disturbed(seconds: float = 5.0) -> Measurement:
     found = measurement()
-    windows = tuple(dataclasses.replace(window, flags=("other processes",)) for window in found.windows)
+    windows = tuple(
+        dataclasses.replace(window, disturbances=("other processes",)) for window in found.windows
+    )
     return dataclasses.replace(found, windows=windows, seconds=seconds)
 
 

@@ -314,7 +314,7 @@ def test_what_is_confirmed_runs_on_one_worker_and_the_others_go(make: Make, wait
         assert handle.result(timeout=SOON) == report(0)
     workers = []
     for number in range(3):
-        handle = sweep.submit(f"r{number}", stage="confirm")
+        handle = sweep.submit(f"r{number}", stage="race")
         assert sweep.launcher.capacity == 1
         assert handle.place is not None
         workers.append(handle.place.worker)
@@ -332,7 +332,7 @@ def test_another_stage_wants_all_workers_again(make: Make, wait_for: Wait) -> No
     for name in "abc":
         sweep.pool.come(name)
     assert wait_for(lambda: sweep.launcher.capacity == 3, SOON)
-    handle = sweep.submit("r", stage="confirm")
+    handle = sweep.submit("r", stage="race")
     assert handle.place is not None
     assert wait_for(lambda: len(set(sweep.pool.retired)) == 2, SOON)
     for number in range(2):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 
@@ -18,9 +17,9 @@ from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import FailureKind, Report, Stats
 from sweeper.errors import NothingFeasibleError, UserError
-from sweeper.exports import Setting, exported, pass_env, read, rendered
-from sweeper.exports.document import PROOF_FILE
-from sweeper.exports.schema import Measured
+from sweeper.exports import Setting, exported, pass_env, read, rendered, verification
+from sweeper.exports.schema import MeasuredFigures
+from sweeper.exports.verification import Verification
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import LoadedSweep, load_sweep, summarise
 
@@ -46,9 +45,9 @@ def test_the_configuration_is_the_one_that_was_measured(bench):
     assert found["provenance"]["trial"] == summary.winner.number
     assert found["provenance"]["uid"] == summary.winner.uid
     assert found["provenance"]["sweeper"] == __version__
-    assert found["measured"]["speedup"]["rounds"] == 3
-    assert found["measured"]["val_loss"] == 1.0
-    assert found["holds_for"]["device"] == "none"
+    assert found["measurement"]["speedup"]["rounds"] == 3
+    assert found["measurement"]["val_loss"] == 1.0
+    assert found["conditions"]["device"] == "none"
     assert found["pipeline"] == "toy_pipeline"
 
 
@@ -57,15 +56,16 @@ def test_what_a_tune_proved_is_said_of_its_winner_alone(bench):
     sweep = loaded(bench)
     summary = summarise(sweep)
     assert summary.winner is not None
-    assert "proved" not in exported(summary, sweep.spec)
-    proof = {"trial": summary.winner.number, "kind": "exact", "fault": "", "covers": "9 steps", "code": "c"}
-    path = sweep.journal.folder / PROOF_FILE
-    path.write_text(json.dumps(proof))
-    proved = {"kind": "exact", "covers": "9 steps", "code": "c"}
-    assert exported(summary, sweep.spec)["proved"] == proved
-    assert "proved" not in exported(summary, sweep.spec, 5)
-    path.write_text(json.dumps({**proof, "fault": "its losses differ"}))
-    assert "proved" not in exported(summary, sweep.spec)
+    assert "verification" not in exported(summary, sweep.spec)
+    known = Verification(
+        kind="exact", changes=(), is_nondeterministic=False, difference="", extent="9 steps", code="c"
+    )
+    verification.write(summary.winner, known)
+    verified = {"kind": "exact", "extent": "9 steps", "code": "c"}
+    assert exported(summary, sweep.spec)["verification"] == verified
+    assert "verification" not in exported(summary, sweep.spec, 5)
+    verification.write(summary.winner, dataclasses.replace(known, difference="its losses differ"))
+    assert "verification" not in exported(summary, sweep.spec)
 
 
 def test_warnings_stand_where_the_numbers_rest_on_little(bench):
@@ -76,7 +76,7 @@ def test_warnings_stand_where_the_numbers_rest_on_little(bench):
         "The global batch is 1024 (baseline",
     ]
     searched = exported(summarise(sweep), sweep.spec, 5)
-    assert searched["measured"]["speedup"] is None
+    assert searched["measurement"]["speedup"] is None
     assert any("Not confirmed" in warning for warning in searched["warnings"])
 
 
@@ -118,7 +118,7 @@ def test_what_the_numbers_hold_for():
         host_mem_peak_gib=3.5,
         telemetry={"tree_mem_gib": Stats(mean=4.0, p50=4.0, p95=5.0)},
     )
-    assert value["holds_for"] == {
+    assert value["conditions"] == {
         "device": "1 x NVIDIA A10",
         "gpu": "NVIDIA A10",
         "gpu_mem_gib": 22.5,
@@ -131,7 +131,7 @@ def test_what_the_numbers_hold_for():
         "usable_cpus": 12,
     }
     assert value["production"] == {"samples": 2e9, "data_gib": 3}
-    measured = value["measured"]
+    measured = value["measurement"]
     assert (measured["gpu_mem_peak_gib"], measured["gpu_mem_headroom_gib"]) == (2.25, 20.25)
     assert (measured["host_mem_peak_gib"], measured["tree_mem_gib"]) == (3.5, 5.0)
     assert measured["projected_hours"] == 1.0
@@ -141,21 +141,21 @@ def test_what_the_numbers_hold_for():
 def test_the_keys_stand_in_the_order_of_the_schema():
     spec = spec_of(production={"samples": 2e9}, execution={"pass_env": ["X"]})
     value = export_of({}, spec, device=A10, versions={"torch": "2.9.1"})
-    subject, after = ["pipeline", "data", "config"], ["measured", "holds_for"]
+    subject, after = ["pipeline", "data", "config"], ["measurement", "conditions"]
     assert list(value) == ["schema", *subject, *after, "production", "execution", "provenance", "warnings"]
     confirmed = {"throughput_low", "throughput_high"}
-    names = [each.name for each in dataclasses.fields(Measured)]
-    assert list(value["measured"]) == [each for each in names if each not in confirmed]
-    device, *conditions = value["holds_for"]
+    names = [each.name for each in dataclasses.fields(MeasuredFigures)]
+    assert list(value["measurement"]) == [each for each in names if each not in confirmed]
+    device, *conditions = value["conditions"]
     assert [device, *conditions[:3]] == ["device", "gpu", "gpu_mem_gib", "torch"]
 
 
 def test_what_is_not_known_is_null_and_what_is_not_there_is_absent():
     value = export_of({})
     assert "production" not in value
-    assert "gpu" not in value["holds_for"]
-    assert value["holds_for"]["data_gib"] is value["holds_for"]["usable_cpus"] is None
-    assert value["measured"]["gpu_mem_headroom_gib"] is value["measured"]["projected_hours"] is None
+    assert "gpu" not in value["conditions"]
+    assert value["conditions"]["data_gib"] is value["conditions"]["usable_cpus"] is None
+    assert value["measurement"]["gpu_mem_headroom_gib"] is value["measurement"]["projected_hours"] is None
 
 
 def test_a_single_round_confirms_nothing_and_is_read_back(tmp_path):
@@ -165,7 +165,7 @@ def test_a_single_round_confirms_nothing_and_is_read_back(tmp_path):
     value = export_of({}, about={"ratio": ratio})
     path = tmp_path / "best.yaml"
     path.write_text(rendered(value, "yaml"))
-    measured = read(path)["measured"]
+    measured = read(path)["measurement"]
     assert (measured["throughput"], measured["speedup"]) == (900.0, None)
     assert "throughput_low" not in measured
     assert any("Not confirmed" in warning for warning in value["warnings"])
@@ -180,7 +180,7 @@ def test_the_learning_rate_is_the_one_that_was_used(rule: str, value: float):
         "optimizer.lr_batch_size": 64,
     }
     found = export_of(asked)
-    assert found["measured"]["lr"] == {
+    assert found["measurement"]["lr"] == {
         "value": value,
         "global_batch": 1024,
         "rule": rule,

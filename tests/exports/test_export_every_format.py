@@ -37,6 +37,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
 }
 SCRIPT: Mapping[str, Any] = {
     "command": ["python", "train.py", "--batch-size", "4321"],
+    "changes": {},
     "env": {"MODE": HOSTILE},
     "files": {},
     "params": {"bs": 4321},

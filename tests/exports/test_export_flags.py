@@ -145,6 +145,7 @@ def test_a_file_that_is_no_map_is_refused(tmp_path, text):
 
 SCRIPT = {
     "command": ["python", "my train.py", "$(id)"],
+    "changes": {},
     "env": {"NAME": "it's `id`"},
     "files": {"a.yaml": "x: 1\nrm: 2\n"},
     "params": {},
@@ -185,7 +186,7 @@ def test_a_tunes_command_line_makes_its_changes(tmp_path):
         "import os, sys, torch; print('_sweeper' in sys.modules, os.environ['PYTHONPATH'].endswith(':/mine'))"
     )
     value = {**export_of({}), **SCRIPT, "command": [sys.executable, "-c", program], "files": {}}
-    value["env"] = {"SWEEPER_CHANGES": "optimizer=fused"}
+    value["changes"] = {"optimizer": "fused"}
     done = subprocess.run(
         ["sh"],
         input=rendered(value, "args"),

@@ -41,7 +41,7 @@ def test_what_is_read_back_is_the_same_configuration(tmp_path, form, settings):
 
 @pytest.mark.parametrize("form", ["yaml", "json"])
 def test_a_long_file_of_a_script_is_read_back(tmp_path, form):
-    script = {"command": ["python", "train.py"], "env": {}, "params": {}}
+    script = {"command": ["python", "train.py"], "changes": {}, "env": {}, "params": {}}
     files = {"config.yaml": "key: value\n" * 30_000}
     subject = ("pipeline", "data", "config")
     value = {name: each for name, each in export_of({}).items() if name not in subject}
@@ -52,7 +52,7 @@ def test_a_long_file_of_a_script_is_read_back(tmp_path, form):
 def test_the_header_says_what_it_is_and_is_all_comments():
     value = export_of({"batch_size": 512}, about={"device": "A10\nschema: 9", "synthetic": True})
     value["warnings"] += ["one\nschema: 8"]
-    header = rendered(value, "yaml").partition("schema: 2\n")[0].splitlines()
+    header = rendered(value, "yaml").partition("schema: 3\n")[0].splitlines()
     assert all(line.startswith("# ") for line in header)
     assert header[1] == "# Written by:  sweeper export toy --trial 1"
     assert header[2] == "# Promised:    1,000 samples/s, 1e+03 s per epoch, on A10 schema: 9"
@@ -70,14 +70,14 @@ def test_an_export_of_the_first_schema_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"schema": 3}, "an export must have schema 2 or older, but"),
+        ({"schema": 4}, "an export must have schema 3 or older, but"),
         ({"schema": 0}, "has no `schema`"),
         ({"schema": True}, "has no `schema`"),
         ({"schema": None}, "has no `schema`"),
         ({"config": None}, "has no `config`"),
-        ({"measured": []}, "has no `measured`"),
+        ({"measurement": []}, "has no `measurement`"),
         ({"pipeline": 3}, "has no `pipeline`"),
-        ({"command": ["python"]}, "has no `env`"),
+        ({"command": ["python"]}, "has no `changes`"),
         ({"config": {"batch_size": "many"}}, "`config`: `batch_size` must be int, but got 'many'"),
         ({"config": {"batch_size": 0}}, "`batch_size >= 1` must hold, but got 0"),
         (

@@ -134,6 +134,7 @@ def test_a_run_out_of_time_waits_for_its_next_turn(tmp_path):
 
 SCRIPT = {
     "command": ["python", "my train.py", "$(id)", "--bs", "3"],
+    "changes": {},
     "env": {"A": "it's `id`"},
     "files": {},
     "params": {"batch_size": 3, "loader.num_workers": 4},
@@ -156,7 +157,7 @@ def test_a_script_runs_as_it_is(tmp_path):
 
 
 def test_a_tunes_changes_are_made_by_what_trains_from_its_export(tmp_path):
-    value = {**gpu({}), **SCRIPT, "env": {"SWEEPER_CHANGES": "optimizer=fused"}}
+    value = {**gpu({}), **SCRIPT, "changes": {"optimizer": "fused"}}
     del value["config"]
     ((*call, _),) = run(rendered(value, "sbatch"), tmp_path)
     assert call == ["srun", "sweeper", "train", "best.yaml"]

@@ -60,7 +60,7 @@ print(json.dumps(torch.cat([each.flatten() for each in model.parameters()]).toli
 
 
 def test_own_values_change_nothing():
-    assert interventions.chosen("loader=own  optimizer=fused") == {"optimizer": "fused"}
+    assert interventions.chosen("loader=original  optimizer=fused") == {"optimizer": "fused"}
     assert interventions.chosen("") == {}
 
 

@@ -125,7 +125,7 @@ def test_how_it_ended(folder: RunFolder, ask: Any):
 
 def test_what_is_not_known_is_left_out(folder: RunFolder, ask: Any):
     wanted = ask()
-    values = values_of(timed_seconds=0.0, val_loss=None, best_loss=None, told={})
+    values = values_of(timed_seconds=0.0, val_loss=None, best_loss=None, metrics={})
     judgement = judged(values, None, {})
     found = content_of(folder, wanted, ended_at=2000.0, values=values, judgement=judgement)
     assert {point.key for point in found.derived} == {"result/epochs", "result/minutes"}

@@ -11,7 +11,7 @@ from sweeper.production.promise import judged
 from sweeper.production.request import Promise
 
 HOLDS = {"device": "EPYC, 4 cores", "torch": "2.13.0", "train_samples": 960, "usable_cpus": 4}
-PROMISE = Promise(throughput=10_000.0, holds_for=HOLDS)
+PROMISE = Promise(throughput=10_000.0, conditions=HOLDS)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_why_it_may_differ(changes: dict[str, Any], reason: str):
     ],
 )
 def test_a_device_is_the_same_one_by_its_whole_name(device: str, there: str | None, same: bool):
-    promise = Promise(throughput=1.0, holds_for={"device": there})
+    promise = Promise(throughput=1.0, conditions={"device": there})
     assert (judged(values_of(device={"name": device}), promise, {}).reasons == ()) == same
 
 
@@ -89,5 +89,5 @@ def test_little_disturbance_is_no_reason():
 
 
 def test_what_nobody_knows_is_no_reason():
-    found = judged(values_of(versions={}), Promise(throughput=1.0, holds_for={"cuda": None}), {})
+    found = judged(values_of(versions={}), Promise(throughput=1.0, conditions={"cuda": None}), {})
     assert found.reasons == ()

@@ -32,7 +32,7 @@ def test_an_export_as_it_is(ask: Any):
     assert found.changed == ()
     assert found.promise is not None
     assert found.promise.throughput == 10_000.0
-    assert found.promise.holds_for["device"] == "EPYC, 4 cores"
+    assert found.promise.conditions["device"] == "EPYC, 4 cores"
 
 
 def test_the_command_line_goes_before_the_file_and_that_before_the_sweep(ask: Any):
@@ -45,7 +45,7 @@ def test_the_command_line_goes_before_the_file_and_that_before_the_sweep(ask: An
 
 
 @pytest.mark.parametrize(
-    "changes", [{"production": None}, {"production": {"samples": None}}, {"holds_for": {"device": "EPYC"}}]
+    "changes", [{"production": None}, {"production": {"samples": None}}, {"conditions": {"device": "EPYC"}}]
 )
 def test_it_must_be_known_how_long(changes: dict[str, Any], ask: Any):
     with pytest.raises(UserError) as caught:
@@ -127,7 +127,7 @@ def test_what_the_speed_depends_on_takes_the_promise_away(override: str, changed
     [
         {"max_minutes": 3.0},
         {"train": {"keep": 9, "checkpoint_minutes": 1, "max_minutes": 2}},
-        {"measured": {"throughput": 3.0}},
+        {"measurement": {"throughput": 3.0}},
         {"epochs": 3},
     ],
 )
@@ -163,7 +163,7 @@ def test_a_command_takes_no_options(here: Path):
     path = here / "best.yaml"
     path.write_text(
         '{"schema": 2, "command": ["true"], "env": {}, "files": {}, "params": {},'
-        ' "measured": {}, "holds_for": {}, "provenance": {}}'
+        ' "measurement": {}, "conditions": {}, "provenance": {}}'
     )
     with pytest.raises(UserError, match="is the export of a command, which takes no options"):
         wanted(path)

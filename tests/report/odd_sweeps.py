@@ -11,7 +11,7 @@ from typing import Any
 from thousand import write_sweep
 
 from sweeper.core.job import OUTCOME
-from sweeper.sweep.store.journal import RESULT, STOPPED, Journal
+from sweeper.sweep.store.journal import FINAL_RACE, INTERIM_RESULT, RESULT, Journal
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 
 HOSTILE = (
@@ -71,7 +71,7 @@ def all_failed(home: Path) -> Journal:
     journal = finished(home)
     for number in range(1, TRIALS):
         fail(journal, number)
-    lost = {"winner": None, "confirmed": False, "ratios": [], "rounds": [], "tied": []}
+    lost = {"winner": None, "ratios": [], "ties": []}
     edit(journal.folder / RESULT, lambda tree: tree.update(lost))
     return journal
 
@@ -86,7 +86,7 @@ def no_winner(home: Path) -> Journal:
 def unconfirmed(home: Path) -> Journal:
     """Rounds of confirmation were not asked for."""
     journal = finished(home)
-    empty = {"winner": None, "confirmed": False, "ratios": [], "rounds": [], "tied": [], "disturbed": {}}
+    empty = {"winner": None, "ratios": [], "ties": [], "disturbances": {}}
     edit(journal.folder / RESULT, lambda tree: tree.update(empty))
     return journal
 
@@ -96,7 +96,7 @@ def lucky(home: Path) -> Journal:
     journal = finished(home)
 
     def even(tree: dict[str, Any]) -> None:
-        tree.update(winner=None, confirmed=False, tied=[])
+        tree.update(winner=None, ties=[])
         for each in tree["ratios"]:
             each.update(ratio=1.0, low=0.9, high=1.1)
         del tree["ratios"][1:]
@@ -107,16 +107,18 @@ def lucky(home: Path) -> Journal:
 
 def stopped(home: Path) -> Journal:
     journal = finished(home)
-    (journal.folder / RESULT).rename(journal.folder / STOPPED)
-    edit(journal.folder / STOPPED, lambda tree: tree.update(reason="it was stopped"))
+    (journal.folder / RESULT).rename(journal.folder / INTERIM_RESULT)
+    edit(journal.folder / INTERIM_RESULT, lambda tree: tree.update(search_end="it was stopped"))
     shutil.rmtree(journal.trial_folder(TRIALS - 1))
     return journal
 
 
 def stopped_unconfirmed(home: Path) -> Journal:
     journal = stopped(home)
-    hasty = {"confirmed": False, "ratios": [], "rounds": []}
-    edit(journal.folder / STOPPED, lambda tree: tree.update(hasty))
+    hasty = {
+        "ratios": [],
+    }
+    edit(journal.folder / INTERIM_RESULT, lambda tree: tree.update(hasty))
     return journal
 
 
@@ -132,7 +134,7 @@ def unfinished(home: Path) -> Journal:
 def two_objectives(home: Path) -> Journal:
     objectives = [{"maximize": "throughput"}, {"minimize": "gpu_mem_peak_gib"}, {"minimize": "val_loss"}]
     journal = finished(home, changes={"objectives": objectives})
-    for path in (journal.folder / "trials").glob("*/told.json"):
+    for path in (journal.folder / "trials").glob("*/search_result.json"):
         edit(path, lambda tree: tree.update(values=[*tree["values"], 8.0, 0.42]))
     return journal
 
@@ -176,9 +178,11 @@ def one_round(home: Path) -> Journal:
     def cut(tree: dict[str, Any]) -> None:
         for each in tree["ratios"]:
             each.update(low=0.0, high=None, rounds=each["rounds"][:1])
-        del tree["rounds"][1:]
 
     edit(journal.folder / RESULT, cut)
+    log = journal.race_log(FINAL_RACE)
+    events = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(event for event in events if json.loads(event)["life"] < 4))
     return journal
 
 
@@ -194,7 +198,7 @@ def hostile(home: Path) -> Journal:
     )
     for number in (3, 4, 5):
         fail(journal, number, "crash", MESSAGE)
-    edit(journal.folder / RESULT, lambda tree: tree.update(reason=MESSAGE))
+    edit(journal.folder / RESULT, lambda tree: tree.update(search_end=MESSAGE))
     return journal
 
 

@@ -25,7 +25,7 @@ from sweeper.report.report_data import ReportData, gather
 from sweeper.report.timeline_charts import breakdown, timelines
 from sweeper.report.trial_charts import effects, history, outcomes
 from sweeper.report.trial_tables import all_trials, failures, provenance, steps
-from sweeper.sweep.store.journal import CONFIRM
+from sweeper.sweep.store.journal import FINAL_RACE
 
 
 @pytest.fixture(scope="module")
@@ -250,5 +250,5 @@ def test_a_race_is_drawn_round_by_round_up_to_the_ratio_that_is_said(tmp_path: P
 
 def test_without_a_race_none_is_drawn(tmp_path: Path) -> None:
     journal = odd.finished(tmp_path, trials=12)
-    journal.race_log(CONFIRM).unlink()
+    journal.race_log(FINAL_RACE).unlink()
     assert race(gather(odd.loaded(journal))) is None

@@ -86,7 +86,7 @@ def test_what_was_not_tried_names_choices_ranges_and_what_is_left(tmp_path: Path
     odd.no_result(journal)
     tried = {"tried": [{"name": "precision.amp", "value": "fp16", "failed": "no fp16"}]}
     (journal.setup_folder("preflight.json")).write_text(json.dumps(tried))
-    (journal.folder / "budget.json").write_text(json.dumps({"trials": 9}))
+    (journal.folder / "extension.json").write_text(json.dumps({"trials": 9}))
     said = list(coverage_lines(gather(odd.loaded(journal))))
     assert "`precision.amp` was never set to bf16 or fp16." in said
     assert "`batch_size` was never tried above 104 (the space is 64 to 4,096)." in said

@@ -194,7 +194,7 @@ def test_losses_after_other_samples_do_not_compare(a):
 
 def test_made_up_data_and_disturbances_are_said(a):
     summary = dataclasses.replace(
-        a.summary, synthetic=True, state="stopped", disturbed={0: 0, a.summary.winner.number: 3}
+        a.summary, synthetic=True, state="stopped", disturbances={0: 0, a.summary.winner.number: 3}
     )
     said = compare(a, dataclasses.replace(a, summary=summary)).unfair
     assert said == (

@@ -108,8 +108,10 @@ def test_what_was_disturbed_to_the_end_comes_before_what_was_repeated():
     flagged = dataclasses.replace(
         found,
         windows=(
-            dataclasses.replace(first, flags=("other processes took cores",)),
-            dataclasses.replace(second, flags=("other processes took cores", "the host took cores (steal)")),
+            dataclasses.replace(first, disturbances=("other processes took cores",)),
+            dataclasses.replace(
+                second, disturbances=("other processes took cores", "the host took cores (steal)")
+            ),
         ),
     )
     said = [line for line in trial_card(record_of(flagged)) if "disturbed" in line]

@@ -87,12 +87,12 @@ def test_time_to_loss_needs_a_loss(whole):
         load(whole, ["confirm.to_loss=true", "measure.quality_samples=0"])
 
 
-def test_a_ladder_starts_from_no_earlier_sweep(whole):
-    with pytest.raises(UserError, match=r"`search\.warm_start: other` has no effect with `confirm\.ladder"):
-        load(whole, ["confirm.ladder=true", "search.warm_start=other"])
+def test_a_sweep_of_changes_starts_from_no_earlier_sweep(whole):
+    with pytest.raises(UserError, match=r"`search\.warm_start: other` has no effect with `workload: changes"):
+        load(whole, ["workload=changes", "search.warm_start=other"])
 
 
-@pytest.mark.parametrize("other", ["search.sampler=tpe", "confirm.ladder=true"])
+@pytest.mark.parametrize("other", ["search.sampler=tpe", "workload=changes"])
 def test_a_regret_is_refused_where_it_has_no_effect(whole, other: str):
     name, _, value = other.partition("=")
     with pytest.raises(UserError, match=rf"`search\.regret: 0\.1` has no effect with `{name}: {value}`"):

@@ -52,7 +52,7 @@ def test_what_was_cut_off_runs_again_on_all_slots_at_once(bench: Bench):
     (folder / "result.json").unlink()
     lost = [entry for entry in Journal(folder).trials() if entry.job.stage == "search"][-8:]
     for entry in lost:
-        for name in ("outcome.json", "told.json"):
+        for name in ("outcome.json", "search_result.json"):
             (entry.folder / name).unlink()
     running, most = set(), []
 

@@ -22,19 +22,18 @@ SPOILT = {
     "a list": b"[]",
     "no keys": b"{}",
     "too deep": b"[" * 100_000,
-    "another type": b'{"type": ["measurement"], "winner": "x", "ratios": 3, "reason": 1, "spec": 3}',
+    "another type": b'{"type": ["measurement"], "winner": "x", "ratios": 3, "search_end": 1, "spec": 3}',
     "a report of nothing": b'{"type": "report", "values": {}}',
-    "odd winner": b'{"type": "measurement", "winner": 99, "ratios": [], "reason": "x"}',
-    "odd ratios": b'{"type": "failure", "winner": 3, "ratios": [{"number": "x"}], "reason": "x"}',
-    "odd rounds": b'{"type": "report", "winner": 3, "ratios": [], "rounds": [1], "reason": "x"}',
-    "odd counts": b'{"type": "?", "winner": 3, "ratios": [], "reason": "x", "disturbed": {"a": 1}}',
+    "odd winner": b'{"type": "measurement", "winner": 99, "ratios": [], "search_end": "x"}',
+    "odd ratios": b'{"type": "failure", "winner": 3, "ratios": [{"trial": "x"}], "search_end": "x"}',
+    "odd counts": b'{"type": "?", "winner": 3, "ratios": [], "search_end": "x", "disturbances": {"a": 1}}',
 }
 FILES = (
     "sweep.yaml",
     "result.json",
     "trials/0003/config.json",
     "trials/0003/outcome.json",
-    "trials/0003/told.json",
+    "trials/0003/search_result.json",
     "setup/loss-0/outcome.json",
 )
 

@@ -92,7 +92,7 @@ def test_a_jump_amid_a_sweep_changes_nothing(bench: Bench, monkeypatch, jump: fl
 
     bench.run(spec_of(search={"minutes": 30}), jumping)
     assert len(bench.jobs("search")) == 8
-    assert bench.jobs("confirm")
+    assert bench.jobs("race")
     assert Journal(bench.home / "sweeps" / "toy").result() is not None
 
 

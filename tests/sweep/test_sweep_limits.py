@@ -8,7 +8,7 @@ from replays import Bench, spec_of
 def test_trials_have_the_specifications_limits(bench: Bench):
     execution = {"trial_timeout_minutes": 3, "stage_timeout_minutes": {"compile": 2, "window": 0.5}}
     bench.run(spec_of(execution=execution))
-    jobs = [job for stage in ("baseline", "search", "confirm") for job in bench.jobs(stage)]
+    jobs = [job for stage in ("baseline", "search", "race") for job in bench.jobs(stage)]
     assert len(jobs) > 3
     assert {job.stall_seconds for job in jobs} == {60.0}
     for job in jobs:

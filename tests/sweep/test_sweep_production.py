@@ -36,7 +36,7 @@ def test_a_run_is_known_by_what_its_winner_is_known_by(bench):
         data={},
         config=sweep.table.records[number].config,
         training=Training(folder="", epochs=1),
-        promise=Promise(throughput=1900.0, holds_for={}),
+        promise=Promise(throughput=1900.0, conditions={}),
         changed=(),
         sweep="toy",
         trial=number,

@@ -53,7 +53,9 @@ class Shelf:
 
 
 def same_sweep(one: Bench, other: Bench) -> bool:
-    trials = [sorted((bench.home / "sweeps/toy/trials").glob("*/told.json")) for bench in (one, other)]
+    trials = [
+        sorted((bench.home / "sweeps/toy/trials").glob("*/search_result.json")) for bench in (one, other)
+    ]
     return [p.read_text() for p in trials[0]] == [p.read_text() for p in trials[1]] and bool(trials[0])
 
 
@@ -119,7 +121,9 @@ def test_a_run_says_why_it_is_slow_and_what_disturbed_it(bench):
             return measurement(data=0.5, fits_device=True)
         if config.batch_size > 400:
             return Failure(kind=FailureKind.OOM, message="CUDA out of memory")
-        return measurement(windows={"flags": ("other processes took cores", "the host took cores (steal)")})
+        return measurement(
+            windows={"disturbances": ("other processes took cores", "the host took cores (steal)")}
+        )
 
     shelf = Shelf()
     bench.run(spec_of(search={"trials": 12}, confirm={"rounds": 0}), answer, tracker=shelf)
@@ -159,7 +163,7 @@ def test_a_record_is_sent_once_for_every_state(bench):
     # Opening, what the baseline has, its loss, the decision; ten trials, the baseline with its loss, and
     # what confirmation has changed. What follows within a moment may be sent as one.
     assert 11 + changed <= shelf.calls <= 4 + 10 + 1 + changed
-    marks = list(Path(bench.home).rglob("tracked"))
+    marks = list(Path(bench.home).rglob("publication"))
     assert len(marks) == 1 + 10
 
 

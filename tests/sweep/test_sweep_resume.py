@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import time
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
-from replays import Bench, failing, spec_of, surface
+from replays import Bench, failing, raced, spec_of, surface
 
 from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.job import CONFIG, OUTCOME, read_job, read_outcome, write_job, write_outcome
@@ -89,7 +88,7 @@ def test_a_config_without_an_outcome_runs_again_under_its_number(bench, tmp_path
     assert {path: outcomes(bench)[path] for path in before} == before
     finished_as_asked(bench)
     same_as_uninterrupted(bench, tmp_path)
-    assert len(list((folder_of(bench) / "confirm").glob("0*"))) == 9
+    assert len(list((folder_of(bench) / "races/final").glob("0*"))) == 9
 
 
 def test_killed_after_each_trial_in_turn(bench, tmp_path):
@@ -241,10 +240,10 @@ def test_the_night_between_two_supervisors_is_not_the_trials_time(bench):
 def test_a_round_of_confirmation_that_was_cut_off_is_completed(bench):
     with pytest.raises(Killed):
         bench.run(answer=dying(14))
-    done = {path: path.read_bytes() for path in (folder_of(bench) / "confirm").rglob(OUTCOME)}
+    done = {path: path.read_bytes() for path in (folder_of(bench) / "races/final").rglob(OUTCOME)}
     assert len(done) == 4
     bench.run()
-    assert len(bench.jobs("confirm")) == 5
+    assert len(bench.jobs("race")) == 5
     assert {path: path.read_bytes() for path in done} == done
 
 
@@ -271,7 +270,7 @@ def test_once_it_confirms_it_does_not_search_on_for_a_moment(bench, seconds, sea
     bench.run(spec_of(search={"minutes": 5, "trials": 20}))
     assert len(bench.jobs("search")) == searched
     if not searched:
-        reason = read_json(folder_of(bench) / "result.json")["reason"]
+        reason = read_json(folder_of(bench) / "result.json")["search_end"]
         assert reason == "the time is up after 8 trials"
 
 
@@ -280,12 +279,11 @@ def test_other_candidates_do_not_inherit_rounds_that_are_not_theirs(bench):
     with pytest.raises(Killed):
         bench.run(spec_of(confirm={"top": 1}), answer=dying(14))
     bench.run(spec_of(confirm={"top": 2}))
-    for path in (folder_of(bench) / "confirm").glob("0*"):
+    for path in (folder_of(bench) / "races/final").glob("0*"):
         job, outcome = read_job(path), read_outcome(path)
-        expected = surface(read_job(trial(bench, job.params["trial"])).config)
+        expected = surface(read_job(trial(bench, job.params["arm"])).config)
         assert outcome.throughput == expected.throughput, path
-    result = json.loads((folder_of(bench) / "result.json").read_text())
-    for each in result["rounds"]:
+    for each in raced(bench):
         # A race goes on with the candidates that it began with.
         assert len(each) == 2
         for number, value in each.items():

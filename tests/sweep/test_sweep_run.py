@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from parts.noop import synthetic
-from replays import Bench, failing, spec_of, surface, throughput
+from replays import Bench, failing, raced, spec_of, surface, throughput
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import TRACE_RUNNER, Job, read_job, read_outcome, write_outcome
@@ -25,13 +25,13 @@ from sweeper.sweep.trial_runner import TrialRunner
 JOURNAL = {
     "sweep.yaml",
     "study.log",
-    "tracked",
+    "publication",
     "result.json",
     "lock",
     "epoch",
     "setup",
     "trials",
-    "confirm",
+    "races",
 }
 
 
@@ -50,13 +50,13 @@ def test_the_folder_is_the_journal(bench):
     trials = sorted(path.name for path in (folder / "trials").iterdir())
     assert trials == [f"{number:04d}" for number in range(10)]
     for path in (folder / "trials").iterdir():
-        names = {each.name for each in path.iterdir()} - {"told.json", "tracked"}
+        names = {each.name for each in path.iterdir()} - {"search_result.json", "publication"}
         assert names == {"config.json", "outcome.json"}
     assert not list(bench.home.rglob("*.tmp"))
     # Two candidates and the baseline, three rounds.
-    confirm = list((folder / "confirm").glob("0*"))
+    confirm = list((folder / "races/final").glob("0*"))
     assert len(confirm) == 9
-    asked = {(job.params["round"], job.params["trial"]) for job in map(read_job, confirm)}
+    asked = {(job.params["round"], job.params["arm"]) for job in map(read_job, confirm)}
     assert len(asked) == 9
     assert {number for number, _ in asked} == {0, 1, 2}
 
@@ -81,7 +81,7 @@ def test_a_reference_inside_the_space_is_told_and_not_asked_again(bench):
     trials = list(Journal(folder_of(bench)).trials())
     assert [entry.job.config.batch_size for entry in trials] == [64, 128]
     assert trials[0].result is not None
-    assert result_of(bench)["reason"] == "the space is exhausted after 1 trial"
+    assert result_of(bench)["search_end"] == "the space is exhausted after 1 trial"
 
 
 def test_a_space_of_four_gives_four_trials(bench):
@@ -91,7 +91,7 @@ def test_a_space_of_four_gives_four_trials(bench):
     }
     bench.run(spec_of(space=space, search={"trials": 20}))
     assert len(bench.jobs("search")) == 4
-    assert result_of(bench)["reason"] == "the space is exhausted after 4 trials"
+    assert result_of(bench)["search_end"] == "the space is exhausted after 4 trials"
 
 
 def test_the_same_command_again_runs_nothing(bench):
@@ -119,7 +119,7 @@ def test_nothing_better_than_the_baseline_is_a_result(bench):
 
     assert bench.run(answer=same).ran
     assert result_of(bench)["winner"] is None
-    assert result_of(bench)["rounds"] == []
+    assert raced(bench) == []
 
 
 def test_two_devices_run_two_trials_at_once_and_no_number_twice(bench):
@@ -252,8 +252,8 @@ def test_minutes_end_the_search_and_leave_a_fifth_for_confirmation(bench, monkey
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=clock))
     spec = spec_of(search={"trials": 100, "minutes": 2}, confirm={"rounds": rounds}, measure={"trace": False})
     bench.run(spec)
-    assert result_of(bench)["reason"] == f"the time is up after {trials} trials"
-    assert len(result_of(bench)["rounds"]) == ran
+    assert result_of(bench)["search_end"] == f"the time is up after {trials} trials"
+    assert len(raced(bench)) == ran
 
 
 def test_confirmation_keeps_the_time_that_its_processes_take(bench, monkeypatch):
@@ -267,17 +267,17 @@ def test_confirmation_keeps_the_time_that_its_processes_take(bench, monkeypatch)
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=clock))
     spec = spec_of(search={"trials": 100, "minutes": 4}, confirm={"rounds": 3, "top": 3}, also_try=[])
     bench.run(spec, lambda config: dataclasses.replace(surface(config), startup_seconds=15.0))
-    assert result_of(bench)["reason"] == "the time is up after 4 trials"
+    assert result_of(bench)["search_end"] == "the time is up after 4 trials"
     # One candidate, so that it has as many rounds as fit; a sweep that is continued keeps to that.
-    candidates = {each.job.params["candidates"] for each in Journal(folder_of(bench)).rounds("confirm")}
+    candidates = {tuple(each.job.params["arms"]) for each in Journal(folder_of(bench)).race_jobs("final")}
     assert len(candidates) == 1
-    assert len(candidates.pop().split()) == 1
-    assert [len(each) for each in result_of(bench)["rounds"]] == [2]
+    assert len(candidates.pop()) == 1
+    assert [len(each) for each in raced(bench)] == [2]
 
 
 def test_runs_of_the_confirmation_that_fail_are_named(bench):
     def answer(config: TrialConfig) -> Measurement | Failure:
-        confirming = [job for job in bench.launcher.jobs if job.stage == "confirm"]
+        confirming = [job for job in bench.launcher.jobs if job.stage == "race"]
         if confirming and config.loader.kind != "rows":
             return Failure(kind=FailureKind.TIMEOUT, message="it took 30 s")
         return surface(config)
@@ -390,7 +390,7 @@ def disturbed_in(*turns: int, canary_ms: float = 0.0):
         assert isinstance(found, Measurement)
         turn = taken[config.key()] = taken.get(config.key(), -1) + 1
         flags = (BUSY,) if config.loader.kind == "resident" and turn in turns else ()
-        windows = (dataclasses.replace(found.windows[0], flags=flags, canary_ms=canary_ms),)
+        windows = (dataclasses.replace(found.windows[0], disturbances=flags, canary_ms=canary_ms),)
         return dataclasses.replace(found, windows=windows)
 
     return answer
@@ -435,11 +435,11 @@ def test_an_unconfirmed_best_says_what_disturbed_its_search(bench):
 def test_disturbed_rounds_are_counted_by_trial(bench):
     bench.run(answer=disturbed_in(1, 2))
     result = result_of(bench)
-    assert set(result["disturbed"]) == {
-        str(number) for number in (0, *(r["number"] for r in result["ratios"]))
+    assert set(result["disturbances"]) == {
+        str(number) for number in (0, *(r["trial"] for r in result["ratios"]))
     }
-    assert result["disturbed"]["0"] == 0
-    assert result["disturbed"][str(result["winner"])] == 2
+    assert result["disturbances"]["0"] == 0
+    assert result["disturbances"][str(result["winner"])] == 2
 
 
 def test_every_trial_knows_the_canary_of_the_quiet_machine(bench):
@@ -466,7 +466,7 @@ def test_the_quiet_canary_is_the_shortest_of_probe_and_windows(probed: float, se
 
 def test_rounds_are_single_windows_with_room_for_one_repetition(bench):
     bench.run(spec_of(measure={"window_seconds": 2.0}))
-    rounds = bench.jobs("confirm")
+    rounds = bench.jobs("race")
     assert len(rounds) == 9
     for job in rounds:
         plan = job.plan

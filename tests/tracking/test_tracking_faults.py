@@ -76,7 +76,7 @@ def contents(database: Path) -> dict[str, Any]:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    ours = ("tracked", "lock", "epoch")
+    ours = ("publication", "lock", "epoch")
     paths = [path for path in folder.rglob("*") if path.is_file() and path.name not in ours]
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from sweeper.core.codec import decode, encode
 from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS
 from sweeper.errors import UserError
 from sweeper.trainer import checkpoint
@@ -222,9 +221,3 @@ def test_the_optimiser_goes_on_where_it_was_to_the_bit(tmp_path: Path, make_job:
     assert one["state"].keys() == other["state"].keys() == set(range(len(first.parameters)))
     for key, state in one["state"].items():
         assert all(torch.equal(value, other["state"][key][name]) for name, value in state.items())
-
-
-def test_the_metrics_of_a_validation_are_stored_as_0_1_0_stored_them():
-    position = Position(metrics={"mae": 0.5})
-    assert encode(position)["told"] == {"mae": 0.5}
-    assert decode(Position, {"told": {"mae": 0.5}}) == position

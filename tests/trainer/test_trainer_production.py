@@ -331,10 +331,10 @@ def test_the_best_weights_are_those_of_the_best_loss(tmp_path: Path, make_job: A
     assert (values["best_loss"], values["best_epoch"]) == (least, steps // BATCHES)
     assert values["val_loss"] == losses[values["steps"]] > least
     about = read_json(run.folder / BEST / "about.json")
-    told = run.history("told")[steps]
+    told = run.history("metrics")[steps]
     assert told["mae"] > 0
-    assert values["told"] == run.history("told")[values["steps"]] != told
-    facts = {"val_loss": least, "told": told, "epoch": steps // BATCHES}
+    assert values["metrics"] == run.history("metrics")[values["steps"]] != told
+    facts = {"val_loss": least, "metrics": told, "epoch": steps // BATCHES}
     assert about == facts | {"steps": steps, "samples": 90 * steps}
     pipeline, stepper, _ = set_up(run.job)
     load_model(stepper.model, run.folder / BEST / WEIGHTS)

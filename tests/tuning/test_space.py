@@ -26,7 +26,7 @@ from sweeper.tuning.space import space, worth_their_time
 FUSED = ChangeValue(name="optimizer", value="fused", kind=CLOSE)
 GATHERED = ChangeValue(name="loader", value="gathered", kind=EXACT)
 BATCHES = [
-    ChangeValue(name="batch_size", value=str(size), own="64", kind=CHANGES_TRAINING)
+    ChangeValue(name="batch_size", value=str(size), original="64", kind=CHANGES_TRAINING)
     for size in (128, 256, 512, 1024)
 ]
 

@@ -10,6 +10,7 @@ from typing import Any
 from measurements import THROUGHPUT, measurement, record_of
 
 from sweeper.core.config import Scalar
+from sweeper.exports.verification import Verification, VerifiedChange
 from sweeper.interventions.change import CHANGES_TRAINING, CLOSE, EXACT
 from sweeper.spec import load
 from sweeper.tuning.changes import TOO_LITTLE_TIME, ChangeValue
@@ -56,7 +57,7 @@ def test_one_trial_at_the_same_speed_still_allows_what_its_noise_hides():
 
 
 def test_rounds_say_more_than_the_search():
-    ratio = {"number": 1, "high": 1.031, "rounds": (1.0,) * 4}
+    ratio = {"trial": 1, "high": 1.031, "rounds": (1.0,) * 4}
     both = (1.0, {"loader": "gathered", "optimizer": "fused"})
     assert lines(both, ratios=[ratio]) == ["Nothing that was tried brings more than 4%."]
     # But nothing of what took no part in them.
@@ -66,7 +67,7 @@ def test_rounds_say_more_than_the_search():
 
 def test_speeds_that_vary_too_much_say_nothing():
     both = (1.0, {"loader": "gathered", "optimizer": "fused"})
-    (line,) = lines(both, ratios=[{"number": 1, "high": 19.2, "rounds": (1.0,) * 4}])
+    (line,) = lines(both, ratios=[{"trial": 1, "high": 19.2, "rounds": (1.0,) * 4}])
     assert line.startswith("Nothing that was tried is known to be faster, but the speeds vary so much")
     assert "a gain of up to 1820% may have gone unseen" in line
 
@@ -100,15 +101,26 @@ def test_the_first_line_of_a_program_tells_what_will_run():
 
 
 def test_the_winners_changes_together_are_said_to_train_the_same_or_not():
-    proof = {"fault": "", "kind": CLOSE, "covers": "100 steps", "changes": {"loader": "gathered"}}
-    (line,) = stack_lines(proof, CHANGES)
+    gathered, larger_batch = (
+        VerifiedChange(name=name, value=value, original="original", why="")
+        for name, value in (("loader", "gathered"), ("batch_size", "128"))
+    )
+    known = Verification(
+        kind=CLOSE,
+        changes=(gathered,),
+        is_nondeterministic=False,
+        difference="",
+        extent="100 steps",
+        code="",
+    )
+    (line,) = stack_lines(known, CHANGES)
     assert line.startswith("Proved together: the training equals the script's own but for rounding, over 100")
-    (line,) = stack_lines({**proof, "races": True}, CHANGES)
+    (line,) = stack_lines(dataclasses.replace(known, is_nondeterministic=True), CHANGES)
     assert "losses that differ about as much as its repeats do" in line
-    (line,) = stack_lines({**proof, "fault": "its losses differ"}, CHANGES)
+    (line,) = stack_lines(dataclasses.replace(known, difference="its losses differ"), CHANGES)
     assert line == "Together, the changes do not train the same: its losses differ. Nothing is exported."
     larger = ChangeValue(name="batch_size", value="128", kind=CHANGES_TRAINING)
-    both = {**proof, "changes": {"loader": "gathered", "batch_size": "128"}}
+    both = dataclasses.replace(known, changes=(gathered, larger_batch))
     assert stack_lines(both, [*CHANGES, larger])[1:] == [
         "Not provable, but within the limit on the loss: batch_size 128."
     ]

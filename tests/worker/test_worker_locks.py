@@ -163,7 +163,7 @@ def test_a_gpu_that_is_meant_by_its_number_is_the_same(lock, gpus, monkeypatch):
 
 def test_those_that_take_turns_hold_a_gpu_together_and_others_do_not(lock, gpus):
     for i in range(3):
-        lock(gpus[0], f"a/{i}", turns="turns")
+        lock(gpus[0], f"a/{i}", turns_folder="turns")
     for folder, turns in (("b/1", "turns"), ("a/3", "")):
         with pytest.raises(DeviceBusyError):
             lock(gpus[0], folder, turns_folder=turns)
@@ -177,9 +177,9 @@ def test_a_group_that_is_gone_leaves_nothing_to_another(lock, tmp_path, gpus):
     # The file still names the first group.
     other = held("b/1", "turns")
     with pytest.raises(DeviceBusyError, match=r"b/1\)"):
-        lock(gpus[0], "a/2", turns="turns")
+        lock(gpus[0], "a/2", turns_folder="turns")
     os.close(other)
-    lock(gpus[0], "a/2", turns="turns")
+    lock(gpus[0], "a/2", turns_folder="turns")
 
 
 def test_a_production_run_does_not_wait_and_is_waited_for(lock, tmp_path, gpus):

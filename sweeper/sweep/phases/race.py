@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 from sweeper.analysis.confirmation import Chosen, Ratio, choose_winner, ratios
 from sweeper.analysis.finalists import is_speed
-from sweeper.core.job import Job, MeasurePlan, read_outcome
+from sweeper.core.job import RACE_STAGE, Job, MeasurePlan, read_outcome
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.race import race
@@ -173,7 +173,7 @@ class SweepRace:
             "arm": start.arm,
             ARMS: self._arms[1:],
         }
-        job = self._trials.job("race", record.config, params)
+        job = self._trials.job(RACE_STAGE, record.config, params)
         is_stopped = self._rests and self._context.spec.traits.takes_turns
         plan = MeasurePlan(
             window_seconds=start.turn_seconds,

@@ -15,10 +15,13 @@ from sweeper.core.codec import encode
 from sweeper.core.modules import PACKAGE, Module, find, find_pipeline, find_uninstalled, import_paths
 from sweeper.errors import UserError
 from sweeper.spec.data_path import existing
+from sweeper.spec.sections import Measure, ScriptOptions
 from sweeper.spec.space import Section
 from sweeper.system import remote_data
 
 MAX_BYTES_OF_CODE = 1024 * 1024
+_SECTIONS: Mapping[str, type[Section]] = {"measure": Measure, "script": ScriptOptions}
+"""The sections whose settings are in a fingerprint only where they are not the defaults."""
 
 
 def digest_of_command(command: Sequence[str], files: Mapping[str, str]) -> str:
@@ -72,8 +75,18 @@ def files_named(command: Sequence[str], folder: Path | str = "") -> Iterator[str
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Returns one line per key in which two fingerprints differ."""
     return [
-        f"{key}: {_short(a)} -> {_short(b)}" for key, a, b in _walk("", old, new) if _plain(a) != _plain(b)
+        f"{key}: {_short(_known(key, a))} -> {_short(_known(key, b))}"
+        for key, a, b in _walk("", old, new)
+        if _plain(a) != _plain(b)
     ]
+
+
+def _known(key: str, value: Any) -> Any:
+    """Returns the value at a key of a fingerprint; the default of a setting that it lacks."""
+    section, _, name = key.partition(".")
+    if value is None and section in _SECTIONS and name in _SECTIONS[section].model_fields:
+        return encode(_SECTIONS[section].model_fields[name].get_default(call_default_factory=True))
+    return value
 
 
 def settings_of(section: Section) -> dict[str, Any]:
@@ -98,7 +111,7 @@ def _plain(value: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = "not set" if value is None else _plain(value)
+    text = "absent" if value is None else _plain(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

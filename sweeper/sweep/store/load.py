@@ -29,8 +29,8 @@ from sweeper.race.tally import trimmed_mean
 from sweeper.spec import SweepSpec
 from sweeper.spec.enough_steps import with_enough_steps
 from sweeper.sweep.store.journal import (
-    FINAL_RACE,
     ENDS_ANEW,
+    FINAL_RACE,
     INTERIM_RACE,
     INTERIM_RESULT,
     RESULT,
@@ -101,7 +101,9 @@ class LoadedSweep:
 
     @property
     def rounds(self) -> Sequence[Round]:
-        """The rounds of its race; of an earlier version's confirmation, with a single turn of each."""
+        """The rounds that its ratios rest on; of schema 1, with a single turn of each process."""
+        if not self.confirmation.ratios:
+            return []
         return self.race or self.journal.rounds_of_schema_1()
 
     def ratios(self) -> dict[int, Ratio]:

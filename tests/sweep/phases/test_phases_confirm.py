@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from parts.noop import synthetic
 from parts.replay import ReplayLauncher
-from replays import Bench, spec_of, surface, throughput
+from replays import Bench, raced, spec_of, surface, throughput
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import QUALITY_RUNNER, read_job
@@ -63,13 +63,13 @@ def interrupting(when, *, then=surface):
 
 def test_no_round_is_added_where_the_intervals_are_narrow(bench):
     bench.run(spec_of(space=BATCHES, search={"trials": 3}))
-    assert len(result_of(bench)["rounds"]) == 3
+    assert len(raced(bench)) == 3
     assert result_of(bench)["race_end"] == "the intervals are narrow enough"
 
 
 def test_rounds_are_added_while_an_interval_is_wide_and_not_for_ever(bench):
     bench.run(spec_of(space=BATCHES, search={"trials": 3}), noisy(0.3))
-    rounds = result_of(bench)["rounds"]
+    rounds = raced(bench)
     assert len(rounds) == 12
     assert "the intervals are still wide" in result_of(bench)["race_end"]
 
@@ -85,16 +85,16 @@ def test_a_candidate_that_is_clearly_slower_drops_out(bench):
 
     spec = spec_of(space=BATCHES, search={"trials": 3}, baseline={"batch_size": 64}, confirm={"rounds": 5})
     bench.run(spec, wide_at_the_top)
-    assert [len(each) for each in result_of(bench)["rounds"]] == [3] + [2] * 19
+    assert [len(each) for each in raced(bench)] == [3] + [2] * 19
 
 
 def test_the_order_within_rounds_differs(bench):
     spec = spec_of(space=BATCHES, search={"trials": 3}, confirm={"rounds": 3})
     bench.run(spec, lambda config: synthetic(1000.0 + config.batch_size / 1000))
-    entries = sorted(journal_of(bench).rounds("confirm"), key=lambda entry: entry.number)
+    entries = sorted(journal_of(bench).race_jobs("final"), key=lambda entry: entry.number)
     orders = {}
     for entry in entries:
-        orders.setdefault(entry.job.params["round"], []).append(entry.job.params["trial"])
+        orders.setdefault(entry.job.params["round"], []).append(entry.job.params["arm"])
     assert {len(order) for order in orders.values()} == {3}
     assert len({tuple(order) for order in orders.values()}) > 1
 
@@ -103,7 +103,7 @@ def test_near_duplicates_do_not_fill_the_places(bench):
     space = {"batch_size": {"type": "categorical", "choices": [128, 500, 510, 512]}}
     spec = spec_of(space=space, search={"trials": 4}, confirm={"top": 2}, also_try=[])
     bench.run(spec, lambda config: synthetic(20_000.0 + config.batch_size))
-    configs = {entry.job.config.batch_size for entry in journal_of(bench).rounds("confirm")}
+    configs = {entry.job.config.batch_size for entry in journal_of(bench).race_jobs("final")}
     assert configs == {64, 128, 512}
 
 
@@ -119,7 +119,9 @@ def test_a_winner_whose_loss_holds_for_one_seed_only_is_passed_over(bench):
     summary = summarise(load_sweep(journal_of(bench)))
     assert summary.winner is not None
     assert summary.winner.config.batch_size == 256
-    assert result["unfit"] == [record.number for record in summary.records if record.config.batch_size == 512]
+    assert result["infeasible"] == [
+        record.number for record in summary.records if record.config.batch_size == 512
+    ]
     assert any("is ruled out: its loss over 3 seeds is 1.667" in line for line in bench.watcher.lines)
 
 
@@ -165,8 +167,7 @@ def test_ctrl_c_confirms_the_best_so_far_and_the_same_command_goes_on(bench):
     assert ran.stopped
     stopped = journal_of(bench).stopped()
     assert stopped is not None
-    assert stopped.confirmation.confirmed
-    assert len(stopped.confirmation.rounds) >= 3
+    assert len(stopped.confirmation.ratios[0].rounds) >= 3
     assert journal_of(bench).result() is None
     summary = summarise(load_sweep(journal_of(bench)))
     assert summary.state == "stopped"
@@ -188,7 +189,7 @@ def test_ctrl_c_twice_ends_at_once_and_says_unconfirmed(bench):
     assert ran.stopped
     stopped = journal_of(bench).stopped()
     assert stopped is not None
-    assert not stopped.confirmation.confirmed
+    assert not stopped.confirmation.ratios
     assert stopped.confirmation.winner is not None
     summary = summarise(load_sweep(journal_of(bench)))
     assert summary.winner is not None
@@ -215,13 +216,12 @@ def test_ctrl_c_in_the_confirmation_takes_the_rounds_there_are(bench):
     assert ran.stopped
     stopped = journal_of(bench).stopped()
     assert stopped is not None
-    assert stopped.confirmation.confirmed
-    assert len(stopped.confirmation.rounds) == 4
+    assert len(stopped.confirmation.ratios[0].rounds) == 4
     assert stopped.confirmation.race_end == "it was stopped"
     bench.run(spec_of(confirm={"rounds": 8}))
-    assert len(result_of(bench)["rounds"]) == 8
+    assert len(raced(bench)) == 8
     # What was measured before counts.
-    assert len(bench.jobs("confirm")) <= 3 * 3
+    assert len(bench.jobs("race")) <= 3 * 3
 
 
 def test_after_ctrl_c_in_the_confirmation_nothing_trains(bench):
@@ -233,7 +233,7 @@ def test_after_ctrl_c_in_the_confirmation_nothing_trains(bench):
     limit = {"val_loss": {"max_ratio_to_baseline": 2.0}}
     ran = bench.run(spec_of(confirm={"rounds": 8, "to_loss": True}, constraints=limit), interrupting(last))
     assert ran.stopped
-    assert journal_of(bench).stopped().confirmation.confirmed
+    assert journal_of(bench).stopped().confirmation.ratios
     trained = [Path(job.folder).name for job in bench.launcher.jobs if job.runner == QUALITY_RUNNER]
     assert all(name.startswith("loss-") and name.count("-") == 1 for name in trained), trained
 
@@ -255,9 +255,9 @@ def test_confirm_repeats_it_any_day_and_leaves_the_result_alone(bench):
     assert (journal_of(bench).folder / "result.json").read_bytes() == before
     # The winner and the baseline alone, in a place of its own each time.
     again(bench)
-    places = sorted(path.name for path in (journal_of(bench).folder / "again").iterdir())
-    assert places == ["0001", "0002"]
-    numbers = {read_job(entry.folder).params["trial"] for entry in journal_of(bench).rounds("again/0002")}
+    races = sorted(path.name for path in (journal_of(bench).folder / "races").glob("repeat-*"))
+    assert races == ["repeat-0001", "repeat-0002"]
+    numbers = {read_job(entry.folder).params["arm"] for entry in journal_of(bench).race_jobs("repeat-0002")}
     assert numbers == {0, found.number}
 
 
@@ -265,12 +265,12 @@ def test_of_changed_code_the_machines_record_learns_nothing(bench):
     bench.run()
     (path,) = (bench.home / "machines").glob("*.json")
     again(bench)
-    assert "toy/again/0001" in path.read_text()
+    assert "toy/repeat-0001" in path.read_text()
     code = Path("toy_pipeline.py")
     code.write_text(code.read_text().replace("return None", "return 1"))
     again(bench)
     assert any(line.startswith("Changed since the sweep: code") for line in bench.watcher.lines)
-    assert "toy/again/0002" not in path.read_text()
+    assert "toy/repeat-0002" not in path.read_text()
 
 
 def test_it_may_have_a_time_limit(bench):

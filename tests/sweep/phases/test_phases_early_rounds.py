@@ -40,16 +40,14 @@ def result_of(bench: Bench) -> dict:
 def test_a_short_sweep_has_none(bench):
     bench.run(spec_of(**SPEC))
     assert rounds_of(bench) == []
-    assert "early" not in result_of(bench)
 
 
 def test_the_best_so_far_runs_beside_the_baseline_and_counts_in_the_end(bench, at_once):
     bench.run(spec_of(**SPEC))
-    early, result = rounds_of(bench), result_of(bench)
+    early, journal = rounds_of(bench), Journal(bench.home / "sweeps" / "toy")
     assert len(early) == 1
     assert all(BASELINE in each and len(each) == 2 for each in early)
-    assert [{int(n): v for n, v in each.items()} for each in result["early"]] == early
-    assert len(result["rounds"]) == 3
+    assert len(journal.rounds("final")) == 3
 
 
 def test_a_sweep_that_goes_on_repeats_none(bench, at_once):
@@ -70,12 +68,11 @@ def test_a_round_that_was_cut_off_does_not_count(bench, at_once):
     folder = bench.home / "sweeps" / "toy"
     (folder / "result.json").unlink()
     shutil.rmtree(folder / "trials" / "0004")
-    log = folder / "early/0000/race.jsonl"
+    log = folder / "races/early-0000/race.jsonl"
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
     bench.run(spec_of(**SPEC))
     assert [len(each) for each in rounds_of(bench)] == [2]
-    assert len(list(folder.glob("early/*"))) == 2
-    assert len(result_of(bench)["early"]) == 1
+    assert len(list(folder.glob("races/early-*"))) == 2
 
 
 def test_where_there_may_be_none_those_of_before_are_no_obstacle(bench, at_once):
@@ -84,14 +81,14 @@ def test_where_there_may_be_none_those_of_before_are_no_obstacle(bench, at_once)
     (folder / "result.json").unlink()
     shutil.rmtree(folder / "trials" / "0004")
     bench.run(spec_of(**SPEC, confirm={"rounds": 0}))
-    assert result_of(bench)["reason"]
+    assert result_of(bench)["search_end"]
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"confirm": {"rounds": 0}},
-        {"confirm": {"ladder": True}},
+        {"workload": "changes"},
         {"search": {"trials": 4, "minutes": None}},
         {"objectives": [{"maximize": "throughput"}, {"minimize": "val_loss"}], "constraints": {}},
     ],
@@ -112,14 +109,14 @@ def test_a_failed_process_spoils_its_round_alone(bench, at_once):
 
     def answer(config):
         job = bench.launcher.jobs[-1]
-        if job.stage == "confirm" and not seen:
+        if job.stage == "race" and not seen:
             seen.append(config)
             return Failure(kind=FailureKind.CRASH, message="died")
         return surface(config)
 
     bench.run(spec_of(**SPEC), answer)
     assert [len(each) for each in rounds_of(bench)] == [2]
-    assert len(list((bench.home / "sweeps" / "toy").glob("early/*"))) == 2
+    assert len(list((bench.home / "sweeps" / "toy").glob("races/early-*"))) == 2
     assert result_of(bench)["winner"] is not None
 
 
@@ -138,12 +135,12 @@ def test_there_is_none_long_after_its_time(bench, monkeypatch):
 def test_a_machine_that_has_drifted_widens_the_interval(bench, at_once):
     def drifting(config):
         # As the search ends, the baseline gets slower for good.
-        is_late = sum(each.stage == "confirm" for each in bench.launcher.jobs) > 4
+        is_late = sum(each.stage == "race" for each in bench.launcher.jobs) > 4
         return synthetic(throughput(config) * (0.7 if is_late and config.batch_size == 64 else 1.0))
 
     only = {"batch_size": {"type": "categorical", "choices": [512]}}
     bench.run(spec_of(**{**SPEC, "space": only}), drifting)
-    (found,) = (each for each in result_of(bench)["ratios"] if each["number"] == result_of(bench)["winner"])
+    (found,) = (each for each in result_of(bench)["ratios"] if each["trial"] == result_of(bench)["winner"])
     now = found["sitting_low"] * found["sitting_high"]
     assert found["ratio"] ** 2 < 0.95 * now
 

@@ -54,7 +54,7 @@ class Neighbours(ReplayLauncher):
             threading.Event().wait(0.05)
             with self._lock:
                 self.at_once -= 1
-        if job.stage != "beside":
+        if job.stage != "interference":
             return super()._answer(job)
         index, count, slot = place(job)
         with self._lock:
@@ -113,7 +113,7 @@ def test_where_a_trial_does_not_run_beside_others_they_run_one_at_a_time(sweep):
 
 def test_the_baseline_runs_in_short_windows_and_in_turn(sweep):
     launcher, _ = sweep(1.0, 1.0)
-    jobs = [job for job in launcher.jobs if job.stage == "beside"]
+    jobs = [job for job in launcher.jobs if job.stage == "interference"]
     assert [place(job)[1] for job in jobs] == [1, 2, 2, 2, 2, 1, 1, 2, 2]
     assert {job.device for job in jobs if place(job)[2] == 0} == {"GPU-a"}
     assert {job.device for job in jobs if place(job)[2] == 1} == {"GPU-b"}
@@ -136,12 +136,12 @@ def test_a_sweep_that_goes_on_decides_the_same_without_running_it_again(sweep, b
 
 
 def test_of_what_was_cut_off_those_that_ran_at_once_do_so_again(sweep, bench):
-    sweep(1.0, 1.0, cut="beside-0-2-1")
+    sweep(1.0, 1.0, cut="interference-0-2-1")
     setup = bench.home / "sweeps" / "toy" / "setup"
-    assert (setup / "beside-0-1-0" / OUTCOME).exists()
-    assert (setup / "beside-0-2-0" / OUTCOME).exists()
-    sweep(1.0, 1.0, cut="beside-0-2-0")
-    assert not (setup / "beside-0-2-0" / OUTCOME).exists()
+    assert (setup / "interference-0-1-0" / OUTCOME).exists()
+    assert (setup / "interference-0-2-0" / OUTCOME).exists()
+    sweep(1.0, 1.0, cut="interference-0-2-0")
+    assert not (setup / "interference-0-2-0" / OUTCOME).exists()
     launcher, _ = sweep(1.0, 1.0)
     assert sorted(launcher.beside) == sorted(set(every(3, 2)) - {(0, 1, 0)})
 

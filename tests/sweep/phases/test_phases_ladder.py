@@ -25,7 +25,8 @@ SPEC = {
     "baseline": {**OWN, "loader.kind": "rows"},
     "also_try": [],
     "constraints": {},
-    "confirm": {"ladder": True, "top": 1, "rounds": 4},
+    "workload": "changes",
+    "confirm": {"top": 1, "rounds": 4},
     "search": {"trials": 24},
 }
 ALL = frozenset(OWN)
@@ -43,7 +44,7 @@ def speeds(gain: Callable[[frozenset[str]], float]) -> Callable[[TrialConfig], M
 
 def confirmed(bench: Bench) -> set[frozenset[str]]:
     """Returns the changes of what took part in the rounds, but for the baseline."""
-    rounds = Journal(bench.home / "sweeps" / "toy").rounds("confirm")
+    rounds = Journal(bench.home / "sweeps" / "toy").race_jobs("final")
     configs = [entry.job.config.flatten() for entry in rounds]
     return {frozenset(name for name in OWN if each[name] != OWN[name]) for each in configs} - {frozenset()}
 

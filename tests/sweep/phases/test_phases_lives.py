@@ -11,7 +11,7 @@ import psutil
 import pytest
 from parts.noop import synthetic
 from parts.replay import ReplayLauncher
-from replays import Bench, spec_of, surface, throughput
+from replays import Bench, raced, spec_of, surface, throughput
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import read_job
@@ -134,7 +134,7 @@ class TurnTaking(ReplayLauncher):
         measured = super()._answer(job)
         windows: list[Window] = []
         while turns.wait(windows):
-            self.order.append((job.params["round"], job.params["trial"]))
+            self.order.append((job.params["round"], job.params["arm"]))
             windows += measured.windows
         self._now -= 1
         return dataclasses.replace(measured, windows=tuple(windows))
@@ -148,7 +148,7 @@ def test_processes_whose_start_is_dear_take_turns(bench: Bench):
     journal = Journal(bench.home / "sweeps" / "toy")
     result = journal.result()
     assert result is not None
-    assert len(result.confirmation.rounds) == 4
+    assert len(raced(bench)) == 4
     assert result.confirmation.ratios[0].ratio == pytest.approx(
         throughput(
             TrialConfig().replace({"batch_size": 1024, "loader.kind": "resident", "precision.amp": "bf16"})
@@ -157,7 +157,7 @@ def test_processes_whose_start_is_dear_take_turns(bench: Bench):
     )
     # One process of each candidate and the baseline at a time, each of them asked in turn.
     assert launcher.together == 3
-    entries = [read_job(entry.folder) for entry in journal.rounds("confirm")]
+    entries = [read_job(entry.folder) for entry in journal.race_jobs("final")]
     # The slower candidate is not continued.
     assert len(entries) == 3 * 3 + 2
     assert all(job.turns_folder for job in entries)
@@ -182,7 +182,7 @@ def test_a_start_that_only_compiled_once_is_not_dear(bench: Bench, attentive, ca
     launcher = TurnTaking(first)
     spec = spec_of(confirm={"rounds": 4, "top": 2})
     run_sweep(bench.home, spec, NullTracker(), bench.watcher, launch=lambda folder: launcher)
-    entries = [read_job(entry.folder) for entry in Journal(bench.home / "sweeps" / "toy").rounds("confirm")]
+    entries = [read_job(entry.folder) for entry in Journal(bench.home / "sweeps" / "toy").race_jobs("final")]
     assert entries
     assert {bool(job.turns_folder) for job in entries} == {kept}
 
@@ -194,7 +194,7 @@ def test_a_process_that_ends_early_does_not_hold_the_others_up(bench: Bench, kin
 
     class Failing(TurnTaking):
         def _answer(self, job):
-            if job.turns_folder and job.params["trial"] != 0 and job.params["round"] == 1:
+            if job.turns_folder and job.params["arm"] != 0 and job.params["round"] == 1:
                 return Failure(kind=kind, message="no room beside the others")
             return super()._answer(job)
 
@@ -202,7 +202,7 @@ def test_a_process_that_ends_early_does_not_hold_the_others_up(bench: Bench, kin
     run_sweep(bench.home, spec, NullTracker(), bench.watcher, launch=lambda folder: Failing())
     result = Journal(bench.home / "sweeps" / "toy").result()
     assert result is not None
-    assert [len(each) for each in result.confirmation.rounds] == [3, 3, 3]
+    assert [len(each) for each in raced(bench)] == [3, 3, 3]
     assert result.confirmation.winner is not None
 
 
@@ -212,7 +212,7 @@ def test_the_warm_up_of_a_process_that_took_no_turn_is_no_turn(bench: Bench):
 
     class Warm(TurnTaking):
         def _answer(self, job):
-            if job.turns_folder and job.params["trial"] == 0 and job.params["round"] == 1:
+            if job.turns_folder and job.params["arm"] == 0 and job.params["round"] == 1:
                 return Failure(kind=FailureKind.OOM, message="no room beside the others")
             measured = super()._answer(job)
             if not job.turns_folder or measured.windows:
@@ -221,5 +221,5 @@ def test_the_warm_up_of_a_process_that_took_no_turn_is_no_turn(bench: Bench):
 
     spec = spec_of(confirm={"rounds": 3, "top": 2})
     run_sweep(bench.home, spec, NullTracker(), bench.watcher, launch=lambda folder: Warm())
-    rounds = rounds_of(read(Journal(bench.home / "sweeps" / "toy").race_log("confirm")))
+    rounds = rounds_of(read(Journal(bench.home / "sweeps" / "toy").race_log("final")))
     assert rounds[1].speeds.keys() == {3}

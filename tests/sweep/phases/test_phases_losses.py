@@ -32,7 +32,9 @@ def test_the_losses_of_a_script_leave_time_for_its_search(seconds: int, minutes:
     table = TrialTable(pipeline)
     table.enter(record_of(measurement(), number=BASELINE))
     table.measure_loss_after(round((seconds - 0.5) * THROUGHPUT))
-    script = pipeline.model_copy(update={"command": ("python", "train.py"), "pipeline": None})
+    script = pipeline.model_copy(
+        update={"command": ("python", "train.py"), "pipeline": None, "workload": "script"}
+    )
     assert num_seeds(script, table) == seeds
     assert num_seeds(pipeline, table) == 3
 

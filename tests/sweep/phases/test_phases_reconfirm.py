@@ -162,21 +162,21 @@ def test_a_hurry_ends_in_time_where_no_worker_is_there(bench: Bench, monkeypatch
     def interrupting(config: TrialConfig) -> Any:
         if len(bench.jobs("search")) == 4:
             os.kill(os.getpid(), signal.SIGINT)
-        if bench.jobs("confirm"):
+        if bench.jobs("race"):
             gone.wait(8)
         return surface(config)
 
     cancel = JobRunner.cancel
 
     def cancelled(runner: JobRunner) -> None:
-        if bench.jobs("confirm"):
+        if bench.jobs("race"):
             gone.set()
         cancel(runner)
 
     monkeypatch.setattr(JobRunner, "cancel", cancelled)
     assert bench.run(answer=interrupting).stopped
     assert gone.is_set(), "nobody cancelled what waited"
-    assert (bench.home / "sweeps" / "toy" / "stopped.json").exists()
+    assert (bench.home / "sweeps" / "toy" / "interim_result.json").exists()
 
 
 def test_rounds_in_a_hurry_go_when_the_sweep_goes_on(bench: Bench):
@@ -187,17 +187,17 @@ def test_rounds_in_a_hurry_go_when_the_sweep_goes_on(bench: Bench):
 
     folder: Path = bench.home / "sweeps" / "toy"
     assert bench.run(answer=interrupting).stopped
-    assert list((folder / "stopped").iterdir())
+    assert list((folder / "races/interim").iterdir())
     # A round that was cut off: asked for, and without an outcome.
-    (folder / "stopped" / "0099").mkdir()
-    (folder / "stopped" / "0099" / "config.json").write_bytes(
-        next((folder / "stopped").glob("*/config.json")).read_bytes()
+    (folder / "races/interim" / "0099").mkdir()
+    (folder / "races/interim" / "0099" / "config.json").write_bytes(
+        next((folder / "races/interim").glob("*/config.json")).read_bytes()
     )
 
     def look(config: TrialConfig) -> Any:
-        assert not (folder / "stopped").exists()
-        assert not (folder / "stopped.json").exists()
+        assert not (folder / "races/interim").exists()
+        assert not (folder / "interim_result.json").exists()
         return surface(config)
 
     assert not bench.run(answer=look).stopped
-    assert not (folder / "stopped").exists()
+    assert not (folder / "races/interim").exists()

@@ -34,7 +34,7 @@ def test_a_round_warms_up_as_long_as_its_trial_did(bench):
         return dataclasses.replace(synthetic(throughput(config)), warmup_seconds=warmup, **START)
 
     bench.run(spec_of(confirm={"rounds": 3, "top": 1}), answer)
-    caps = {(job.config.loader.kind, job.plan.warmup_cap_seconds) for job in bench.jobs("confirm")}
+    caps = {(job.config.loader.kind, job.plan.warmup_cap_seconds) for job in bench.jobs("race")}
     assert caps == {("rows", 5.0), ("resident", 1.25)}
 
 
@@ -43,4 +43,4 @@ def test_a_round_warms_up_no_longer_than_the_settings_allow(bench):
         return dataclasses.replace(synthetic(throughput(config)), warmup_seconds=4.0)
 
     bench.run(spec_of(confirm={"rounds": 3, "top": 1}, measure={"warmup_cap_seconds": 1.5}), answer)
-    assert {job.plan.warmup_cap_seconds for job in bench.jobs("confirm")} == {1.5}
+    assert {job.plan.warmup_cap_seconds for job in bench.jobs("race")} == {1.5}

@@ -36,7 +36,7 @@ def entries_of(bench: Bench) -> list:
 def reason_of(bench: Bench) -> str:
     result = Journal(bench.home / "sweeps" / "toy").result()
     assert result is not None
-    return result.reason
+    return result.search_end
 
 
 def peak(config: TrialConfig) -> float:
@@ -76,7 +76,7 @@ def test_what_was_screened_out_is_no_finalist(bench):
     bench.run(spec_of(confirm={"top": 100}))
     screened = {entry.number for entry in entries_of(bench) if entry.outcome.is_screened}
     confirmed = {
-        entry.job.params["trial"] for entry in Journal(bench.home / "sweeps" / "toy").rounds("confirm")
+        entry.job.params["arm"] for entry in Journal(bench.home / "sweeps" / "toy").race_jobs("final")
     }
     assert screened
     assert not screened & confirmed
@@ -182,7 +182,7 @@ def test_cut_off_after_a_refusal_the_offer_is_still_made(bench, tmp_path):
         if entry.number > refused:
             shutil.rmtree(entry.folder)
     (folder / "result.json").unlink()
-    shutil.rmtree(folder / "confirm")
+    shutil.rmtree(folder / "races/final")
     other.run(spec, on_a_gpu, devices=[GPU])
     assert [entry.job.config for entry in entries_of(other)] == whole
 

@@ -206,6 +206,6 @@ def test_a_report_without_curves_of_an_earlier_version_draws_none(bench: Bench) 
     path = sweep.journal.folder / "result.json"
     tree = json.loads(path.read_text())
     for name in ("baseline", "winner"):
-        del tree["to_loss"][name]
+        del tree["time_to_loss"][name]
     path.write_text(json.dumps(tree))
     assert learning(gather(load_sweep(sweep.journal))) is None

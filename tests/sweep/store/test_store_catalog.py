@@ -154,7 +154,7 @@ def test_extend_adds_trials_and_confirms_anew(bench):
     first = {path.name for path in (bench.home / "sweeps/toy/trials").iterdir()}
     assert bench.run(extend=3).ran
     assert len(bench.jobs("search")) == 3
-    assert len(bench.jobs("confirm")) == 9
+    assert len(bench.jobs("race")) == 9
     assert searched(bench) == 11
     assert first < {path.name for path in (bench.home / "sweeps/toy/trials").iterdir()}
     assert not bench.run().ran

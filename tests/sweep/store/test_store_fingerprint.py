@@ -1,18 +1,15 @@
-"""A pipeline's digest: what 0.1.0 stored still holds, wherever the pipeline's files lie."""
+"""A pipeline's digest, which holds wherever the pipeline's files lie."""
 
 from __future__ import annotations
 
-import ast
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from sweeper.core.codec import encode
-from sweeper.core.modules import Module
 from sweeper.errors import UserError
-from sweeper.spec.sections import Measure
+from sweeper.spec.sections import Measure, ScriptOptions
 from sweeper.sweep.store.fingerprint import (
     code_of,
     differences,
@@ -20,18 +17,18 @@ from sweeper.sweep.store.fingerprint import (
     digest_of_files,
     digest_of_files_named,
     digest_of_scripts,
+    settings_of,
 )
-from sweeper.sweep.store.old_imports import as_of_0_1_0
 
 REPOSITORY = Path(__file__).parents[3]
 
 RECORDED = {
-    "pipelines.behaviour": "86ae90af39a39e83",
-    "pipelines.kuairand": "2ab0bc425fe0a429",
-    "pipelines.sequence": "c9aeed6295cf5b81",
-    "pipelines.sign_language": "989c38d479fe7939",
-    "pipelines.stocks": "053dd5d47a7d622f",
-    "pipelines.tabular": "68b64101722e6f1d",
+    "pipelines.behaviour": "ccf7ed6fa614c86f",
+    "pipelines.kuairand": "1f8e01aa4b6bffc2",
+    "pipelines.sequence": "fb10d67f4decb416",
+    "pipelines.sign_language": "b0a6de73e0db92c0",
+    "pipelines.stocks": "af0f2170e5b7b638",
+    "pipelines.tabular": "7e3ab1a903246e3c",
 }
 """As sweeps store them, with Python 3.11."""
 of_3_11 = pytest.mark.skipif(
@@ -69,72 +66,6 @@ def test_another_file_of_a_shipped_pipeline_counts_where_the_user_has_it(here: P
     assert digest_of_code("pipelines.tabular") == before
     shutil.copy(REPOSITORY / "pipelines/tabular.py", "pipelines")
     assert digest_of_code("pipelines.tabular") != before
-
-
-def restated(text: str, module: str = "mine") -> str:
-    return ast.unparse(as_of_0_1_0(ast.parse(text), Module(module, Path("mine.py"))))
-
-
-OLD = """\
-import numpy as np
-from pipelines._options import choice
-from pipelines.stocks.models import Z, a
-from sweeper.core.config import TrialConfig
-from sweeper.core.errors import UserError, did_you_mean
-from sweeper.trainer.pipeline import Batch, Pipeline, take_windows
-
-def prepare(data):
-    from pipelines.stocks.bars import read
-    return read"""
-
-
-@pytest.mark.parametrize(
-    "new",
-    [
-        """
-import numpy as np
-from sweeper import Pipeline, TrialConfig, UserError
-from sweeper.core.errors import did_you_mean
-from sweeper.trainer.pipeline import Batch, take_windows
-from .._options import choice
-from .models import Z, a
-def prepare(data):
-    from .bars import read
-    return read
-""",
-        OLD,
-    ],
-    ids=["moved", "old"],
-)
-def test_moved_imports_count_as_the_old_ones(new: str):
-    package = Module("sweeper.pipelines.stocks", Path("stocks/__init__.py"))
-    assert ast.unparse(as_of_0_1_0(ast.parse(new), package)) == OLD
-
-
-def test_a_users_own_pipeline_may_take_the_public_names():
-    old = (
-        "import numpy\nfrom sweeper.core.config import TrialConfig as T\n"
-        "from sweeper.core.errors import UserError\nfrom sweeper.trainer.pipeline import Pipeline\n"
-        "import torch"
-    )
-    new = "import numpy\nfrom sweeper import Pipeline, UserError, TrialConfig as T\nimport torch"
-    assert restated(new) == old
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        # Out of isort's order, and relative: the digest that 0.1.0 stored has them as they are.
-        "from sweeper.trainer.pipeline import Samples, Pipeline\nfrom sweeper.core.errors import UserError",
-        "from . import b\nfrom .a import x\nfrom sweeper.core.errors import UserError",
-        "from sweeper import meter, load",
-        "from sweeper.trainer.pipeline import Batch\nimport numpy\nfrom sweeper.core.errors import UserError",
-        "import sweeper\ntry:\n    import a\nexcept ImportError:\n    from ..b import c",
-    ],
-)
-@pytest.mark.parametrize("module", ["mine", "pipelines.mine"])
-def test_what_0_1_0_could_run_stays_as_it_is(text: str, module: str):
-    assert restated(text, module) == text
 
 
 def test_a_parcel_has_a_shipped_pipeline_with_what_it_imports(here: Path):
@@ -180,27 +111,16 @@ def test_an_unknown_pipeline_names_the_nearest_that_ships(here: Path):
         digest_of_code("pipelines.stock")
 
 
-def test_probes_that_an_older_sweep_lacks_are_none():
-    old, now = {"measure": {"repeats": 3}}, encode({"measure": Measure().model_dump()})
-    assert differences(old, now) == []
-    now["measure"]["probes"] = ["open_files:FilesProbe"]
-    assert differences(old, now) == ['measure.probes: absent -> ["open_files:FilesProbe"]']
-
-
-def test_a_newer_setting_of_measure_counts_as_absent_while_it_has_its_default():
-    old = {"measure": {"repeats": 3}, "seed": 0}
-    assert differences(old, {"measure": {"repeats": 3, "trace": True}, "seed": 0}) == []
-    assert differences({"measure": {"repeats": 3, "trace": True}, "seed": 0}, old) == []
-    assert differences(old, {"measure": {"repeats": 3, "trace": False}, "seed": 0}) == [
-        "measure.trace: absent -> false"
+def test_only_what_is_not_a_default_is_compared():
+    """A setting that comes later leaves earlier fingerprints as they are."""
+    assert settings_of(Measure()) == settings_of(ScriptOptions()) == {}
+    changed = settings_of(Measure(trace=False, probes=("open_files:FilesProbe",)))
+    assert changed == {"trace": False, "probes": ["open_files:FilesProbe"]}
+    assert differences({"measure": {}, "seed": 0}, {"measure": changed, "seed": 0}) == [
+        "measure.trace: true -> false",
+        'measure.probes: [] -> ["open_files:FilesProbe"]',
     ]
-    assert differences(old, {"measure": {"repeats": 3}, "seed": 0, "code": "a"}) == ['code: absent -> "a"']
-
-
-def test_a_newer_setting_of_a_script_counts_as_absent_while_it_has_its_default():
-    old = {"script": {"keep": False}}
-    assert differences(old, {"script": {"keep": False, "watch": True, "elsewhere": False}}) == []
-    assert len(differences(old, {"script": {"keep": False, "watch": False, "elsewhere": True}})) == 2
+    assert differences({"seed": 0}, {"seed": 0, "code": "a"}) == ['code: absent -> "a"']
 
 
 @pytest.mark.parametrize("file", ["pkg/train.py", "pkg/train/__main__.py"])
