@@ -156,7 +156,7 @@ def _measurement(
         throughput_high=_rounded(ratio.throughput_high, 4) if ratio else None,
         epoch_seconds=_rounded(summary.epoch_seconds(record), 4),
         projected_hours=_rounded(summary.projected_hours(record), 4),
-        speedup=_x_baseline(ratio) if ratio else None,
+        speedup=_speedup(ratio) if ratio else None,
         val_loss=rounded(quality.val_loss, 6) if quality else None,
         quality_samples=quality.samples if quality else None,
         lr=_learning_rate(record.config) if record.config.names_are_fields else None,
@@ -169,7 +169,7 @@ def _measurement(
     )
 
 
-def _x_baseline(ratio: Ratio) -> Speedup:
+def _speedup(ratio: Ratio) -> Speedup:
     return Speedup(
         ratio=rounded(ratio.ratio, 4),
         low=rounded(ratio.low, 4),

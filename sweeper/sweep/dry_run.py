@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.config import TrialConfig
+from sweeper.core.job import SCHEMA
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
 from sweeper.search.distributions import combinations
@@ -22,7 +23,7 @@ from sweeper.sweep.bootstrap import Launch, probed
 from sweeper.sweep.launchers import job_script_of, launcher_for
 from sweeper.sweep.phases.losses import QUALITY_SECONDS, QUALITY_SHARE, looks_at_loss
 from sweeper.sweep.phases.search import hints_of
-from sweeper.sweep.store.catalog import continued, of_name
+from sweeper.sweep.store.catalog import continued, latest_of_name, line_of_schema_1, of_name
 from sweeper.sweep.store.fingerprint import differences
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import NUM_SEEDS
@@ -122,7 +123,12 @@ def _existing(home: Path, spec: SweepSpec, marks: Mapping[str, Any], known: Jour
             return f"`{known.name}` finished after {done} trials; the same command shows it again."
         trials = known.raised_budget() or spec.search.trials
         return f"`{known.name}` has {done} of {trials} trials; the same command continues it."
+    latest = latest_of_name(home, spec.name)
+    if latest is not None and (line := line_of_schema_1(latest, "continue")):
+        return line
     for journal in of_name(home, spec.name):
+        if journal.schema < SCHEMA:
+            continue
         measured = any(isinstance(entry.outcome, Measurement) for entry in journal.trials())
         if not journal.has_ended and measured:
             changed = "; ".join(differences(journal.read()["fingerprint"], marks)[:4])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.home import DEFAULT_HOME
+from sweeper.core.job import SCHEMA
 from sweeper.errors import UserError
 from sweeper.script.command_line import CommandLine, parted, typed_command
 from sweeper.spec import SweepSpec
@@ -91,5 +92,6 @@ class TuneOptions:
         options: list[object] = [self.with_flags, self.allow_batch_size, self.allow_other_draws]
         # The minutes decide which changes are worth their time.
         options.append(self.minutes)
-        parts = [*self.command, os.getcwd(), digest_of_files_named(self.command), own, *map(str, options)]
+        options += [SCHEMA, own]
+        parts = [*self.command, os.getcwd(), digest_of_files_named(self.command), *map(str, options)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -37,7 +37,7 @@ from sweeper.sweep.bootstrap import shared_cache
 from sweeper.sweep.commands import place_lines, unsent_lines
 from sweeper.sweep.observer import Observer as SweepObserver
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.store.catalog import cannot_write
+from sweeper.sweep.store.catalog import cannot_write, latest_of_name, require_schema
 from sweeper.sweep.store.fingerprint import digest_of_scripts
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.system.environment import named, script_held_back_line
@@ -112,6 +112,10 @@ class Tune:
         """Returns what is known about the script: from an interrupted tune, or by watching it."""
         options = self._options
         known = None if options.new else state.read(options.home, options.name, options.key())
+        latest = None if options.new else latest_of_name(options.home, options.name)
+        if latest is not None:
+            # Before the script is watched for a minute.
+            require_schema(latest, "continue")
         if known is None:
             self._say(words.duration_line(options.minutes, MIN_MINUTES))
             self._say("Watching the script as it is, then taking its steps apart.")

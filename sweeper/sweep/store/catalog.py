@@ -33,10 +33,10 @@ def open_sweep(
         EnvironmentStopError: The folder cannot be written.
     """
     known = None if new else continued(home, spec.name, fingerprint)
-    if not new and known is None and (earlier := next(_earlier(home, spec.name), None)):
-        require_schema(earlier, "continue")
     if known is not None:
         return known, lock_of(known)
+    if not new and (latest := latest_of_name(home, spec.name)):
+        require_schema(latest, "continue")
     for count in itertools.count(1):
         name = spec.name if count == 1 else f"{spec.name}-{count}"
         journal = Journal(sweeps_folder(home) / name)
@@ -47,7 +47,7 @@ def open_sweep(
             if count > 1:
                 observer.line(f"`{spec.name}` is a different sweep, so this one is called `{name}`.")
             return journal, lock
-        if journal.has_ended:
+        if journal.has_ended or journal.schema < SCHEMA:
             lock.release()
             continue
         if not any(isinstance(entry.outcome, Measurement) for entry in journal.trials()):
@@ -88,9 +88,9 @@ def of_name(home: Path, name: str) -> Iterator[Journal]:
             yield journal
 
 
-def _earlier(home: Path, name: str) -> Iterator[Journal]:
-    """Yields the sweeps of this name that an earlier version wrote."""
-    return (journal for journal in of_name(home, name) if journal.schema < SCHEMA)
+def latest_of_name(home: Path, name: str) -> Journal | None:
+    """Returns the last of the sweeps that `of_name` yields; None if there is none."""
+    return next(iter([*of_name(home, name)][-1:]), None)
 
 
 def require_schema(journal: Journal, deed: str) -> None:
@@ -102,11 +102,18 @@ def require_schema(journal: Journal, deed: str) -> None:
     Raises:
         SweepConflictError: An earlier version has written it.
     """
-    if journal.schema < SCHEMA:
-        raise SweepConflictError(
-            f"`{journal.name}` was written by sweeper 0.2 or earlier, and only that can {deed} it. This"
-            " version lists, shows, compares, reports and exports it, and begins another one with --new."
-        )
+    if line := line_of_schema_1(journal, deed):
+        raise SweepConflictError(line)
+
+
+def line_of_schema_1(journal: Journal, deed: str) -> str:
+    """Returns why a sweep cannot be continued, confirmed or sent; empty if this version has written it."""
+    if journal.schema == SCHEMA:
+        return ""
+    return (
+        f"`{journal.name}` was written by sweeper 0.2 or earlier, and only that can {deed} it. This version"
+        " lists, shows, compares, reports and exports it, and begins another one with --new."
+    )
 
 
 def _stillborn(journal: Journal) -> bool:
