@@ -104,9 +104,7 @@ CHANGES = (
         name="optimizer", value="fused", kind="close", why="one kernel", proof="equal but for rounding"
     ),
     ChangeValue(name="precision", value="bf16", kind="changes training", why="less memory"),
-    ChangeValue(
-        name="threads", value="one", original="own", kind="exact", env={"OMP_NUM_THREADS": "{threads}"}
-    ),
+    ChangeValue(name="threads", value="one", kind="exact", env={"OMP_NUM_THREADS": "{threads}"}),
     ChangeValue(name="batch_size", value="128", original="64", kind="changes training", why="fewer launches"),
     ChangeValue(name="compile", value="model", kind="close", refused="there is too little time"),
 )
@@ -151,8 +149,8 @@ VARIANTS: tuple[Mapping[str, Any], ...] = (
     {"search": {"sampler": "climb", "warm_start": "off"}},
     {"search": {"sampler": "gp", "patience": 4}},
     {"search": {"sampler": "random", "regret": None, "seed": 7}},
-    {"confirm": {"ladder": True, "top": 1}},
-    {"confirm": {"ladder": True}, "constraints": VAL_LOSS, "search": {"sampler": "auto", "minutes": 5}},
+    {"workload": "changes", "confirm": {"top": 1}},
+    {"workload": "changes", "constraints": VAL_LOSS, "search": {"sampler": "auto", "minutes": 5}},
     {"confirm": {"to_loss": True}},
     {"confirm": {"to_loss": False, "rounds": 0}},
     {"confirm": {"pick": "lowest_loss"}, "objectives": [{"minimize": "time_to_loss_s"}]},
@@ -309,7 +307,7 @@ def gaining(**gains: float) -> Callable[[TrialConfig], float]:
     def speed(config: TrialConfig) -> float:
         total = 1000.0
         for name, gain in gains.items():
-            total *= 1.0 if (config.args or {}).get(name) in (None, "own", 64) else gain
+            total *= 1.0 if (config.args or {}).get(name) in (None, "original", 64) else gain
         return total
 
     return speed

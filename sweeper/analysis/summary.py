@@ -297,8 +297,8 @@ def to_json(summary: Summary, stages: Mapping[int, str]) -> dict[str, Any]:
             **{
                 name: rounded(value, 4)
                 for name, value in (
-                    ("ratio_now_low", summary.ratio.sitting_low),
-                    ("ratio_now_high", summary.ratio.sitting_high),
+                    ("ratio_sitting_low", summary.ratio.sitting_low),
+                    ("ratio_sitting_high", summary.ratio.sitting_high),
                     ("throughput_low", summary.ratio.throughput_low),
                     ("throughput_high", summary.ratio.throughput_high),
                 )

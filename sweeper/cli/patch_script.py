@@ -152,6 +152,9 @@ def _made(sweep: LoadedSweep) -> list[PatchedChange]:
 def _gains(sweep: LoadedSweep, names: Sequence[str]) -> Mapping[str, str]:
     """Returns the gain of each named change in words, where it is known."""
     ratio = sweep.summary.ratio
+    if sweep.journal.schema == 1:
+        # Its parameters have the earlier names of the changes.
+        return {}
     if len(names) == 1:
         if ratio is None:
             return {}

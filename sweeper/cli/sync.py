@@ -14,7 +14,7 @@ from sweeper.core.home import DEFAULT_HOME, home_option
 from sweeper.errors import EnvironmentStopError, SweepConflictError, UserError
 from sweeper.sweep.commands import pending_line, uri_option
 from sweeper.sweep.publish import Publisher, made_files, publish_sweep, run_views, sweep_info
-from sweeper.sweep.store.catalog import all_sweeps, find_sweep, lock_of, require_schema
+from sweeper.sweep.store.catalog import all_sweeps, find_sweep, line_of_schema_1, lock_of, require_schema
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep
 from sweeper.tracking import DeletedError
@@ -58,6 +58,11 @@ def sync_command(
     found, code = [], 0
     for journal in journals:
         try:
+            if not name and (line := line_of_schema_1(journal, "send")):
+                # Another command than this one has nothing to send of it, either.
+                if not as_json:
+                    console().print(line, soft_wrap=True, markup=False)
+                continue
             require_schema(journal, "send")
             one, lines = _verified(home, journal, uri) if verify else _sent(home, journal, uri, home_option)
         except (SweepConflictError, EnvironmentStopError, DeletedError) as error:

@@ -308,11 +308,13 @@ class TrialConfig:
         return dataclasses.replace(self, **found)  # type: ignore[arg-type]
 
     def settings(self) -> dict[str, Scalar]:
-        """Returns the canonical values that are no field's default, by dotted name.
+        """Returns the canonical values that are no field's default, by dotted name; of a script, all values.
 
         A field that is added later thus leaves the digests of earlier configurations as they are.
         """
         flat = self.canonical().flatten()
+        if not self.names_are_fields:
+            return flat
         return {n: value for n, value in flat.items() if n not in FIELDS or value != FIELDS[n].default}
 
     def key(self) -> str:

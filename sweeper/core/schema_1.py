@@ -6,13 +6,19 @@ file that has the number of its schema is returned as it is if this version has 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from sweeper.core.template import names_in
 from sweeper.interventions import VARIABLE, is_original
 from sweeper.interventions.change import ORIGINAL
 
-FILES: Mapping[str, str] = {"search_result.json": "told.json", "interim_result.json": "stopped.json"}
+FILES: Mapping[str, str] = {
+    "search_result.json": "told.json",
+    "interim_result.json": "stopped.json",
+    "extension.json": "budget.json",
+}
 """By today's name: the earlier one."""
 RACES: Mapping[str, str] = {"final": "confirm", "interim": "stopped"}
 """By the name of a race: the folder of its processes, which are below `races` now."""
@@ -28,6 +34,7 @@ CHANGES: Mapping[str, str] = {
 """By the earlier name of a change: today's."""
 
 _OWN = "own"
+_CHANGE = re.compile(r"[\w.]+=\S+")
 _JOB = {"asked_at": "created_at", "source": "reporter", "turns": "turns_folder"}
 _MEASUREMENT = {"told_by": "reported_by", "left_out": "exclusions", "screened_out": "is_screened"}
 _WINDOW = {"flags": "disturbances", "others_cpu_seconds": "foreign_cpu_seconds"}
@@ -67,10 +74,12 @@ def sweep(document: Mapping[str, Any]) -> dict[str, Any]:
     spec["confirm"] = confirm
     if "script" in spec:
         spec["script"] = script = _script(spec["script"])
-        if script.get("changes"):
-            spec["space"] = {name: _choices(each) for name, each in spec["space"].items()}
-            spec |= {key: _values(spec[key]) for key in ("baseline", "fix") if key in spec}
-    return {**document, "about": about, "spec": spec}
+        names = _parameters(script)
+        spec["space"] = {n: _choices(each) if n in names else each for n, each in spec["space"].items()}
+        spec |= {key: _values(spec[key], names) for key in ("baseline", "fix") if key in spec}
+    kind = spec.setdefault("workload", "script" if "command" in spec else "pipeline")
+    fingerprint = {"workload": kind, **document["fingerprint"]}
+    return {**document, "about": about, "spec": spec, "fingerprint": fingerprint}
 
 
 def job(tree: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -80,10 +89,11 @@ def job(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     translated = _renamed(tree, _JOB)
     if translated.get("script"):
         translated["script"] = script = _script(translated["script"])
-        if script.get("changes"):
+        names = _parameters(script)
+        if names:
             config = translated["config"]
-            translated["config"] = {**config, "args": _values(config.get("args") or {})}
-            translated["params"] = _values(translated.get("params") or {})
+            translated["config"] = {**config, "args": _values(config.get("args") or {}, names)}
+            translated["params"] = _values(translated.get("params") or {}, names)
     return translated
 
 
@@ -127,9 +137,9 @@ def verification(tree: Mapping[str, Any], trial: int) -> Mapping[str, Any] | Non
                 "original": _value(change["own"]),
                 "why": change["why"],
             }
-            for change in tree["made"]
+            for change in tree.get("made", ())
         ],
-        "is_nondeterministic": tree["races"],
+        "is_nondeterministic": tree.get("races", False),
         "difference": tree["fault"],
         "extent": tree["covers"],
         "code": tree["code"],
@@ -146,22 +156,37 @@ def export(tree: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(verified, Mapping):
         translated["verification"] = _renamed(verified, {"covers": "extent"})
     if isinstance(translated.get("env"), Mapping):
+        # Parameters have the earlier names of the changes.
+        names = {name for name, _ in _words(translated["env"])}
+        translated["params"] = _values(translated.get("params") or {}, names)
         script = _script({"env": translated["env"]})
-        translated["env"] = script["env"]
-        changes = _values(script.get("changes", {}))
+        changes = {name: _value(value) for name, value in script.get("changes", {}).items()}
         translated["changes"] = {n: value for n, value in changes.items() if not is_original(n, value)}
-        if changes:
-            translated["params"] = _values(translated.get("params") or {})
+        translated["env"] = script["env"]
     return translated
 
 
 def _script(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a script whose changes have a key of their own."""
-    script, env = dict(tree), dict(tree.get("env") or {})
-    if words := str(env.pop(VARIABLE, "")).split():
-        named = (word.partition("=") for word in words)
-        script |= {"env": env, "changes": {CHANGES.get(name, name): value for name, _, value in named}}
-    return script
+    env = tree.get("env") or {}
+    changes = {CHANGES.get(name, name): value for name, value in _words(env)}
+    if not changes:
+        return dict(tree)
+    others = {name: text for name, text in env.items() if name != VARIABLE}
+    return {**tree, "env": others, "changes": changes}
+
+
+def _words(env: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns names and values of the changes in an environment, with their earlier names."""
+    words = str(env.get(VARIABLE, "")).split()
+    if not all(map(_CHANGE.fullmatch, words)):
+        return []
+    return [(name, value) for name, _, value in (word.partition("=") for word in words)]
+
+
+def _parameters(script: Mapping[str, Any]) -> set[str]:
+    """Returns the parameters whose values are those of a script's changes."""
+    return {name for template in script.get("changes", {}).values() for name in names_in(template)}
 
 
 def _choices(parameter: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -170,8 +195,8 @@ def _choices(parameter: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**parameter, "choices": [_value(choice) for choice in parameter["choices"]]}
 
 
-def _values(tree: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _value(value) for name, value in tree.items()}
+def _values(tree: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: _value(value) if name in names else value for name, value in tree.items()}
 
 
 def _value(value: Any) -> Any:

@@ -84,9 +84,9 @@ class Script:
         return {name: text for name, text in variables.items() if text or not self.env[name]}
 
     def changes_for(self, values: Mapping[str, Scalar]) -> dict[str, str]:
-        """Returns the changes made to it at run time, without those that leave it as it is."""
+        """Returns the changes made to it at run time; a value that is empty or original makes none."""
         rendered = {name: render(text, values) for name, text in self.changes.items()}
-        return {name: value for name, value in rendered.items() if not is_original(name, value)}
+        return {name: value for name, value in rendered.items() if value and not is_original(name, value)}
 
     def names(self) -> Iterator[str]:
         """Yields the parameters that have an effect on it."""

@@ -183,19 +183,16 @@ WORKLOADS: Registry[WorkloadTraits] = Registry(
 """What `workload` can name."""
 
 
-def named_kind(*, named: str, has_command: bool) -> str:
-    """Returns the kind as a specification names it.
-
-    Args:
-        named: Its `workload`; empty for a pipeline or a script.
-    """
-    return named or (SCRIPT if has_command else PIPELINE)
+def usual_kind(*, has_command: bool) -> str:
+    """Returns the kind of a specification that names none as its `workload`."""
+    return SCRIPT if has_command else PIPELINE
 
 
-def kind_of(*, named: str, has_command: bool) -> str:
+def kind_of(*, named: object, has_command: bool) -> str:
     """Returns the kind of a specification, a key of `BUILTIN` or an import string."""
-    kind = named_kind(named=named, has_command=has_command)
-    return CHANGES_OF_PIPELINE if kind == CHANGES and not has_command else kind
+    if named == CHANGES and not has_command:
+        return CHANGES_OF_PIPELINE
+    return str(named or usual_kind(has_command=has_command))
 
 
 def traits(kind: str) -> WorkloadTraits:

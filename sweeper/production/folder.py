@@ -113,13 +113,16 @@ def opened(home: Path, wanted: Wanted, *, new: bool) -> RunFolder:
     identity = wanted.identity()
     *begun, free = _names(home / "train", wanted.name)
     abouts = {path: read_json(path / RUN) for path in begun if not new}
-    for path, about in abouts.items():
-        if about["schema"] < SCHEMA:
-            raise SweepConflictError(
-                f"`{path.name}` was written by sweeper 0.2 or earlier, and only that can go on with it. "
-                "Add --new to start another run."
-            )
-    changes = {path: differences(about["identity"], identity) for path, about in abouts.items()}
+    changes = {
+        path: differences(about["identity"], identity)
+        for path, about in abouts.items()
+        if about["schema"] == SCHEMA
+    }
+    if abouts and begun[-1] not in changes:
+        raise SweepConflictError(
+            f"`{begun[-1].name}` was written by another version of sweeper (0.2 or earlier, or a later one),"
+            " and only that can go on with it. Add --new to start another run."
+        )
     for path in reversed(changes):
         if not changes[path]:
             return _held(path, SweepLock(path), abouts[path], continued=True)

@@ -46,7 +46,7 @@ def cost_of(sweep: LoadedSweep) -> Cost:
     return Cost(
         seconds=covered(spans),
         processes=len(spans),
-        joules=total_joules(use for folder, *_ in ran for use in uses_of(folder)),
+        joules=total_joules(use for folder, _, ended in ran for use in uses_of(folder, ended)),
         began=min((begin for begin, _ in spans), default=None),
         ended=max((end for _, end in spans), default=None),
     )
@@ -70,8 +70,12 @@ class Use:
 _POWER = ("gpu_energy_j", "gpu_power_w")
 
 
-def uses_of(folder: Path) -> Iterator[Use]:
-    """Yields the energy that the process in `folder` used, for each of its GPUs."""
+def uses_of(folder: Path, ended: float) -> Iterator[Use]:
+    """Yields the energy that the process in `folder` used, for each of its GPUs.
+
+    Args:
+        ended: Wall time at which it ended.
+    """
     try:
         job = read_job(folder)
         device, count = job.device, job.config.device.count
@@ -82,7 +86,6 @@ def uses_of(folder: Path) -> Iterator[Use]:
     devices = (place.gpu if device == ANYWHERE else device).split(",")
     worker = f"{place.host} {place.job or place.worker}"
     names = [of_rank(name, rank) for rank in range(count) for name in _POWER]
-    ended = _span(folder)[1]
     for rank, series in enumerate(by_rank(read_series(folder, names), count)):
         joules = joules_of(series)
         if joules is not None:

@@ -23,7 +23,7 @@ from sweeper.core.template import names_in
 from sweeper.core.workload import NAMED, PIPELINE, SCRIPT, WORKLOADS, WorkloadTraits, kind_of, traits
 from sweeper.errors import UserError, did_you_mean
 from sweeper.inject.outside import SUBMITTERS
-from sweeper.interventions import CHANGES, FILE_VARIABLE
+from sweeper.interventions import CHANGES, FILE_VARIABLE, VARIABLE
 from sweeper.interventions.change import ORIGINAL
 from sweeper.spec.mistakes import Mistake, Path, dotted, show
 from sweeper.spec.secrets import held_secrets
@@ -51,6 +51,9 @@ def broken(tree: Mapping[str, Any], secrets: Collection[str]) -> Iterator[Mistak
         if name in _mapping(tree.get("space")):
             text = f"`{name}` must not be both in `space` and in `fix`. Remove one."
             yield Mistake(("fix", name), text, at_key=True)
+    if "ladder" in _mapping(tree.get("confirm")):
+        text = "`confirm.ladder: true` is written as `workload: changes` now. Remove it."
+        yield Mistake(("confirm", "ladder"), text, at_key=True)
     yield from _goals(tree)
     yield from held_secrets(tree, secrets)
 
@@ -69,6 +72,9 @@ def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
             " `script: {elsewhere: true}` if every trial may do that."
         )
         yield Mistake(("command",), text)
+    if VARIABLE in _mapping(_mapping(tree.get("script")).get("env")):
+        text = f"`script.env.{VARIABLE}` is made by `script.changes`. Write `changes: {{loader: gathered}}`."
+        yield Mistake(("script", "env", VARIABLE), text, at_key=True)
     work = _traits(tree)
     subject = "command" if "command" in tree else "workload"
     if not work.names_are_fields and _mapping(tree.get("measure")).get("cold_cache") is True:
@@ -184,7 +190,7 @@ def _subject(tree: Mapping[str, Any]) -> Iterator[Mistake]:
 
 def _traits(tree: Mapping[str, Any]) -> WorkloadTraits:
     """Returns the traits of what is trained."""
-    return traits(kind_of(named=str(tree.get("workload") or ""), has_command="command" in tree))
+    return traits(kind_of(named=tree.get("workload"), has_command="command" in tree))
 
 
 def _without_value(tree: Mapping[str, Any]) -> Iterator[Mistake]:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from sweeper.core.codec import encode
 from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.script import FOLDER, Script
-from sweeper.core.workload import WorkloadTraits, kind_of, named_kind, traits
+from sweeper.core.workload import WorkloadTraits, kind_of, traits, usual_kind
 from sweeper.errors import UserError
 from sweeper.interventions.loader import COLLATED, Loader
 from sweeper.spec import rules
@@ -120,9 +120,9 @@ class SweepSpec(Section):
             got = "nothing" if value is None else show(value)
             raise SpecError([Mistake((), f"A specification must be a mapping of keys, but got {got}.")])
         mistakes = [*rules.broken(value, secrets), *([] if is_stored else rules.not_here(value))]
-        kind = named_kind(named=str(value.get("workload") or ""), has_command="command" in value)
+        usual = {"workload": usual_kind(has_command="command" in value)}
         try:
-            spec = cls.model_validate({**value, "workload": kind})
+            spec = cls.model_validate({**usual, **value})
         except ValidationError as error:
             mistakes += from_pydantic(error, value, _MODELS)
         if mistakes:

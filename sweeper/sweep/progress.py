@@ -80,5 +80,5 @@ class Progress:
         )
 
     def _name(self, key: int, job: Job) -> str:
-        record = self._table.records.get(job.params.get("trial", key))
+        record = self._table.records.get(job.params.get("arm", key))
         return self._context.name(record) if record else job.stage

@@ -91,7 +91,6 @@ class TuneOptions:
         own = self.changes.read_text(encoding="utf-8") if self.changes else ""
         options: list[object] = [self.with_flags, self.allow_batch_size, self.allow_other_draws]
         # The minutes decide which changes are worth their time.
-        options.append(self.minutes)
-        options += [SCHEMA, own]
+        options += [self.minutes, SCHEMA, own]
         parts = [*self.command, os.getcwd(), digest_of_files_named(self.command), *map(str, options)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

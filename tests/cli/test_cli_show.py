@@ -98,7 +98,7 @@ def test_show_json_is_as_documented(cli, home):
     one = {"number", "config", "metrics", "notes"}
     assert set(found["baseline"]) == one
     assert set(found["winner"]) == one | {
-        *("ratio", "ratio_low", "ratio_high", "ratio_now_low", "ratio_now_high"),
+        *("ratio", "ratio_low", "ratio_high", "ratio_sitting_low", "ratio_sitting_high"),
         *("throughput_low", "throughput_high", "time_to_loss"),
     }
     assert [trial["number"] for trial in found["trials"]] == list(range(10))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.errors import StorageError, UserError
+from sweeper.errors import StorageError, SweepConflictError, UserError
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.lock import SweepLock
 from sweeper.tracking.mlflow import MlflowTracker
@@ -113,6 +113,18 @@ def test_json_of_what_was_sent_and_a_sweep_that_is_running(synced: Path, sync) -
     code, said = sync("--json", name=None, home=synced)
     assert code == 0
     assert json.loads(said) == {"sweeps": [{"name": "toy", "runs": 10, "pending": [], "problem": ""}]}
+
+
+def test_a_sweep_of_an_earlier_version_is_named_and_holds_up_no_other(synced: Path, sync) -> None:
+    earlier = synced / "sweeps/earlier"
+    earlier.mkdir()
+    (earlier / "sweep.yaml").write_text("about: {}\n")
+    code, said = sync(name=None, home=synced)
+    assert code == 0
+    assert "`earlier` was written by sweeper 0.2 or earlier, and only that can send it." in said
+    assert "toy: 10 of 10 runs are complete in MLflow." in said
+    with pytest.raises(SweepConflictError, match="only that can send it"):
+        sync(name="earlier", home=synced)
 
 
 def test_a_run_that_a_person_deleted_is_not_missed(synced: Path, sync) -> None:

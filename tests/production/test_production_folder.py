@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +73,12 @@ def test_one_that_failed_is_not_finished(folder: RunFolder):
 def test_an_unfinished_one_of_another_configuration_is_refused(ended: str, here: Path, ask: Any):
     begun(here / "home", ask(), ended=ended)
     with pytest.raises(SweepConflictError) as caught:
-        opened(here / "home", ask("config.batch_size=96", epochs=5), new=False)
+        opened(here / "home", ask("config.batch_size=96", "config.loader.kind=workers", epochs=5), new=False)
     assert caught.value.exit_code == 3
     assert str(caught.value) == (
         "`lines-007` is unfinished and has another configuration:\n"
         "  config.batch_size: 48 -> 96\n"
+        '  config.loader.kind: "resident" -> "workers"\n'
         "  train.epochs: 3 -> 5\n"
         "Resume it with its own configuration, or start another run with --new."
     )
@@ -99,6 +101,21 @@ def test_new_is_another_one_whatever_is_there(here: Path, ask: Any):
     names = [begun(home, ask(), new=True).name for _ in range(3)]
     assert names == ["lines-007", "lines-007-2", "lines-007-3"]
     assert begun(home, ask(epochs=5), new=True).name == "lines-007-4"
+
+
+@pytest.mark.parametrize(("ended", "schema"), [("", 1), ("epochs", 1), ("", 3)])
+def test_one_of_another_version_does_not_go_on_unless_a_later_one_is_there(
+    ended: str, schema: int, here: Path, ask: Any
+):
+    home = here / "home"
+    first = begun(home, ask(), ended=ended)
+    path = first.path / RUN
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": schema}))
+    with pytest.raises(SweepConflictError, match=r"`lines-007` was written by another version .* Add --new"):
+        opened(home, ask(), new=False)
+    second = begun(home, ask(), new=True)
+    assert (begun(home, ask()).uid, second.name) == (second.uid, "lines-007-2")
+    assert begun(home, ask(epochs=5), new=True).name == "lines-007-3"
 
 
 @pytest.mark.parametrize("ended", ["", "epochs"])

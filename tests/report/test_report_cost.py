@@ -56,7 +56,7 @@ def process(folder: Path, device: str, place: Place, finished_at: float) -> Path
 
 
 def test_every_gpu_of_a_process_counts(tmp_path: Path) -> None:
-    found = list(uses_of(process(tmp_path / "0", "GPU-a,GPU-b", Place(), 1000.0)))
+    found = list(uses_of(process(tmp_path / "0", "GPU-a,GPU-b", Place(), 1000.0), 1000.0))
     assert [(each.gpu[1], each.began, each.ended, each.joules) for each in found] == [
         ("GPU-a", 998.0, 1000.0, 200.0),
         ("GPU-b", 998.0, 1000.0, 50.0),
@@ -67,7 +67,9 @@ def test_workers_of_a_cluster_have_different_gpus(tmp_path: Path) -> None:
     uses = [
         use
         for job in ("1", "2")
-        for use in uses_of(process(tmp_path / job, "auto", Place(host="n", gpu="0,1", job=job), 1000.0))
+        for use in uses_of(
+            process(tmp_path / job, "auto", Place(host="n", gpu="0,1", job=job), 1000.0), 1000.0
+        )
     ]
     assert total_joules(uses) == pytest.approx(500)
 

@@ -20,7 +20,8 @@ from sweeper.core.codec import encode
 from sweeper.core.job import Job, read_job, read_outcome
 from sweeper.errors import EnvironmentStopError, SweepConflictError
 from sweeper.exports import read
-from sweeper.sweep.store.catalog import require_schema
+from sweeper.sweep.store.catalog import latest_of_name, line_of_schema_1, of_name, require_schema
+from sweeper.sweep.store.fingerprint import differences, settings_of
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep, summarise
 from sweeper.worker.runners import RUNNERS, runner_of
@@ -246,6 +247,74 @@ def test_an_earlier_tunes_export_runs_with_its_changes(tmp_path: Path):
     (tmp_path / "say.py").write_text("import os; print(os.environ['SWEEPER_CHANGES'])")
     best = str(home / "sweeps/tune-rows/best.yaml")
     assert sweeper(tmp_path, "exec", best, "--", sys.executable, "say.py") == "loader=gathered\n"
+
+
+def test_a_stopped_sweep_has_the_rounds_of_its_result(tmp_path: Path):
+    home = lay_out(tmp_path.resolve(), "0.2.0")
+    folder = home / "sweeps/finished"
+    rounds = load_sweep(Journal(folder)).rounds
+    (folder / "result.json").rename(folder / "stopped.json")
+    sweep = load_sweep(Journal(folder))
+    assert sweep.state == "stopped"
+    assert [one.speeds for one in sweep.rounds] == [one.speeds for one in rounds] != []
+    assert sweep.summary.baseline_throughput is not None
+
+
+def test_an_earlier_sweep_differs_from_itself_in_nothing_but_its_code(homes: Mapping[str, Path]):
+    """It has every setting, and today's fingerprints only those that are not the defaults."""
+    journal = journal_in(homes, "0.2.0", "script")
+    document = journal.read()
+    spec = journal.spec(document)
+    today = {
+        **document["fingerprint"],
+        "measure": settings_of(spec.measure),
+        "script": settings_of(spec.script),
+    }
+    assert differences(document["fingerprint"], today) == []
+
+
+def test_a_sweep_of_another_name_or_version_is_in_no_ones_way(homes: Mapping[str, Path], tmp_path: Path):
+    home = lay_out(tmp_path.resolve(), "0.1.0")
+    assert [journal.name for journal in of_name(home, "finished")] == ["finished"]
+    latest = latest_of_name(home, "finished")
+    assert latest is not None
+    assert "only that can continue it" in line_of_schema_1(latest, "continue")
+    # As `sweeper run --new` names it.
+    (home / "sweeps/finished-2").mkdir()
+    (home / "sweeps/finished-2/sweep.yaml").write_text("schema: 2\n")
+    latest = latest_of_name(home, "finished")
+    assert latest is not None
+    assert (latest.name, line_of_schema_1(latest, "continue")) == ("finished-2", "")
+
+
+@pytest.mark.parametrize(
+    ("first", "schema"), [("about: {}\n", 1), ("schema: 2\n", 2), ("", 2), ("# Mine.\nschema: 2\n", 2)]
+)
+def test_only_what_begins_like_one_is_an_earlier_sweep(tmp_path: Path, first: str, schema: int):
+    """Whatever is damaged is said to be."""
+    (tmp_path / "sweep.yaml").write_text(first)
+    assert Journal(tmp_path).schema == schema
+    with pytest.raises(EnvironmentStopError, match=r"sweep\.yaml.*damaged"):
+        Journal(tmp_path).read()
+
+
+def test_what_an_earlier_tune_did_not_store_is_not_there():
+    tree = {"trial": 3, "kind": "close", "fault": "", "covers": "9 steps", "code": "c"}
+    verified = schema_1.verification(tree, 3)
+    assert verified is not None
+    assert (verified["changes"], verified["is_nondeterministic"]) == ([], False)
+    assert schema_1.verification(tree, 4) is None
+
+
+def test_a_users_own_value_keeps_its_name():
+    """Only the parameters of changes had `own` as the value that changes nothing."""
+    script = {"command": ["python"], "env": {"SWEEPER_CHANGES": "loader={loader} pictures={pictures}"}}
+    args = {"loader": "own", "pictures": "decoded", "mode": "own"}
+    job = schema_1.job({"schema": 1, "script": script, "config": {"args": args}, "params": args})
+    assert job["config"]["args"] == job["params"] == {**args, "loader": "original"}
+    assert job["script"]["changes"] == {"loader": "{loader}", "images": "{pictures}"}
+    odd = {"command": [], "env": {"SWEEPER_CHANGES": "{fast: true -> loader=gathered}"}}
+    assert schema_1.job({"schema": 1, "script": odd})["script"] == odd
 
 
 def test_a_later_schema_is_left_to_a_later_version(tmp_path: Path):

@@ -65,6 +65,11 @@ def test_known_names_are_checked_as_such():
         ({"data": {"path": "x"}}, "`data` belongs to a pipeline"),
         ({"command": []}, "must be a list"),
         ({"script": {"workdir": "there"}}, "script.workdir"),
+        (
+            {"script": {"env": {"SWEEPER_CHANGES": "a=b"}}},
+            r"`script\.env\.SWEEPER_CHANGES` is made by `script",
+        ),
+        ({"confirm": {"ladder": True}}, r"`confirm\.ladder: true` is written as `workload: changes` now"),
         ({"script": {"changes": {"loadr": "gathered"}}}, "but got `loadr`. Did you mean `loader`"),
         ({"script": {"changes": {"loader": "gatherd"}}}, r"must be one of original, .*, but got 'gatherd'"),
         ({"script": {"changes": {"spin_wait": "short"}}}, r"`script\.changes` must name a change \("),

@@ -70,7 +70,7 @@ def continued(home: Path, name: str, fingerprint: Mapping[str, Any]) -> Journal 
     """Returns the sweep that a run would continue, ended or not; None if it would begin one."""
     for journal in of_name(home, name):
         if (
-            journal.schema == SCHEMA
+            journal.schema >= SCHEMA
             and not differences(journal.read()["fingerprint"], fingerprint)
             and not _stillborn(journal)
         ):
@@ -104,15 +104,18 @@ def require_schema(journal: Journal, deed: str) -> None:
     """
     if line := line_of_schema_1(journal, deed):
         raise SweepConflictError(line)
+    # A later one is refused as it is read.
+    journal.read()
 
 
 def line_of_schema_1(journal: Journal, deed: str) -> str:
-    """Returns why a sweep cannot be continued, confirmed or sent; empty if this version has written it."""
-    if journal.schema == SCHEMA:
+    """Returns why a sweep cannot be continued, confirmed or sent; empty if no earlier version wrote it."""
+    if journal.schema >= SCHEMA:
         return ""
+    another = " Add --new to begin another one." if deed == "continue" else ""
     return (
         f"`{journal.name}` was written by sweeper 0.2 or earlier, and only that can {deed} it. This version"
-        " lists, shows, compares, reports and exports it, and begins another one with --new."
+        f" lists, shows, compares, reports and exports it.{another}"
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.codec import encode
+from sweeper.core.config import FIELDS
 from sweeper.core.modules import PACKAGE, Module, find, find_pipeline, find_uninstalled, import_paths
 from sweeper.errors import UserError
 from sweeper.spec.data_path import existing
@@ -74,16 +75,15 @@ def files_named(command: Sequence[str], folder: Path | str = "") -> Iterator[str
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Returns one line per key in which two fingerprints differ."""
-    return [
-        f"{key}: {_short(_known(key, a))} -> {_short(_known(key, b))}"
-        for key, a, b in _walk("", old, new)
-        if _plain(a) != _plain(b)
-    ]
+    walked = ((key, _known(key, a), _known(key, b)) for key, a, b in _walk("", old, new))
+    return [f"{key}: {_short(a)} -> {_short(b)}" for key, a, b in walked if _plain(a) != _plain(b)]
 
 
 def _known(key: str, value: Any) -> Any:
     """Returns the value at a key of a fingerprint; the default of a setting that it lacks."""
     section, _, name = key.partition(".")
+    if value is None and section == "config" and name in FIELDS:
+        return FIELDS[name].default
     if value is None and section in _SECTIONS and name in _SECTIONS[section].model_fields:
         return encode(_SECTIONS[section].model_fields[name].get_default(call_default_factory=True))
     return value

@@ -74,11 +74,12 @@ class Journal:
     def schema(self) -> int:
         """The version of what is stored, the latest before the sweep has begun."""
         try:
-            with open(self.folder / SWEEP, encoding="utf-8", errors="replace") as file:
-                first = _SCHEMA.match(file.readline())
+            with open(self.folder / SWEEP, encoding="utf-8", errors="replace", opener=_open) as file:
+                first = file.readline()
         except OSError:
             return SCHEMA
-        return int(first[1]) if first else 1
+        number = _SCHEMA.match(first)
+        return int(number[1]) if number else 1 if first.startswith("about:") else SCHEMA
 
     @property
     def name(self) -> str:
@@ -111,7 +112,7 @@ class Journal:
         Args:
             about: The `device` in one line, whether the data is `synthetic`, and `notes` about it.
         """
-        self.__dict__.pop("schema", None)
+        self.schema = SCHEMA
         document = {"schema": SCHEMA, "about": about, "spec": spec.to_dict(), "fingerprint": fingerprint}
         write_atomic(self.folder / SWEEP, to_yaml(encode(document)))
 
@@ -181,8 +182,11 @@ class Journal:
 
     def rounds_of_schema_1(self) -> list[Round]:
         """Returns the rounds in the result of an earlier version, with a single turn of each process."""
-        tree = _mapping_in(self._result_file, ENDS_ANEW) if self.schema == 1 else None
-        return rounds_of_speeds(schema_1.speeds(tree or {}))
+        if self.schema > 1:
+            return []
+        paths = (self.folder / RESULT, self.folder / self._file(INTERIM_RESULT))
+        trees = (_mapping_in(path, ENDS_ANEW) for path in paths)
+        return rounds_of_speeds(schema_1.speeds(next(filter(None, trees), {})))
 
     def early_races(self) -> list[str]:
         """Returns the races during the search, in order."""
@@ -257,7 +261,7 @@ class Journal:
         Raises:
             EnvironmentStopError: The result's file is damaged.
         """
-        return _mapping_in(self._result_file, ENDS_ANEW) is not None
+        return _mapping_in(self.folder / RESULT, ENDS_ANEW) is not None
 
     def result(self) -> SweepResult | None:
         """Returns the result of the sweep; None if it has not ended.
@@ -265,11 +269,11 @@ class Journal:
         Raises:
             EnvironmentStopError: The result's file is damaged.
         """
-        return self._read_result(self._result_file, ENDS_ANEW)
+        return self._read_result(self.folder / RESULT, ENDS_ANEW)
 
     def finish(self, result: SweepResult) -> None:
         """Writes the result of the sweep, which has ended."""
-        write_json(self._result_file, encode_result(result))
+        write_json(self.folder / RESULT, encode_result(result))
         self.go_on()
 
     def go_on(self) -> None:
@@ -291,11 +295,11 @@ class Journal:
         # The result is removed last: if this is cut off before, the sweep has still ended.
         shutil.rmtree(self.race_folder(FINAL_RACE), ignore_errors=True)
         write_json(self.folder / EXTENSION, {"trials": trials})
-        self._result_file.unlink()
+        (self.folder / RESULT).unlink()
 
     def raised_budget(self) -> int | None:
         """Returns the number of searched trials that the sweep was extended to; None if it never was."""
-        path = self.folder / EXTENSION
+        path = self.folder / self._file(EXTENSION)
         with ours(path, _RESTORE):
             found = _mapping_in(path, _RESTORE)
             trials = None if found is None else int(found["trials"])
@@ -304,10 +308,6 @@ class Journal:
     def remove(self) -> None:
         """Removes the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    @property
-    def _result_file(self) -> Path:
-        return self.folder / RESULT
 
     def _file(self, name: str) -> str:
         """Returns the name that a file has in this sweep."""
@@ -339,6 +339,11 @@ def _mapping_in(path: Path, remedy: str) -> Mapping[str, Any] | None:
     except FileNotFoundError:
         return None
     return found
+
+
+def _open(path: str, flags: int) -> int:
+    """Opens a path without waiting for the other end if it is a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _require_mapping(value: Any) -> Mapping[str, Any]:

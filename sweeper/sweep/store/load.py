@@ -97,9 +97,9 @@ class LoadedSweep:
     @cached_property
     def race(self) -> Sequence[Round]:
         """The rounds of its race; none for a sweep of an earlier version."""
-        return self.journal.rounds(FINAL_RACE) or self.journal.rounds(INTERIM_RACE)
+        return self.journal.rounds(INTERIM_RACE) or self.journal.rounds(FINAL_RACE)
 
-    @property
+    @cached_property
     def rounds(self) -> Sequence[Round]:
         """The rounds that its ratios rest on; of schema 1, with a single turn of each process."""
         if not self.confirmation.ratios:
