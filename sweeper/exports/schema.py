@@ -40,7 +40,7 @@ class OfScript:
     """
 
     command: list[str]
-    changes: Mapping[str, str]
+    changes: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str]
     files: Mapping[str, str]
     params: Mapping[str, Scalar]

@@ -93,9 +93,9 @@ def test_what_was_watched_fills_in_what_the_command_leaves_open(here, monkeypatc
     script = spec.script_in(here)
     assert script is not None
     baseline = spec.baseline_config()
-    assert script.own_environment(baseline.args) == {}
+    assert script.variables(baseline.args) == {}
     changed = baseline.replace({"device.malloc": "retain"})
-    assert script.own_environment(changed.args)["MALLOC_MMAP_MAX_"] == "0"
+    assert script.variables(changed.args)["MALLOC_MMAP_MAX_"] == "0"
 
 
 @pytest.mark.parametrize(
