@@ -42,8 +42,12 @@ WORKLOADS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def bias(command: tuple[str, ...]) -> float:
-    """Returns the log of a process's speed in company over its speed alone."""
+def bias(command: tuple[str, ...], turns: int = TURNS) -> float:
+    """Returns the log of a process's speed in company over its speed alone.
+
+    Args:
+        turns: Turns alone, in company, and alone again.
+    """
     arm = Arm(name=command[-1], command=command, folder=UNEDITED)
     with (
         ScriptLives.of([arm]) as lives,
@@ -53,14 +57,14 @@ def bias(command: tuple[str, ...]) -> float:
         try:
             lives.start(0, START)
             # The first turn alone is the process's warm-up.
-            before = [_log_speed(lives, 0) for _ in range(TURNS + 1)][1:]
+            before = [_log_speed(lives, 0) for _ in range(turns + 1)][1:]
             lives.start(1, START)
             among = []
-            for _ in range(TURNS):
+            for _ in range(turns):
                 among.append(_log_speed(lives, 0))
                 _log_speed(lives, 1)
             lives.end(1)
-            after = [_log_speed(lives, 0) for _ in range(TURNS)]
+            after = [_log_speed(lives, 0) for _ in range(turns)]
             lives.end(0)
         except BaseException:
             lives.kill()

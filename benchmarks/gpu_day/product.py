@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_day.steps import ROOT, Day, FailedError
+from rest import bias
+
 from sweeper.analysis.bottleneck import verdict_of
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
@@ -188,6 +190,13 @@ def _graph(form: str) -> str:
     device = DeviceInfo(kind="cuda", name="GPU", uuid="GPU-1", memory_gib=80.0, capability="9.0")
     spec = spec_of(pipeline="pipelines.tabular", data={"source": "synthetic", "rows": 20_000})
     return rendered(export_of(GRAPH, spec, device=device), form)
+
+
+def rest(day: Day) -> str:
+    """Compares the speed of a training that takes turns with another on the GPU with its speed alone."""
+    change = 100 * bias(tuple(_training("pictures", day)), turns=2 if day.rehearse else 5)
+    day.figure("bias of resting", change, "%")
+    return f"{change:+.1f}% beside another that rests"
 
 
 def graph(day: Day) -> str:

@@ -25,7 +25,7 @@ from sweeper.race.policy import Start
 from sweeper.race.race import Taken
 from sweeper.script.watch import watch
 from sweeper.system.process import open_files, tree, usage
-from sweeper.telemetry.nvml.devices import gpu_uuids, memory_used_gib
+from sweeper.telemetry.nvml.devices import gpu_uuids, is_exclusive, memory_used_gib, name_and_memory_gib
 from sweeper.trainer.on_demand import turn_of
 
 Measure = Callable[["Turns", float], Measurement]
@@ -175,16 +175,22 @@ class ScriptLives:
             self._running[life].result()
 
     def has_company(self) -> bool:
-        """Returns whether the host has memory for another process of the same size, and no GPU is used.
+        """Returns whether host and GPUs have memory for another process of the same size.
 
-        The GPU still runs what a stopped process has queued, where a rank may wait for another stopped rank.
+        A process waits for its GPU before it is stopped (`sweeper.inject.rest`), so that none of its work is
+        left in a queue.
         """
         (turns,) = self._turns.values()
         if psutil.virtual_memory().available < MORE_ROOM * turns.memory_bytes():
             return False
         if not (now := _used_gib()):
             return not turns.has_open(CUDA)
-        return all(used - self._before.get(uuid, 0.0) < CONTEXT_GIB for uuid, used in now.items())
+        taken = {uuid: used - self._before.get(uuid, 0.0) for uuid, used in now.items()}
+        return all(
+            now[uuid] + MORE_ROOM * gib <= name_and_memory_gib(uuid)[1] and not is_exclusive(uuid)
+            for uuid, gib in taken.items()
+            if gib >= CONTEXT_GIB
+        )
 
     def turn(self, life: int) -> Taken | None:
         """Lets a process take a turn; returns None if it has ended."""

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from sweeper.core.script import Script
 from sweeper.core.template import literal
 from sweeper.errors import UserError
 from sweeper.inject.prover import EXIT, RECORD, VARIABLE
+from sweeper.race.record import Record
 from sweeper.script.start import begun_again, started
 from sweeper.script.watch import job_outside_a_sweep
 
@@ -45,23 +46,6 @@ class Terms:
     deterministic: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """A recorded run.
-
-    Attributes:
-        events: Events in order (`sweeper.inject.prover`), by rank.
-        changes: For each requested change, why it is not in effect; empty if it is.
-        failure: Why there is no record; empty if there is one.
-        seconds: Seconds that it ran.
-    """
-
-    events: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    changes: Mapping[str, str] = field(default_factory=dict)
-    failure: str = ""
-    seconds: float = 0.0
-
-
 def record(
     command: Sequence[str],
     folder: Path,
@@ -69,7 +53,7 @@ def record(
     terms: Terms,
     cache: Path | None = None,
     limit: float = LIMIT_SECONDS,
-) -> Recorded:
+) -> Record:
     """Runs a command in a mirror of `folder` until its record is complete or the limit is reached.
 
     Its output goes to standard output.
@@ -95,7 +79,7 @@ def record(
         try:
             run = begun_again(job, lambda: _run(job, began + limit))
         except (TrialFailedError, UserError, OSError) as error:
-            return Recorded(failure=str(error))
+            return Record(failure=str(error))
         has_ended, changes, status, lines, failed = run
         events = {
             path.stem: _read(path, has_ended=has_ended)
@@ -104,11 +88,11 @@ def record(
     seconds = time.perf_counter() - began
     if status:
         last = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
-        return Recorded(failure=f"it failed: {last[:200]}", changes=changes, seconds=seconds)
+        return Record(failure=f"it failed: {last[:200]}", changes=changes, seconds=seconds)
     if failed or not events:
         why = failed[0] if failed else "its training was not observed"
-        return Recorded(failure=why, changes=changes, seconds=seconds)
-    return Recorded(events=events, changes=changes, seconds=seconds)
+        return Record(failure=why, changes=changes, seconds=seconds)
+    return Record(events=events, changes=changes, seconds=seconds)
 
 
 def _run(

@@ -12,9 +12,9 @@ from pathlib import Path
 from sweeper.interventions import CHANGES, known
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT, SINGLE
 from sweeper.interventions.loader import Loader
-from sweeper.script.proof import LIMIT_SECONDS, Recorded, Terms, record
+from sweeper.race.record import BEYOND, HOGWILD, Record, close, crossed, equal
+from sweeper.script.proof import LIMIT_SECONDS, Terms, record
 from sweeper.tuning.changes import ChangeValue, environment
-from sweeper.tuning.judge import BEYOND, RACE, close, crossed, equal
 
 MIN_BATCHES, MAX_BATCHES, PASS_SECONDS = 8, 60, 1.0
 """Minimum and maximum batches of a recorded pass; between them, a pass takes about this many seconds."""
@@ -81,13 +81,13 @@ class Proofs:
         self._terms = Terms(batches=batches)
         # A GPU may not have room for two runs.
         self._at_once = 1 if on_gpu else max(1, min(2, len(os.sched_getaffinity(0))))
-        self._seeds: list[Recorded] = []
+        self._seeds: list[Record] = []
         self._tried: set[int] = set()
         self._repeats = True
         self.unproved = self.races = self.covers = ""
         self._baseline = self._repeated()
 
-    def _repeated(self) -> Recorded:
+    def _repeated(self) -> Record:
         """Returns a run of the unchanged script, after comparing it with a second one.
 
         Sets `unproved` or `races` if a run fails, or the two are neither equal nor close.
@@ -105,7 +105,7 @@ class Proofs:
         self._baseline, self._repeats = first, False
         if why := self._close(second, SINGLE):
             self._seeds.append(second)
-            if len(first.events) > 1 and not self._close(self._runs([_Run()])[0], RACE):
+            if len(first.events) > 1 and not self._close(self._runs([_Run()])[0], HOGWILD):
                 self.races = "two runs of the unchanged script differ, because its processes race"
             else:
                 self.unproved = f"two runs of the unchanged script with the same seeds differ: {why}"
@@ -116,8 +116,8 @@ class Proofs:
         runs: Sequence[_Run],
         command: Sequence[str] = (),
         folder: Path | None = None,
-    ) -> list[Recorded]:
-        def recorded(run: _Run) -> Recorded:
+    ) -> list[Record]:
+        def recorded(run: _Run) -> Record:
             terms = dataclasses.replace(self._terms, shift=run.shift)
             env, limit = {**self._env, **run.env}, self._limit + run.more_seconds
             return record(command or self._command, folder or self._folder, env, terms, self._cache, limit)
@@ -166,7 +166,7 @@ class Proofs:
                     conclude(each)
         return list(found.values())
 
-    def _proved(self, asked: Sequence[ChangeValue], run: Recorded) -> list[ChangeValue]:
+    def _proved(self, asked: Sequence[ChangeValue], run: Record) -> list[ChangeValue]:
         missing = {name: why for name, why in run.changes.items() if why}
         if not run.failure:
             # The built-in ones report when they act, such as when a loader begins a pass.
@@ -241,11 +241,11 @@ class Proofs:
         self.covers = crossed(run, self._baseline)
         if not equal(run, self._baseline):
             return EXACT, ""
-        rounding = RACE if self.races else rounding
+        rounding = HOGWILD if self.races else rounding
         fault = self._close(run, rounding, is_redrawn=is_redrawn, is_version=True)
         return ("", fault) if fault else (DRAWS if is_redrawn else CLOSE, "")
 
-    def _with(self, groups: Sequence[Sequence[ChangeValue]]) -> list[Recorded]:
+    def _with(self, groups: Sequence[Sequence[ChangeValue]]) -> list[Record]:
         """Runs the script with each group of changes, and with other seeds if the comparisons need them."""
         is_rough = any(each.kind != EXACT for group in groups for each in group)
         new = [shift for shift in OTHER_SEEDS if is_rough and shift not in self._tried]
@@ -261,15 +261,15 @@ class Proofs:
         known = self._known.get(change.name)
         return known.limit_seconds if known is not None else 0.0
 
-    def _fault(self, run: Recorded, change: ChangeValue) -> str:
+    def _fault(self, run: Record, change: ChangeValue) -> str:
         if run.failure:
             return run.failure
         if change.kind == EXACT and self._repeats:
             return equal(run, self._baseline)
-        rounding = RACE if self.races else change.rounding
+        rounding = HOGWILD if self.races else change.rounding
         return self._close(run, rounding, is_redrawn=change.kind == DRAWS)
 
-    def _close(self, run: Recorded, rounding: float, **kinds: bool) -> str:
+    def _close(self, run: Record, rounding: float, **kinds: bool) -> str:
         self._have_seeds(OTHER_SEEDS)
         fault = close(run, self._baseline, self._seeds, rounding, **kinds)
         if BEYOND in fault and rounding > SINGLE:
@@ -281,7 +281,7 @@ class Proofs:
         new = [shift for shift in shifts if shift not in self._tried]
         self._add_seeds(new, self._runs([_Run(shift=shift) for shift in new]))
 
-    def _add_seeds(self, shifts: Sequence[int], runs: Sequence[Recorded]) -> None:
+    def _add_seeds(self, shifts: Sequence[int], runs: Sequence[Record]) -> None:
         self._tried.update(shifts)
         self._seeds += [each for each in runs if not each.failure]
 

@@ -26,7 +26,7 @@ from sweeper.judging.losses import Losses, Trained
 from sweeper.judging.speed import Compared, Part, Speed, answer
 from sweeper.judging.verdict import Required, Verdict, judge
 from sweeper.race.tally import Tally
-from sweeper.script.proof import Recorded
+from sweeper.race.record import Record
 
 HERE = Path(__file__).parent
 TRAIN = ("python", "train.py")
@@ -150,9 +150,9 @@ def test_a_version_that_starts_slowly_gets_more_time(tmp_path: Path, monkeypatch
     """Its record would otherwise be cut off, and its losses called different."""
     limits: list[object] = []
 
-    def recorded(*asked: object) -> Recorded:
+    def recorded(*asked: object) -> Record:
         limits.append(asked[-1])
-        return Recorded(failure="seen enough")
+        return Record(failure="seen enough")
 
     monkeypatch.setattr("sweeper.tuning.proofs.record", recorded)
     arm = Arm(name="", command=("python",), folder=tmp_path)

@@ -109,9 +109,16 @@ def test_without_room_one_follows_the_other(monkeypatch: pytest.MonkeyPatch):
     assert said in ([1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1])
 
 
-@pytest.mark.parametrize(("now", "is_beside"), [(1.05, True), (1.5, False)])
-def test_what_uses_a_gpu_runs_alone(monkeypatch: pytest.MonkeyPatch, now: float, is_beside: bool):
-    """A stopped process's queue would go on filling it."""
+@pytest.mark.parametrize(
+    ("now", "is_single", "is_beside"),
+    [(1.05, True, True), (5.0, False, True), (5.0, True, False), (5.4, False, True), (5.5, False, False)],
+)
+def test_what_uses_a_gpu_has_company_where_there_is_room(
+    monkeypatch: pytest.MonkeyPatch, now: float, is_single: bool, is_beside: bool
+):
+    """Of 11 GiB, another program has 1, and a second process needs a quarter more than the first."""
+    monkeypatch.setattr(lives, "name_and_memory_gib", lambda _: ("A10", 11.0))
+    monkeypatch.setattr(lives, "is_exclusive", lambda _: is_single)
     found = itertools.chain([{"GPU-1": 1.0}, {"GPU-1": now}], itertools.repeat({"GPU-1": 1.0}))
     monkeypatch.setattr(lives, "_used_gib", lambda: next(found))
     said: list[int] = []

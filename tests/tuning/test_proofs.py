@@ -13,9 +13,8 @@ import pytest
 
 from sweeper.interventions import known
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT, SINGLE
-from sweeper.script.proof import Recorded
 from sweeper.tuning.changes import ChangeValue
-from sweeper.tuning.judge import RACE, close, crossed, equal
+from sweeper.race.record import HOGWILD, Record, close, crossed, equal
 from sweeper.tuning.proofs import Proofs
 
 pytestmark = pytest.mark.slow
@@ -62,7 +61,7 @@ SEEN_BESIDE_OTHER_DRAWS = (
 @pytest.mark.soak
 @pytest.mark.parametrize("name", SEEN_BESIDE_OTHER_DRAWS)
 def test_other_draws_are_no_excuse_for_less_work(proofs: Proofs, name: str) -> None:
-    change = dataclasses.replace(planted()[f"{name}_close"], kind=DRAWS, rounding=RACE)
+    change = dataclasses.replace(planted()[f"{name}_close"], kind=DRAWS, rounding=HOGWILD)
     (found,) = proofs.prove([change], lambda _: None)
     assert found.refused
 
@@ -74,7 +73,7 @@ def test_more_workers_are_the_same_but_for_their_draws(tmp_path: Path) -> None:
     assert "self.own.random()" in text
     (tmp_path / "train.py").write_text(text.replace("self.own.random()", "torch.rand(())"))
     proofs = Proofs([sys.executable, "train.py"], tmp_path, {}, 40, on_gpu=False, file=PLANTED)
-    change = ChangeValue(name="augmentation_workers", value="cores", kind=DRAWS, why="", rounding=RACE)
+    change = ChangeValue(name="augmentation_workers", value="cores", kind=DRAWS, why="", rounding=HOGWILD)
     (found,) = proofs.prove([change], lambda _: None)
     assert found.refused == ""
     assert found.proof.startswith("the same but for its draws, with differences as between seeds, over ")
@@ -182,9 +181,9 @@ def test_where_batches_are_gathered_no_picture_is_asked_for(proofs: Proofs) -> N
 
 def test_a_process_that_waited_for_those_that_train_is_none_of_them() -> None:
     steps = [{"step": number} for number in range(20)]
-    trained = Recorded(events={"1": steps, "2": steps})
-    assert not equal(trained, Recorded(events={**trained.events, "parent": [{"eval": 1}]}))
-    assert equal(trained, Recorded(events={**trained.events, "3": steps})) == "different processes train"
+    trained = Record(events={"1": steps, "2": steps})
+    assert not equal(trained, Record(events={**trained.events, "parent": [{"eval": 1}]}))
+    assert equal(trained, Record(events={**trained.events, "3": steps})) == "different processes train"
 
 
 @pytest.mark.soak
@@ -219,9 +218,9 @@ def test_the_faulty_one_of_several_is_looked_for_by_halving(
 ) -> None:
     runs: list[str] = []
 
-    def run_with(_: Proofs, groups: list[list[ChangeValue]]) -> list[Recorded]:
+    def run_with(_: Proofs, groups: list[list[ChangeValue]]) -> list[Record]:
         runs.extend("".join(change.name for change in group) for group in groups)
-        return [Recorded(events={}, failure="") for _ in groups]
+        return [Record(events={}, failure="") for _ in groups]
 
     def fault_of(*_: object) -> str:
         return "differs" if set(faulty) & set(runs[-1]) else ""
@@ -240,7 +239,7 @@ def test_the_faulty_one_of_several_is_looked_for_by_halving(
 # -- the judge alone --------------------------------------------------------------------------------
 
 
-def run(losses: list[float], *, batch: str = "a", random: str = "r", end: str = "done") -> Recorded:
+def run(losses: list[float], *, batch: str = "a", random: str = "r", end: str = "done") -> Record:
     events: list[dict[str, object]] = []
     for number, loss in enumerate(losses, start=1):
         events += [
@@ -250,7 +249,7 @@ def run(losses: list[float], *, batch: str = "a", random: str = "r", end: str = 
             {"step": number, "samples": 8, "rates": [0.1], "random": random},
         ]
     events.append({"end": end, "parameters": str(losses[-1]), "moved": [True]})
-    return Recorded(events={"proof-0": events})
+    return Record(events={"proof-0": events})
 
 
 LOSSES = [1 / (1 + 0.1 * number) for number in range(40)]
@@ -281,8 +280,8 @@ def test_later_losses_stay_within_those_of_other_seeds() -> None:
 def test_a_process_is_compared_with_itself_under_other_seeds() -> None:
     """Also where another one, which only waits for it, has no record in one of the runs."""
 
-    def with_parent(found: Recorded) -> Recorded:
-        return Recorded(events={**found.events, "parent": [{"eval": "Net"}]})
+    def with_parent(found: Record) -> Record:
+        return Record(events={**found.events, "parent": [{"eval": "Net"}]})
 
     far = [each * (1 + 0.01 * max(0, number - 5)) for number, each in enumerate(LOSSES)]
     seeds = [with_parent(each) for each in SEEDS]
@@ -307,9 +306,9 @@ def test_what_is_covered_is_said() -> None:
 def test_a_script_that_starts_slowly_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = []
 
-    def recorded(*asked: object) -> Recorded:
+    def recorded(*asked: object) -> Record:
         limits.append(asked[-1])
-        return Recorded(failure="seen enough")
+        return Record(failure="seen enough")
 
     monkeypatch.setattr("sweeper.tuning.proofs.record", recorded)
     Proofs(["python", "train.py"], HERE, {}, 1.0, on_gpu=False, start_seconds=100.0)
@@ -319,7 +318,7 @@ def test_a_script_that_starts_slowly_gets_more_time(monkeypatch: pytest.MonkeyPa
 def test_a_change_that_takes_long_to_make_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = []
 
-    def recorded(*asked: Any) -> Recorded:
+    def recorded(*asked: Any) -> Record:
         limits.append((asked[2].get("SWEEPER_CHANGES", ""), asked[-1]))
         return run(LOSSES)
 
@@ -331,7 +330,7 @@ def test_a_change_that_takes_long_to_make_gets_more_time(monkeypatch: pytest.Mon
     assert usual == {longer - 240.0}
 
 
-def two_parameters(second: tuple[float, float]) -> Recorded:
+def two_parameters(second: tuple[float, float]) -> Record:
     """A run whose second parameter has the gradient and update of these norms in its steps."""
     gradient, update = second
     gradients, updates = [[1.0, 0.5], [gradient, gradient / 2]], [[0.1, 0.05], [update, -update]]
@@ -344,7 +343,7 @@ def two_parameters(second: tuple[float, float]) -> Recorded:
             {"step": number, "samples": 8, "rates": [0.1], "moved": [True] * 2, "sums": updates},
         ]
     events.append({"end": "done", "parameters": str(second), "moved": [True, True]})
-    return Recorded(events={"proof-0": events})
+    return Record(events={"proof-0": events})
 
 
 def test_whole_steps_of_gradients_that_are_rounding_alone_may_differ() -> None:

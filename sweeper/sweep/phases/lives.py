@@ -8,6 +8,7 @@ processes that take turns see the same changes.
 from __future__ import annotations
 
 import dataclasses
+import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -47,13 +48,15 @@ def can_rest(
     spec, devices = context.spec, context.machine.devices
     if not traits(spec.execution.launcher).keeps_processes or spec.traits.rests == "never":
         return False
+    memory_gib = min(device.memory_gib for device in devices)
+    if any(is_exclusive(device.uuid) for device in devices):
+        return False
     if spec.traits.takes_turns:
-        return can_be_stopped(records)
+        return can_be_stopped(records, memory_gib)
     starts = (table.restart_seconds(record) for record in records if record.measurement is not None)
     if not is_expensive(max(starts, default=0.0), window_seconds):
         return False
-    memory_gib = min(device.memory_gib for device in devices)
-    return fit(records, memory_gib) and not any(is_exclusive(device.uuid) for device in devices)
+    return fit(records, memory_gib)
 
 
 def is_expensive(restart_seconds: float, window_seconds: float) -> bool:
@@ -75,18 +78,22 @@ def fit(records: Sequence[TrialRecord], memory_gib: float) -> bool:
     return fits_device and on_host <= MEMORY_SHARE * _available_gib()
 
 
-def can_be_stopped(records: Sequence[TrialRecord]) -> bool:
+def can_be_stopped(records: Sequence[TrialRecord], memory_gib: float) -> bool:
     """Returns whether scripts can take turns: steps are watched, and all fit in memory together.
 
-    They cannot on a GPU, which goes on with the work that a stopped process has queued.
+    Args:
+        memory_gib: Memory of the GPU in GiB; 0 if there is none, or if it is unknown.
     """
     measured = [record.measurement for record in records if record.measurement is not None]
     taken = sum(m.telemetry[MEMORY].p95 for m in measured if MEMORY in m.telemetry)
     if taken > MEMORY_SHARE * _available_gib():
         return False
+    # What else uses the GPU counts for each of them, since NVML reports the memory of all together.
+    on_device = sum(m.gpu_mem_peak_gib or math.inf for m in measured if m.trains_on_gpu)
+    if on_device > MEMORY_SHARE * memory_gib:
+        return False
     return all(
-        0 < m.step_ms <= 1000 * MAX_STEP_SECONDS and WATCH not in m.effective and not m.trains_on_gpu
-        for m in measured
+        0 < m.step_ms <= 1000 * MAX_STEP_SECONDS and WATCH not in m.effective for m in measured
     )
 
 

@@ -70,17 +70,20 @@ def test_and_where_all_of_them_fit_into_the_memory_of_the_machine():
     assert not fit([dataclasses.replace(dear, outcome=large)] * 2, 0.0)
 
 
-def test_scripts_take_turns_where_a_stop_ends_their_work():
-    """The queue of a GPU goes on after it."""
-    on_gpu = dataclasses.replace(synthetic(1.0), device=DeviceInfo(kind="cuda", name="A10"))
+def test_scripts_take_turns_on_a_gpu_where_all_of_them_have_room():
+    on_gpu = dataclasses.replace(
+        synthetic(1.0), device=DeviceInfo(kind="cuda", name="A10"), gpu_mem_peak_gib=10.0
+    )
     of = TrialRecord(number=0, uid="", stage="search", config=TrialConfig(), outcome=on_gpu)
-    assert can_be_stopped([record(1.0, 1.0)])
-    assert not can_be_stopped([record(1.0, 1.0), of])
+    assert can_be_stopped([record(1.0, 1.0)], 0.0)
+    assert can_be_stopped([of, of], 24.0)
+    assert not can_be_stopped([of, of], 23.0)
     on_cores = dataclasses.replace(on_gpu, observed={"device": "cpu"})
-    assert can_be_stopped([dataclasses.replace(of, outcome=on_cores)])
-    # A GPU that NVML does not report, as in a container without it.
-    unseen = dataclasses.replace(synthetic(1.0), observed={"device": "cuda"})
-    assert not can_be_stopped([dataclasses.replace(of, outcome=unseen)])
+    assert can_be_stopped([dataclasses.replace(of, outcome=on_cores)], 0.0)
+    # Without NVML, as in some containers, its memory is not known.
+    unseen = dataclasses.replace(on_gpu, observed={"device": "cuda"}, gpu_mem_peak_gib=None)
+    assert not can_be_stopped([dataclasses.replace(of, outcome=unseen)], 24.0)
+    assert not can_be_stopped([of], 0.0)
 
 
 def test_a_trial_waits_for_its_turn(tmp_path: Path):

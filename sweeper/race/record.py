@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sweeper.inject.prover import EARLY_STEPS
 from sweeper.interventions.change import SINGLE
-from sweeper.script.proof import Recorded
 
 Event = Mapping[str, Any]
 
@@ -24,11 +24,11 @@ other parameters."""
 LOSS_IS_FINER = 4
 """Factor by which a loss must differ less than a gradient, in half precision."""
 
-RACE = math.inf
+HOGWILD = math.inf
 """Value of `rounding` where processes race for the same parameters: differences as large as those between
 the script's own repeats are allowed."""
 
-RACE_SPREADS = 3
+HOGWILD_SPREADS = 3
 """Largest distance of a run from a few racing runs, as a multiple of their spread."""
 
 BEYOND = "farther from the script's than those of another seed"
@@ -37,7 +37,24 @@ BLOCKS = 6
 """Number of parts of a curve whose means are compared."""
 
 
-def equal(one: Recorded, other: Recorded) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A recorded run.
+
+    Attributes:
+        events: Events in order (`sweeper.inject.prover`), by rank.
+        changes: For each requested change, why it is not in effect; empty if it is.
+        failure: Why there is no record; empty if there is one.
+        seconds: Seconds that it ran.
+    """
+
+    events: Mapping[str, Sequence[Event]] = field(default_factory=dict)
+    changes: Mapping[str, str] = field(default_factory=dict)
+    failure: str = ""
+    seconds: float = 0.0
+
+
+def equal(one: Record, other: Record) -> str:
     """Returns what differs first between two runs; empty if they are equal in every bit."""
     for _, first, second in _ranks(one, other):
         steps = 0
@@ -51,9 +68,9 @@ def equal(one: Recorded, other: Recorded) -> str:
 
 
 def close(
-    one: Recorded,
-    baseline: Recorded,
-    seeds: Sequence[Recorded],
+    one: Record,
+    baseline: Record,
+    seeds: Sequence[Record],
     rounding: float = SINGLE,
     *,
     is_redrawn: bool = False,
@@ -86,7 +103,7 @@ def close(
                 noise = set() if is_redrawn else _noise(left, right, rounding)
             if "step" in left and _moved(left, noise) != _moved(right, noise):
                 return f"its updates differ after {steps} steps"
-            if steps < early and rounding < RACE and (why := _early(left, right, rounding, noise)):
+            if steps < early and rounding < HOGWILD and (why := _early(left, right, rounding, noise)):
                 return f"{why} in step {steps + 1}"
             steps += "step" in left
         if why := _too_short(first, second):
@@ -94,12 +111,12 @@ def close(
         others = [each.events[rank] for each in seeds if rank in each.events]
         for name, read in CURVES.items():
             curves = [read(second), *(read(each) for each in others)]
-            if why := _curves(name, read(first), curves, is_race=rounding == RACE or is_redrawn):
+            if why := _curves(name, read(first), curves, is_race=rounding == HOGWILD or is_redrawn):
                 return why
     return _missing(one, baseline)
 
 
-def crossed(*records: Recorded) -> str:
+def crossed(*records: Record) -> str:
     """Returns the extent of the shortest record in words: its steps, ends of epochs and evaluations."""
     events = min((next(iter(each.events.values()), ()) for each in records), key=len)
     steps = sum("step" in each for each in events)
@@ -114,21 +131,21 @@ def crossed(*records: Recorded) -> str:
     return ", ".join(parts)
 
 
-def _ranks(one: Recorded, other: Recorded) -> Iterator[tuple[str, Sequence[Event], Sequence[Event]]]:
+def _ranks(one: Record, other: Record) -> Iterator[tuple[str, Sequence[Event], Sequence[Event]]]:
     for name in sorted(other.events):
         if name in one.events:
             yield name, one.events[name], other.events[name]
 
 
-def _missing(one: Recorded, other: Recorded) -> str:
+def _missing(one: Record, other: Record) -> str:
     if one.failure or other.failure:
         return one.failure or other.failure
     return "" if _trainers(one) == _trainers(other) else "different processes train"
 
 
-def _trainers(recorded: Recorded) -> set[str]:
+def _trainers(record: Record) -> set[str]:
     # A process that waits for those that train may or may not continue before it is stopped.
-    return {name for name, events in recorded.events.items() if any("step" in each for each in events)}
+    return {name for name, events in record.events.items() if any("step" in each for each in events)}
 
 
 def _paired(first: Sequence[Event], second: Sequence[Event]) -> Iterator[tuple[Event, Event]]:
@@ -259,7 +276,7 @@ def _curves(name: str, one: list[float], others: Sequence[list[float]], *, is_ra
         return "" if not all(map(math.isfinite, own[:count])) else f"its {name} are not finite"
     for mean, *rest in zip(*(_means(each[:count]) for each in (one, *others)), strict=True):
         least, most = min(rest), max(rest)
-        off = max(least - mean, mean - most) / RACE_SPREADS if is_race else abs(mean - rest[0])
+        off = max(least - mean, mean - most) / HOGWILD_SPREADS if is_race else abs(mean - rest[0])
         if off > max(most - least, SINGLE * abs(rest[0])):
             return f"its {name} are {BEYOND}"
     return ""
