@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_day.steps import ROOT, Day, FailedError
 from rest import bias
 
+from gpu_day.steps import ROOT, Day, FailedError
 from sweeper.analysis.bottleneck import verdict_of
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig

@@ -25,8 +25,8 @@ from sweeper.judging.arms import INSTEAD_OF, Arm, commands, patched, since
 from sweeper.judging.losses import Losses, Trained
 from sweeper.judging.speed import Compared, Part, Speed, answer
 from sweeper.judging.verdict import Required, Verdict, judge
-from sweeper.race.tally import Tally
 from sweeper.race.record import Record
+from sweeper.race.tally import Tally
 
 HERE = Path(__file__).parent
 TRAIN = ("python", "train.py")

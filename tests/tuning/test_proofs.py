@@ -13,8 +13,8 @@ import pytest
 
 from sweeper.interventions import known
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT, SINGLE
-from sweeper.tuning.changes import ChangeValue
 from sweeper.race.record import HOGWILD, Record, close, crossed, equal
+from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.proofs import Proofs
 
 pytestmark = pytest.mark.slow

@@ -92,9 +92,7 @@ def can_be_stopped(records: Sequence[TrialRecord], memory_gib: float) -> bool:
     on_device = sum(m.gpu_mem_peak_gib or math.inf for m in measured if m.trains_on_gpu)
     if on_device > MEMORY_SHARE * memory_gib:
         return False
-    return all(
-        0 < m.step_ms <= 1000 * MAX_STEP_SECONDS and WATCH not in m.effective for m in measured
-    )
+    return all(0 < m.step_ms <= 1000 * MAX_STEP_SECONDS and WATCH not in m.effective for m in measured)
 
 
 def _available_gib() -> float:
