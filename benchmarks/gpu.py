@@ -1,9 +1,10 @@
-"""What a GPU is asked on the day there is one: five calls of at most nine minutes.
+"""What a GPU is asked on the day there is one: six calls of at most nine minutes.
 
 python benchmarks/gpu.py pack [DIR] [--python 3.12]    fetches the wheels that a bare machine lacks
 python benchmarks/gpu.py A --out DIR                   490 s: is anything fatal, and what does tune do
-python benchmarks/gpu.py B --out DIR                   240 s: tests, trials, a production run, turns
+python benchmarks/gpu.py B --out DIR                   170 s: tests, trials, a production run
 python benchmarks/gpu.py C1 --out DIR                  540 s: tune on two scripts; C2 and C3 on two more
+python benchmarks/gpu.py D --out DIR                   100 s: are scripts that take turns as fast as alone
 python benchmarks/gpu.py read DIR                      writes results, fixtures and the table in docs/gpus.md
 python benchmarks/gpu.py step NAME                     runs one step by itself
 
