@@ -28,17 +28,17 @@ from sweeper.exports import verification
 from sweeper.exports.caveats import caveats, confirmed_ratio
 from sweeper.exports.credentials import without_credentials
 from sweeper.exports.schema import (
-    Conditions,
+    ConditionsBlock,
     Execution,
     Export,
     Gpu,
     LearningRate,
-    MeasuredFigures,
+    MeasurementBlock,
     OfPipeline,
     OfScript,
     Provenance,
     Speedup,
-    Verified,
+    VerificationBlock,
     plain,
 )
 from sweeper.spec import SweepSpec
@@ -97,11 +97,11 @@ def exported(
     )
 
 
-def _verified(record: TrialRecord) -> Verified | None:
+def _verified(record: TrialRecord) -> VerificationBlock | None:
     verified = verification.read(record)
     if verified is None or verified.difference:
         return None
-    return Verified(kind=verified.kind, extent=verified.extent, code=verified.code)
+    return VerificationBlock(kind=verified.kind, extent=verified.extent, code=verified.code)
 
 
 def _chosen(summary: Summary, number: int | None) -> TrialRecord:
@@ -146,11 +146,11 @@ def _refuse_beyond_production(spec: SweepSpec, record: TrialRecord, measured: Me
 
 def _measurement(
     summary: Summary, spec: SweepSpec, record: TrialRecord, measured: Measurement
-) -> MeasuredFigures:
+) -> MeasurementBlock:
     ratio, quality = confirmed_ratio(summary, record), record.quality
     peak, memory = measured.gpu_mem_peak_gib, measured.device.memory_gib
     tree_mem = measured.telemetry.get("tree_mem_gib")
-    return MeasuredFigures(
+    return MeasurementBlock(
         throughput=rounded(summary.throughput_of(record), 5),
         throughput_low=_rounded(ratio.throughput_low, 4) if ratio else None,
         throughput_high=_rounded(ratio.throughput_high, 4) if ratio else None,
@@ -189,9 +189,9 @@ def _learning_rate(config: TrialConfig) -> LearningRate:
     )
 
 
-def _conditions(device: str, measured: Measurement, setting: Setting) -> Conditions:
+def _conditions(device: str, measured: Measurement, setting: Setting) -> ConditionsBlock:
     gpu = Gpu(gpu=measured.device.name, gpu_mem_gib=measured.device.memory_gib or None)
-    return Conditions(
+    return ConditionsBlock(
         device=device,
         gpu=gpu if measured.device.kind == "cuda" else None,
         versions=measured.versions,

@@ -68,7 +68,7 @@ class LearningRate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredFigures:
+class MeasurementBlock:
     """The figures of the trial.
 
     Attributes:
@@ -105,7 +105,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
+class ConditionsBlock:
     """The conditions under which the figures hold.
 
     Attributes:
@@ -145,7 +145,7 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
+class VerificationBlock:
     """What `sweeper tune` verified about all changes to a script together.
 
     Attributes:
@@ -170,9 +170,9 @@ class Export:
 
     schema: int = SCHEMA
     subject: Mapping[str, Any] = field(metadata=_FLAT)
-    measurement: MeasuredFigures
-    conditions: Conditions
-    verification: Verified | None = field(default=None, metadata=_OPTIONAL)
+    measurement: MeasurementBlock
+    conditions: ConditionsBlock
+    verification: VerificationBlock | None = field(default=None, metadata=_OPTIONAL)
     production: Mapping[str, Any] | None = field(default=None, metadata=_OPTIONAL)
     execution: Execution | None = field(default=None, metadata=_OPTIONAL)
     provenance: Provenance

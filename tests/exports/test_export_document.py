@@ -18,7 +18,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import FailureKind, Report, Stats
 from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.exports import Setting, exported, pass_env, read, rendered, verification
-from sweeper.exports.schema import MeasuredFigures
+from sweeper.exports.schema import MeasurementBlock
 from sweeper.exports.verification import Verification
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import LoadedSweep, load_sweep, summarise
@@ -144,7 +144,7 @@ def test_the_keys_stand_in_the_order_of_the_schema():
     subject, after = ["pipeline", "data", "config"], ["measurement", "conditions"]
     assert list(value) == ["schema", *subject, *after, "production", "execution", "provenance", "warnings"]
     confirmed = {"throughput_low", "throughput_high"}
-    names = [each.name for each in dataclasses.fields(MeasuredFigures)]
+    names = [each.name for each in dataclasses.fields(MeasurementBlock)]
     assert list(value["measurement"]) == [each for each in names if each not in confirmed]
     device, *conditions = value["conditions"]
     assert [device, *conditions[:3]] == ["device", "gpu", "gpu_mem_gib", "torch"]
