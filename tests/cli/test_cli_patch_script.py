@@ -80,7 +80,7 @@ def test_a_patch_that_is_not_faster_is_kept_to_be_judged(tmp_path: Path, monkeyp
 
 
 def sweep_of(ratio: Ratio | None) -> Any:
-    return SimpleNamespace(summary=SimpleNamespace(ratio=ratio))
+    return SimpleNamespace(summary=SimpleNamespace(ratio=ratio), journal=SimpleNamespace(schema=2))
 
 
 @pytest.mark.parametrize(
