@@ -57,7 +57,7 @@ def tried_lines(tried: Tried) -> Iterator[str]:
         yield f"  Each step counts as {figure(per_step)} samples."
     startup = seconds(outcome.startup_seconds)
     yield f"{rate(outcome.throughput)}, reported by {outcome.reported_by}; start-up {startup}."
-    yield from (f"  Left out: {each}." for each in outcome.exclusions)
+    yield from (f"  Left out: {part}." for part in outcome.exclusions)
     both = heard["meter_samples_per_s"], heard["output_samples_per_s"]
     if all(both):
         yield f"  The meter reports {rate(both[0])}, the output {rate(both[1])}."

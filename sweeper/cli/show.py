@@ -84,7 +84,10 @@ def show_command(home: Path, name: str, *, as_json: bool) -> None:
     out = console()
     ended = [record for record in summary.records if record.outcome is not None]
     width, equal = columns(out), _equal_metrics(ended)
-    lines = [trial_line(each, sweep.name_of(each), sweep.table.speedup(each), width, equal) for each in ended]
+    lines = [
+        trial_line(record, sweep.name_of(record), sweep.table.speedup(record), width, equal)
+        for record in ended
+    ]
     if lines:
         # In one call, because each call of rich is slow.
         out.print(Text("\n".join(lines)), soft_wrap=True)

@@ -121,7 +121,8 @@ def result(tree: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def speeds(tree: Mapping[str, Any]) -> Sequence[Mapping[int, float]]:
     """Returns the rounds in a result, as samples per second by trial, which are in the races' logs now."""
-    return [{int(number): speed for number, speed in each.items()} for each in tree.get("rounds", ())]
+    rounds = tree.get("rounds", ())
+    return [{int(number): speed for number, speed in together.items()} for together in rounds]
 
 
 def verification(tree: Mapping[str, Any], trial: int) -> Mapping[str, Any] | None:

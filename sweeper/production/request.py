@@ -127,13 +127,13 @@ def _epochs_of(value: Mapping[str, Any]) -> int:
         UserError: The export does not say how long to train.
     """
     samples = (value.get("production") or {}).get("samples")
-    each = value["conditions"].get("train_samples")
-    if not samples or not each:
+    per_epoch = value["conditions"].get("train_samples")
+    if not samples or not per_epoch:
         raise UserError(
             "training needs a length, but the export has neither `production.samples` nor `train.epochs`."
             " Add `--epochs N`."
         )
-    epochs: int = math.ceil(samples / each)
+    epochs: int = math.ceil(samples / per_epoch)
     return epochs
 
 

@@ -145,7 +145,7 @@ def _missing(one: Record, other: Record) -> str:
 
 def _trainers(record: Record) -> set[str]:
     # A process that waits for those that train may or may not continue before it is stopped.
-    return {name for name, events in record.events.items() if any("step" in each for each in events)}
+    return {name for name, events in record.events.items() if any("step" in event for event in events)}
 
 
 def _paired(first: Sequence[Event], second: Sequence[Event]) -> Iterator[tuple[Event, Event]]:

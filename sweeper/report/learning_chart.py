@@ -15,15 +15,15 @@ from sweeper.results import words
 
 def learning(m: ReportData) -> Chart | None:
     """Returns the learning curves of the baseline and the winner; None if they were not measured."""
-    found = m.summary.time_to_loss
-    if found is None or m.baseline is None or m.best is None:
+    comparison = m.summary.time_to_loss
+    if comparison is None or m.baseline is None or m.best is None:
         return None
-    sides = (("baseline", m.baseline, found.baseline), ("winner", m.best, found.winner))
+    sides = (("baseline", m.baseline, comparison.baseline), ("winner", m.best, comparison.winner))
     marks = [
-        each
+        mark
         for name, record, curves in sides
         if (speed := m.summary.throughput_of(record))
-        for each in _lines(name, curves, speed)
+        for mark in _lines(name, curves, speed)
     ]
     if not marks:
         # Earlier versions did not store the curves.
@@ -31,12 +31,13 @@ def learning(m: ReportData) -> Chart | None:
     return Chart(
         key="learning",
         title="Loss over training time",
-        alt=f"Validation loss of the baseline and the winner over training time, down to {loss(found.loss)}.",
+        alt="Validation loss of the baseline and the winner over training time, down to"
+        f" {loss(comparison.loss)}.",
         x=wide_axis("training time, s", (at for each in marks for at in each.x if at is not None)),
         y=Axis("validation loss"),
         marks=tuple(marks),
         wide=True,
-        note=f"Means over {len(found.samples)} seeds. The winner's runs end at the baseline's loss.",
+        note=f"Means over {len(comparison.samples)} seeds. The winner's runs end at the baseline's loss.",
     )
 
 

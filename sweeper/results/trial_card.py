@@ -58,8 +58,8 @@ def card(measured: Measurement, config: TrialConfig) -> Iterator[str]:
         yield slow
     if is_reported(measured):
         yield f"speed as reported by {measured.reported_by}"
-    for each in measured.exclusions:
-        yield f"left out: {each}"
+    for part in measured.exclusions:
+        yield f"left out: {part}"
     if verdict.next:
         yield f"next: {verdict.next}"
     if measured.contamination:

@@ -75,9 +75,9 @@ def _load(context: SweepContext, trials: TrialRunner) -> Unfinished:
     unfinished = enter_trials(trials.table, journal, entries)
     rounds = [entry for race in (*journal.early_races(), FINAL_RACE) for entry in journal.race_jobs(race)]
     # Every supervisor probes the machine and looks up the data anew, within its own time.
-    setup = [each for each in journal.setup() if each.job.runner not in (PROBE_RUNNER, PREPARE_RUNNER)]
-    ended = [each for each in (*entries, *rounds, *setup) if each.outcome]
-    spans = ((each.job.created_at, seconds_of(each.job, each.outcome)) for each in ended if each.outcome)
+    setup = [entry for entry in journal.setup() if entry.job.runner not in (PROBE_RUNNER, PREPARE_RUNNER)]
+    jobs = [(entry.job, entry.outcome) for entry in (*entries, *rounds, *setup)]
+    spans = ((job.created_at, seconds_of(job, outcome)) for job, outcome in jobs if outcome)
     trials.budget.charge(union_seconds(spans))
     return {entry.number: entry for entry in unfinished}
 

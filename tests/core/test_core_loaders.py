@@ -118,6 +118,11 @@ def test_digests_stay_as_they_are(kind):
     assert tuple(config.quality_key() for config in configs) == QUALITY_KEYS
 
 
+def test_a_scripts_value_counts_whatever_the_field_of_that_name_has_as_its_default():
+    script, default = TrialConfig(args={"lr": 0.1}), TrialConfig().batch_size
+    assert script.replace({"batch_size": default}).key() != script.key()
+
+
 def test_a_scripts_digest_stays_as_it_is():
     config = TrialConfig(args={}).replace({"loader.kind": "workers", "loader.num_workers": 2, "mine": "x"})
     assert (config.key(), config.quality_key()) == ("4e8d128aa9e46f1e", "95276e4e86f94a64")

@@ -11,6 +11,7 @@ from typing import Any
 import click
 import pytest
 
+from sweeper.core.script import Script
 from sweeper.core.template import arguments
 from sweeper.errors import UserError
 from sweeper.spec import SweepSpec, load
@@ -245,3 +246,10 @@ def test_usual_parsers_read_what_a_script_gets(tmp_path: Path, parse: Callable[[
     parser.add_argument("amp", choices=["True", "False"])
     words = [parser.parse_args(got[:1]).amp for got in received(tmp_path)]
     assert [parse(word) for word in words] == [True, False]
+
+
+def test_a_change_whose_value_is_empty_or_original_is_not_made():
+    changes = {"loader": "{fast: true -> gathered}", "optimizer": "original", "batch_size": "64/64"}
+    script = Script(command=("python", "train.py"), changes=changes)
+    assert script.changes_for({"fast": True}) == {"loader": "gathered"}
+    assert script.changes_for({"fast": False}) == {}

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Collection
@@ -341,3 +342,14 @@ def test_a_failed_process_leaves_its_round_without_it(bench):
 
     bench.run(answer=now_and_then)
     assert result_of(bench)["winner"] is not None
+
+
+def test_after_a_hurry_the_rounds_are_those_that_its_ratios_rest_on(bench):
+    """It may have cut off what came after the race of the best."""
+    bench.run()
+    journal = journal_of(bench)
+    shutil.copytree(journal.race_folder("final"), journal.race_folder("interim"))
+    log = journal.race_log("interim")
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(line for line in lines if json.loads(line).get("life", 0) < 3))
+    assert 0 < len(load_sweep(journal).race) < len(raced(bench))

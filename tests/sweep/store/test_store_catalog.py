@@ -328,3 +328,15 @@ def test_a_full_and_a_read_only_file_system_at_the_start(bench, options, says):
     assert says in first
     assert first.startswith("cannot write in ")
     assert left == "left: []"
+
+
+def test_a_sweep_of_an_earlier_version_is_neither_continued_nor_removed(bench: Bench):
+    folder = bench.home / "sweeps" / "toy"
+    folder.mkdir(parents=True)
+    (folder / "sweep.yaml").write_text("about: {}\n")
+    with pytest.raises(SweepConflictError, match="only that can continue it"):
+        bench.run()
+    assert bench.run(new=True).journal.name == "toy-2"
+    # From now on, it is in no one's way.
+    assert bench.run(spec_of(search={"trials": 1, "seed": 7})).journal.name == "toy-3"
+    assert (folder / "sweep.yaml").read_text() == "about: {}\n"
