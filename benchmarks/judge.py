@@ -39,7 +39,7 @@ from sweeper.judging.lives import ScriptLives
 from sweeper.judging.losses import Baseline
 from sweeper.judging.speed import OTHER, Compared, Speed, compare, measured
 from sweeper.race import race
-from sweeper.race.log import BASELINE, Event, Round, rounds_of
+from sweeper.race.log import BASELINE, Event, Round, Verified, rounds_of
 from sweeper.race.policy import Policy, Start
 from sweeper.race.race import Taken
 from sweeper.race.tally import Tally
@@ -184,7 +184,7 @@ class RecordedLives:
         self._company = True
         self.now = 0.0
 
-    def start(self, life: int, start: Start) -> None:
+    def start(self, life: int, start: Start) -> Sequence[Verified]:
         """Starts a recorded process."""
         if not self._slots:
             drawn = self._draw.choice(self._rounds)
@@ -194,6 +194,7 @@ class RecordedLives:
         self.now += found["start"]
         faster = math.exp(self._planted if start.arm == OTHER else 0.0)
         self._left[life] = [(seconds / faster, *others) for seconds, *others in found["turns"]]
+        return ()
 
     def has_company(self) -> bool:
         """Returns whether both ran at the same time."""

@@ -403,7 +403,7 @@ def closing(folder: Path) -> str:
     sweep, text = load_sweep(Journal(folder)), io.StringIO()
     out = Console(file=text, width=100)
     print_summary(out, sweep.summary, "")
-    decision = decision_lines(sweep.summary, is_proved=True)
+    decision = decision_lines(sweep.summary)
     gains = [*decision, *ladder_lines(gains_of(sweep), CHANGES), *nothing_lines(sweep, CHANGES, 5.0)]
     return "\n".join([text.getvalue(), *gains])
 

@@ -40,7 +40,7 @@ from sweeper.tuning.result import TuneResult
 from sweeper.tuning.tune import Observer, Tune
 from sweeper.tuning.watch import WatchResult
 from sweeper.tuning.watch import watch as watch_script
-from sweeper.tuning.words import html_of, plan_line
+from sweeper.tuning.words import html_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -248,7 +248,6 @@ def tune(
         uri=tracking_uri,
     )
     with _observer(progress) as observer:
-        observer.line(plan_line(minutes))
         return Tune(options, observer).run()
 
 

@@ -26,6 +26,7 @@ WALL_STAMPS = {
     "sweeper/sweep/job_runner.py",
     "sweeper/sweep/phases/race.py",
     "sweeper/sweep/trial_runner.py",
+    "sweeper/tuning/lives.py",
     "sweeper/trainer/ceilings.py",
     "sweeper/trainer/gpu_check.py",
     "sweeper/trainer/measure.py",

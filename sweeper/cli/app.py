@@ -33,7 +33,7 @@ COMMANDS = {
     "init": "Write a first search space for a pipeline or for a training script.",
     "run": "Run a sweep, or continue one that was interrupted.",
     "watch": "Watch an unmodified training script: its speed, the parts of a step, and what limits it.",
-    "tune": "Make a training script faster without editing it, and prove that it trains the same.",
+    "tune": "Make a training script faster without editing it, and verify that it trains the same.",
     "exec": "Run a training script with the changes that a tune found, made at run time.",
     "judge": "Judge a change to a training script: is it faster, and does it train the same?",
     "mcp": "Serve watch, tune, judge and show to a coding agent, over standard input and output (MCP).",

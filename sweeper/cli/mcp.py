@@ -170,7 +170,7 @@ def server(runner: Runner) -> Any:
         return await runner.run(["watch", "--json", *training], min(3.0, runner.max_minutes))
 
     async def tune(minutes: float = 5.0, new: bool = False) -> str:
-        """Make the training faster without editing it, and prove that it trains the same.
+        """Make the training faster without editing it, and verify that it trains the same.
 
         The result is in the sweep that the answer names; `show` prints it.
 

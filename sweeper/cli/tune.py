@@ -1,4 +1,4 @@
-"""`sweeper tune`: makes a training script faster without editing it, and proves that it trains the same."""
+"""`sweeper tune`: makes a training script faster without editing it, and verifies that it trains the same."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def tune(
     ] = False,
     changes: Annotated[
         Path | None,
-        typer.Option("--changes", metavar="FILE.py", help="Your own changes, proved like all others."),
+        typer.Option("--changes", metavar="FILE.py", help="Your own changes, verified like all others."),
     ] = None,
     dry: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be tried, and why; search nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be tried, and why; race nothing.")
     ] = False,
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the sweep. Default: tune-SCRIPT.")
@@ -52,11 +52,11 @@ def tune(
     home: Home = DEFAULT_HOME,
     uri: Uri = None,
 ) -> None:
-    """Make a training script faster without editing it, and prove that it trains the same.
+    """Make a training script faster without editing it, and verify that it trains the same.
 
-    Changes are made at run time, to its loaders, its optimizer and its environment. Each is first proved by
-    seeded runs that must equal the script's own; one that fails is left out. An ordinary sweep then finds
-    which of them pay off, alone and together. The same command continues a tune that was interrupted.
+    Changes are made at run time, to its loaders, its optimizer and its environment. The script and the
+    script with changes take turns; the first steps of each process must equal the script's own, and what
+    fails is left out. Ctrl-C hands over the best so far, and the same command continues the tune.
     Exits with 1 if the script cannot be watched, or if the winning changes together do not train the same.
 
     Example: sweeper tune --minutes 5 -- python train.py --epochs 3

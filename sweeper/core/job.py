@@ -11,6 +11,7 @@ from sweeper.core import schema_1
 from sweeper.core.codec import decode, encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, Measurement, Outcome, Report
+from sweeper.core.recording import Recording
 from sweeper.core.script import Script
 from sweeper.core.training import Training
 from sweeper.errors import EnvironmentStopError
@@ -110,6 +111,7 @@ class Job:
         training: Options of a production run; None for all other jobs.
         turns_folder: Folder through which windows are requested one by one (`sweeper.trainer.on_demand`);
             empty where they follow one another.
+        recording: How a script's first steps are recorded, before they are timed; None if they are not.
         device: `cpu`, or CUDA devices as CUDA_VISIBLE_DEVICES takes them (UUIDs or indices); the trial
             takes the first `device.count` of them. `auto` is whatever the worker has.
         cpus: Cores to run on; empty for all usable ones.
@@ -143,6 +145,7 @@ class Job:
     trace: str = ""
     training: Training | None = None
     turns_folder: str = ""
+    recording: Recording | None = None
     device: str = "cpu"
     cpus: tuple[int, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)

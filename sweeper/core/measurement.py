@@ -282,6 +282,7 @@ class FailureKind(StrEnum):
     PREEMPTED = "preempted"
     LOST = "lost"
     NO_RESULT = "no_result"
+    DIFFERENT = "trains_differently"
     CRASH = "crash"
     USER_ERROR = "user_error"
 

@@ -23,7 +23,7 @@ FOLDER_VARIABLE = "SWEEPER_HOOK_FOLDER"
 FROM_STEP_VARIABLE = "SWEEPER_HOOK_FROM_STEP"
 """Environment variable: the number of steps after which steps are taken apart."""
 
-WATCH, DIAGNOSE, PROVE, EXECUTE = "watch", "diagnose", "prove", "execute"
+WATCH, DIAGNOSE, RECORD, EXECUTE = "watch", "diagnose", "record", "execute"
 """Modes: count steps, samples and losses; take a step apart, which changes what is trained on; record
 a seeded run bit for bit; or make changes and watch nothing."""
 

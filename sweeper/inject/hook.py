@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from .. import interventions
 from ..metering import VARIABLE as CHANNEL
 from ..metering import Channel
-from . import DIAGNOSE, EXECUTE, LOSSES_VARIABLE, PROVE, VARIABLE
+from . import DIAGNOSE, EXECUTE, LOSSES_VARIABLE, RECORD, VARIABLE
 from .diagnoser import Diagnoser
 from .observer import Observer
-from .prover import Prover
+from .recorder import Recorder
 from .samples import PASS, ROWS, forget_indices, note_index
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def install(torch: Any) -> None:
     if mode == EXECUTE:
         interventions.apply(torch, os.environ.get(interventions.VARIABLE, ""), interventions.complain)
         return
-    watch = {DIAGNOSE: Diagnoser, PROVE: Prover}.get(mode, Observer)
+    watch = {DIAGNOSE: Diagnoser, RECORD: Recorder}.get(mode, Observer)
     observer = watch(torch, Channel(os.environ[CHANNEL]))
     observer.tell(
         {

@@ -25,6 +25,7 @@ from .pauses import Pauses
 from .points import Points
 from .rest import open_page, wait
 from .samples import Samples
+from .shares import StepShares
 from .stages import Stages
 
 INTERVAL_SECONDS = 0.1
@@ -74,7 +75,7 @@ class Observer:
         self._pauses = Pauses(self._torch, self.points, self._pause_changed)
         self._steps = self._num_samples = self._backwards = 0
         self._optimizers: set[int] = set()
-        self._stages = Stages()
+        self._stages, self._shares = Stages(), StepShares()
         self.has_backward = self._is_grad = False
         self._unstepped = 0
         self._has_optimizer = self._is_by_hand = self._is_stepping = self._has_closure = False
@@ -102,6 +103,8 @@ class Observer:
     def fetched(self, iterator: Any, batch: Any) -> None:
         """Notes that a loader's iterator returned a batch."""
         self._sample_counter.fetched(iterator, batch, self._pauses.is_evaluating)
+        if self._sample_counter.trains(iterator):
+            self._shares.fetched(self._fetch_began_s)
 
     def evaluates(self, module: Any) -> None:
         """Notes that a module was put into evaluation mode."""
@@ -110,6 +113,7 @@ class Observer:
 
     def _pause_changed(self) -> None:
         """Reports that a pause has begun or ended."""
+        self._shares.interrupt()
         self._send()
 
     def grad_begins(self, outputs: Any) -> None:
@@ -153,10 +157,12 @@ class Observer:
     def step_begins(self, *_: Any) -> None:
         """Notes that an optimizer is about to step."""
         self._is_stepping = True
+        self._shares.optimizer_begins()
 
     def step_ended(self, optimizer: Any, *_: Any) -> None:
         """Notes that an optimizer has stepped."""
         self._is_stepping, self._is_by_hand, self._has_optimizer = False, False, True
+        self._shares.optimizer_ended()
         if self._is_capturing():
             raise RuntimeError("its steps are replayed from a CUDA graph, which does not report them")
         key = id(optimizer)
@@ -198,6 +204,7 @@ class Observer:
             return
         self.tell({"resting": self._steps})
         wait(self.rest_page)
+        self._shares.interrupt()
         self._resumed_s = self._moment_s = fast.moment_s = time.perf_counter()
 
     # -- the fast path ----------------------------------------------------------------------------
@@ -215,6 +222,7 @@ class Observer:
         """Leaves the fast path, since something unusual is about to happen."""
         self._hand_over(time.perf_counter())
         self.fast.end()
+        self._shares.interrupt()
 
     def _hand_over(self, now: float) -> None:
         fast = self.fast
@@ -244,6 +252,7 @@ class Observer:
 
     def _step_ended(self, optimizer: Any, num_steps: int = 1) -> None:
         self._moment_s = now = time.perf_counter()
+        self._shares.step_ended(now, num_steps)
         self._steps += num_steps
         samples = self._sample_counter.of_step(optimizer, num_steps)
         self._num_samples += samples
@@ -283,6 +292,8 @@ class Observer:
         }
         if self._resumed_s:
             message["resumed"] = self._resumed_s
+        if self._shares.steps:
+            message["shares"] = self._shares.message()
         if self._facts:
             message["facts"] = self._facts
         if self._stages.number:

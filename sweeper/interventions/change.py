@@ -76,6 +76,8 @@ class Step:
     Attributes:
         launching: Seconds in which the device waits for the host to launch its operations; None if unknown.
         one_batch_ratio: Speed on one batch that is used repeatedly, over the speed as it is; 0 if unknown.
+        shares_cores: Whether the loader's workers take cores that the training computes on.
+        is_rough: Whether a device was only seen from the host, which launches its work.
     """
 
     seconds: float
@@ -84,10 +86,13 @@ class Step:
     optimizer: float = 0.0
     launching: float | None = None
     one_batch_ratio: float = 0.0
+    shares_cores: bool = False
+    is_rough: bool = False
 
     def without_loader(self) -> Ceiling | None:
         """Returns the ceiling of a change that could save all waiting for data; None if it is unknown."""
-        if not self.one_batch_ratio:
+        if not self.one_batch_ratio and self.shares_cores:
+            # Workers slow the rest of the step, too.
             return None
         # The larger of two estimates: a busy machine distorts one, and workers take cores in the other.
         return Ceiling(max(self._without(self.data), self.one_batch_ratio), "without its loader")
@@ -102,8 +107,10 @@ class Step:
             return None
         return Ceiling(self._without(self.launching), "without waiting for launches", least=1.25)
 
-    def without_updates(self) -> Ceiling:
-        """Returns the ceiling of a change of the optimizer."""
+    def without_updates(self) -> Ceiling | None:
+        """Returns the ceiling of a change of the optimizer; None if it is unknown."""
+        if self.is_rough:
+            return None
         return Ceiling(self._without(self.optimizer), "without updates")
 
     def _without(self, part: float) -> float:

@@ -21,6 +21,7 @@ from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Measurement, Window
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.judging.arms import Arm
+from sweeper.race.log import Verified
 from sweeper.race.policy import Start
 from sweeper.race.race import Taken
 from sweeper.script.watch import watch
@@ -150,7 +151,7 @@ class ScriptLives:
         """Waits until the threads have ended."""
         self._pool.shutdown()
 
-    def start(self, life: int, start: Start) -> None:
+    def start(self, life: int, start: Start) -> Sequence[Verified]:
         """Starts a process; returns once it is warm and stopped, or has ended by itself.
 
         Raises:
@@ -173,6 +174,7 @@ class ScriptLives:
         if turns.is_over:
             # It has failed, or its training is short.
             self._running[life].result()
+        return ()
 
     def has_company(self) -> bool:
         """Returns whether host and GPUs have memory for another process of the same size.

@@ -29,6 +29,44 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Added:
+    """An arm takes part that was not there from the beginning.
+
+    Attributes:
+        members: What it changes.
+        reference: The arm that it is compared with first.
+    """
+
+    arm: int
+    at: float
+    members: tuple[str, ...]
+    reference: int = BASELINE
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """It is known whether a process trains as the baseline does.
+
+    Attributes:
+        fault: What differs first; empty if nothing does.
+        extent: What was compared, in words.
+        kind: How it is equal: in every bit, but for rounding, or but for its draws.
+        missing: The members that are not in effect, each as `name: why`.
+        is_open: Whether another process of the baseline has to show if it repeats itself.
+        is_failure: Whether the fault is that it has failed, which another process may not.
+    """
+
+    life: int
+    at: float
+    fault: str = ""
+    extent: str = ""
+    kind: str = ""
+    missing: tuple[str, ...] = ()
+    is_open: bool = False
+    is_failure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Company:
     """Whether a process of each arm may live at the same time."""
 
@@ -65,17 +103,22 @@ class Ended:
     is_failed: bool = False
 
 
-Event = Started | Company | Turned | Ended
+Event = Started | Added | Verified | Company | Turned | Ended
 
 
 @dataclass(slots=True)
 class Life:
-    """One process of an arm, as the log tells it."""
+    """One process of an arm, as the log tells it.
+
+    Attributes:
+        laps: The lap of each of its turns: in a lap, each process that is alive takes one.
+    """
 
     number: int
     arm: int
     started: Started
     turns: list[Turned] = field(default_factory=list)
+    laps: list[int] = field(default_factory=list)
     is_over: bool = False
 
     @property
@@ -132,20 +175,29 @@ def rounds_of(log: Iterable[Event]) -> list[Round]:
     """Returns the rounds of a race, the unfinished one included."""
     rounds: list[Round] = []
     lives: dict[int, Life] = {}
+    lap, in_lap = 0, set[int]()
     for event in log:
+        if isinstance(event, Added | Verified):
+            continue
         if isinstance(event, Started):
             if len(rounds) <= event.round:
                 rounds.append(Round(began_at=event.at - event.seconds))
             life = lives[event.life] = Life(event.life, event.arm, event)
             rounds[-1].lives[event.arm] = life
+            lap, in_lap = lap + 1, set()
         elif isinstance(event, Company):
             rounds[-1].is_in_company = event.is_possible
         elif isinstance(event, Turned):
+            if event.life in in_lap:
+                lap, in_lap = lap + 1, set()
+            in_lap.add(event.life)
             lives[event.life].turns.append(event)
+            lives[event.life].laps.append(lap)
         else:
             lives[event.life].is_over = True
             if event.is_failed:
                 lives[event.life].turns.clear()
+                lives[event.life].laps.clear()
         rounds[-1].ended_at = event.at
     return rounds
 
@@ -180,6 +232,9 @@ def without_unfinished(log: Sequence[Event]) -> list[Event]:
     kept: list[Event] = []
     is_known = False
     for event in log:
+        if isinstance(event, Added):
+            kept.append(event)
+            continue
         if isinstance(event, Company):
             # It says what holds for the round of the process before it.
             if is_known:

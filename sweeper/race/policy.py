@@ -40,11 +40,18 @@ MAX_FAILURES = 2
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start a process of an arm."""
+    """Start a process of an arm.
+
+    Attributes:
+        members: What the arm changes, if arms are added while the race runs; `reference` is the arm that it
+            is compared with first.
+    """
 
     arm: int
     round: int
     turn_seconds: float
+    members: tuple[str, ...] = ()
+    reference: int = BASELINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +116,10 @@ class Policy:
         if complete and (why := self._end(complete, at)):
             return Done(why)
         return self._start(complete, self._order(self.arms_after(complete), len(complete))[0])
+
+    def is_complete(self, log: Sequence[Event]) -> bool:
+        """Returns whether no round is under way."""
+        return self.num_complete(rounds := rounds_of(log)) == len(rounds)
 
     def num_complete(self, rounds: Sequence[Round]) -> int:
         """Returns how many rounds are over; the last one may not be."""

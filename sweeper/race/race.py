@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from sweeper.race.log import Company, Ended, Event, Started, Turned, rounds_of
-from sweeper.race.policy import Done, End, Policy, Start, Turn
+from sweeper.race.log import Added, Company, Ended, Event, Started, Turned, Verified, rounds_of
+from sweeper.race.policy import Action, Done, End, Start, Turn
 
 Taken = tuple[float, int, float, float]
 """A turn's seconds, steps and samples, and the cores that other programs used meanwhile."""
@@ -16,8 +17,12 @@ Taken = tuple[float, int, float, float]
 class Lives(Protocol):
     """Processes of a race's arms, by number."""
 
-    def start(self, life: int, start: Start) -> None:
-        """Starts a process; returns once it is warm and rests, or has ended by itself."""
+    def start(self, life: int, start: Start) -> Sequence[Verified]:
+        """Starts a process; returns once it is warm and rests, or has ended by itself.
+
+        Returns:
+            What is now known about its training, and about that of others.
+        """
 
     def has_company(self) -> bool:
         """Returns whether there is room for another process beside those that live."""
@@ -32,8 +37,18 @@ class Lives(Protocol):
         """Kills all processes."""
 
 
+class Rules(Protocol):
+    """Decide what a race does next."""
+
+    def next(self, log: Sequence[Event], at: float) -> Action:
+        """Returns what to do next, `at` seconds after the race has begun."""
+
+    def is_complete(self, log: Sequence[Event]) -> bool:
+        """Returns whether no round is under way."""
+
+
 def run(
-    policy: Policy,
+    policy: Rules,
     lives: Lives,
     log: list[Event],
     seen: Callable[[], None] = lambda: None,
@@ -60,7 +75,7 @@ def run(
         for turn in rest or ():
             log.append(Turned(life, now(), *turn))
         log.append(Ended(life, now(), is_failed=rest is None))
-        if policy.num_complete(rounds := rounds_of(log)) == len(rounds):
+        if policy.is_complete(log):
             seen()
 
     number = sum(isinstance(event, Started) for event in log)
@@ -69,8 +84,13 @@ def run(
             action = policy.next(log, now())
             if isinstance(action, Start):
                 start = now()
-                lives.start(number, action)
+                arms = {event.arm for event in log if isinstance(event, Added)}
+                if action.members and action.arm not in arms:
+                    log.append(Added(action.arm, start, action.members, action.reference))
+                verified = lives.start(number, action)
                 log.append(Started(number, action.arm, now(), now() - start, action.round))
+                for event in verified:
+                    log.append(dataclasses.replace(event, at=now()))
                 if rounds_of(log)[-1].is_in_company is None:
                     log.append(Company(lives.has_company(), now()))
                 number += 1

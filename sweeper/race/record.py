@@ -1,4 +1,4 @@
-"""Compares recorded runs of a script (`sweeper.inject.prover`), and says what differs first."""
+"""Compares recorded runs of a script (`sweeper.inject.recorder`), and says what differs first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sweeper.inject.prover import EARLY_STEPS
+from sweeper.inject.recorder import EARLY_STEPS
 from sweeper.interventions.change import SINGLE
 
 Event = Mapping[str, Any]
@@ -42,7 +42,7 @@ class Record:
     """A recorded run.
 
     Attributes:
-        events: Events in order (`sweeper.inject.prover`), by rank.
+        events: Events in order (`sweeper.inject.recorder`), by rank.
         changes: For each requested change, why it is not in effect; empty if it is.
         failure: Why there is no record; empty if there is one.
         seconds: Seconds that it ran.
@@ -75,6 +75,7 @@ def close(
     *,
     is_redrawn: bool = False,
     is_version: bool = False,
+    is_early: bool = False,
 ) -> str:
     """Returns the first difference from the baseline that rounding does not explain; empty if there is none.
 
@@ -89,6 +90,7 @@ def close(
         is_redrawn: Whether the run draws other random numbers. Then the number of samples counts, but not
             their content, and curves are compared as those of racing runs.
         is_version: Whether it is a run of another version of the script, not of a change at run time.
+        is_early: Whether only the first steps are compared, as no run with another seed is there yet.
     """
     # In half precision, Adam's first updates differ, and later gradients are those of other parameters.
     early = EARLY_STEPS if rounding <= SINGLE else HALF_EARLY_STEPS - is_version
@@ -108,6 +110,8 @@ def close(
             steps += "step" in left
         if why := _too_short(first, second):
             return why
+        if is_early:
+            continue
         others = [each.events[rank] for each in seeds if rank in each.events]
         for name, read in CURVES.items():
             curves = [read(second), *(read(each) for each in others)]

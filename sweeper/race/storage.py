@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeper.race.log import Company, Ended, Event, Started, Turned, without_unfinished
+from sweeper.race.log import Added, Company, Ended, Event, Started, Turned, Verified, without_unfinished
 
 _KINDS: Mapping[str, type[Event]] = {
     "start": Started,
+    "arm": Added,
+    "verified": Verified,
     "company": Company,
     "turn": Turned,
     "end": Ended,
@@ -26,10 +28,16 @@ class StoredLog(list[Event]):
     Opened again, it has what counts of the events before: processes that had not ended are gone.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Reads the events so far, if there are any."""
+    def __init__(
+        self, path: Path, resume: Callable[[Sequence[Event]], Sequence[Event]] = without_unfinished
+    ) -> None:
+        """Reads the events so far, if there are any.
+
+        Args:
+            resume: Returns what counts of a race that was cut off.
+        """
         self._path = path
-        super().__init__(without_unfinished(read(path)))
+        super().__init__(resume(read(path)))
         if path.exists():
             aside = path.with_suffix(".part")
             aside.write_text("".join(map(_line, self)), encoding="utf-8")
@@ -57,4 +65,7 @@ def _line(event: Event) -> str:
 
 
 def _event(tree: dict[str, Any]) -> Event:
+    for name, value in tree.items():
+        if isinstance(value, list):
+            tree[name] = tuple(value)
     return _KINDS[tree.pop("event")](**tree)

@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from sweeper.race.log import BASELINE, Round
+from sweeper.race.log import BASELINE, Life, Round
 from sweeper.race.quantiles import t_quantile
 
 USUAL_VARIANCE, USUAL_FREEDOM = 0.03**2, 4
@@ -59,11 +59,20 @@ def variance(values: Sequence[float]) -> float:
 
 
 def log_ratios(one: Round, arm: int, to: int = BASELINE) -> list[float]:
-    """Returns the logs of an arm's speed over another's, turn by turn; one may lack a last turn."""
+    """Returns the logs of an arm's speed over another's, turn by turn.
+
+    Processes that take turns are compared in the laps in which both have taken one.
+    """
     if not {arm, to} <= one.lives.keys():
         return []
-    speeds = [[turn.samples / turn.seconds for turn in one.lives[number].turns] for number in (arm, to)]
-    return [math.log(own / other) for own, other in zip(*speeds, strict=False)]
+    own, other = (_speeds(one.lives[number], in_laps=bool(one.is_in_company)) for number in (arm, to))
+    return [math.log(own[lap] / other[lap]) for lap in own if lap in other]
+
+
+def _speeds(life: Life, *, in_laps: bool) -> dict[int, float]:
+    """Returns a process's samples per second by lap, or by turn."""
+    laps = life.laps if in_laps else range(len(life.turns))
+    return {lap: turn.samples / turn.seconds for lap, turn in zip(laps, life.turns, strict=True)}
 
 
 def trimmed_mean(logs: Sequence[float]) -> float:

@@ -11,19 +11,15 @@ from sweeper.core.workload import is_reported
 from sweeper.results import words
 
 
-def decision_lines(summary: Summary, *, is_proved: bool = False) -> list[str]:
-    """Returns the decision: winner, interval and loss, or why there is no winner.
-
-    Args:
-        is_proved: Whether all that was searched is proved to train the same, so that no loss is asked for.
-    """
+def decision_lines(summary: Summary) -> list[str]:
+    """Returns the decision: winner, interval and loss, or why there is no winner."""
     decision = decide(summary)
     base, best = decision.baseline, decision.best
     if summary.state == "unfinished":
         return [f"{summary.name}: {words.state(summary)}"]
     lines = [words.remedy(decision), words.state(summary)]
     if base is not None and best is not None and decision.ratio is not None:
-        lines += _winner_lines(summary, decision, best, base, is_proved=is_proved)
+        lines += _winner_lines(summary, decision, best, base)
     if summary.state == "finished" and summary.reason:
         lines.append(f"The search ended because {summary.reason}.")
     for whose, side in (("your baseline", base), (words.title(decision), best)):
@@ -34,9 +30,7 @@ def decision_lines(summary: Summary, *, is_proved: bool = False) -> list[str]:
     return [f"{summary.name}: {words.headline(summary, decision)}", *(f"  {line}" for line in lines if line)]
 
 
-def _winner_lines(
-    summary: Summary, decision: Decision, best: Side, base: Side, *, is_proved: bool
-) -> list[str]:
+def _winner_lines(summary: Summary, decision: Decision, best: Side, base: Side) -> list[str]:
     yardstick = summary.yardstick
     assert yardstick is not None
     lines = [f"{words.paces(best, base, decision.ratio)}{_data_share(best, base)}."]
@@ -44,7 +38,7 @@ def _winner_lines(
         lines.append(words.tied(decision.ties))
     if is_reported(best.record.measurement):
         lines.append(f"The speeds are as reported by {best.reported_by}.")
-        if best.record.quality is None and not is_proved:
+        if best.record.quality is None and not summary.is_verified:
             lines.append(words.NOT_COMPARED)
     if best.record.quality is not None and yardstick.losses:
         lines.append(words.losses(best, base, yardstick.constant_loss))

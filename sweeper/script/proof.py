@@ -16,7 +16,7 @@ from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.script import Script
 from sweeper.core.template import literal
 from sweeper.errors import UserError
-from sweeper.inject.prover import EXIT, RECORD, VARIABLE
+from sweeper.inject.recorder import EXIT, RECORD, VARIABLE
 from sweeper.race.record import Record
 from sweeper.script.start import begun_again, started
 from sweeper.script.watch import job_outside_a_sweep
@@ -102,9 +102,9 @@ def _run(
     for path in Path(job.folder).glob(RECORD.format("*")):
         path.unlink()
     has_ended = False
-    with started(job, Silent(), inject.PROVE) as running:
+    with started(job, Silent(), inject.RECORD) as running:
         watched, process = running.listener.watched, running.process
-        while not watched.has_proved and time.perf_counter() <= deadline_s and not has_ended:
+        while watched.num_recorded is None and time.perf_counter() <= deadline_s and not has_ended:
             has_ended = not process.listen(LISTEN_SECONDS)
         lines = list(running.listener.last_lines)
         return has_ended, dict(watched.changes), process.status, lines, watched.failures[:1]

@@ -77,22 +77,32 @@ def effective(script: Script, listener: Listener, sandbox: Sandbox) -> dict[str,
 
 
 def left_out(
-    stretches: Sequence[Stretch], timed: Windows, num_warm: int, num_earlier: int, *, is_short: bool
+    stretches: Sequence[Stretch],
+    timed: Windows,
+    num_recorded: int,
+    num_earlier: int,
+    num_warm: int,
+    *,
+    is_short: bool,
 ) -> Iterator[str]:
     """Yields descriptions of the parts of a run that do not count.
 
     Args:
+        num_recorded: Number of first stretches that were recorded.
+        num_earlier: Number of first stretches that are of an earlier stage of the training.
         num_warm: Number of stretches before the windows.
-        num_earlier: Number of those that are of an earlier stage of the training.
         is_short: Whether the script ended before a window was full.
     """
-    earlier, warm = stretches[:num_earlier], stretches[num_earlier:num_warm]
+    recorded, earlier = stretches[:num_recorded], stretches[num_recorded:num_earlier]
+    warm = stretches[max(num_recorded, num_earlier) : num_warm]
     if is_short:
         seconds = stretches[-1].end_s - stretches[0].end_s
         yield (
             f"all but {seconds:.3g} s: the script ended before a window was full. Let it train for longer"
             " (more steps or epochs): sweeper ends it as soon as it is measured"
         )
+    if recorded:
+        yield f"the first {sum(each.steps for each in recorded)} steps, which were recorded"
     if earlier:
         seconds = sum(each.seconds for each in earlier)
         speed = sum(each.samples for each in earlier) / seconds

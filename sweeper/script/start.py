@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import time
@@ -21,6 +22,8 @@ from sweeper.core.script import FOLDER, Script
 from sweeper.core.template import arguments, render
 from sweeper.core.workload import script_of
 from sweeper.errors import UserError
+from sweeper.inject.recorder import RECORD as RECORD_FILE
+from sweeper.inject.recorder import VARIABLE as RECORDING
 from sweeper.interventions import VARIABLE as CHANGES
 from sweeper.interventions import variable_of
 from sweeper.interventions.kept import FOLDER as KEPT_FOLDER
@@ -52,6 +55,7 @@ OFFLINE = {
 WANDB_FOLDER = "WANDB_DIR"
 QUIET = ("disabled", "dryrun")
 """Other modes of W&B that send nothing."""
+HASH_SEED = "PYTHONHASHSEED"
 MAX_BEGINNINGS = 6
 T = TypeVar("T")
 MLFLOW_SERVER = ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")
@@ -82,7 +86,8 @@ def started(
     Args:
         from_step: Number of steps after which its steps are taken apart, in mode `DIAGNOSE`.
         mode: Mode of the hook in its processes (`sweeper.inject`). Only a run in mode `WATCH` is the
-            trial: it leaves a record and, if `script.keep` is set, its files.
+            trial: it leaves a report and, if `script.keep` is set, its files. Its first steps are recorded
+            if `job.recording` is set.
         rests: Whether its training may be asked to rest.
 
     Raises:
@@ -90,6 +95,11 @@ def started(
     """
     script, place = script_of(job), Path(job.folder)
     is_trial = mode == inject.WATCH
+    if is_trial and job.recording is not None:
+        mode = inject.RECORD
+        for earlier in place.glob(RECORD_FILE.format("*")):
+            # Of an earlier beginning.
+            earlier.unlink()
     values: dict[str, Scalar] = {**(job.config.args or {}), FOLDER: str(place)}
     command = arguments(script.command, values)
     if is_trial:
@@ -214,6 +224,9 @@ def _environment(
         source = Path(script.folder)
         folders = (str(source / e) if leads_out([e], source) else e for e in searched.split(os.pathsep))
         environment["PYTHONPATH"] = os.pathsep.join(folders)
+    if job.recording is not None and mode == inject.RECORD:
+        environment[RECORDING] = json.dumps(encode(job.recording))
+        environment[HASH_SEED] = "0"
     if script.watch:
         all_losses = job.plan.quality_samples > 0
         environment.update(inject.environment(environment, mode, job.folder, all_losses=all_losses))

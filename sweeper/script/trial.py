@@ -21,13 +21,16 @@ from sweeper.core.measurement import Breakdown, FailureKind, Measurement, Report
 from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.core.workload import script_of
 from sweeper.errors import UserError
+from sweeper.race.policy import MIN_STEPS
 from sweeper.script import failure
 from sweeper.script.output import Listener
 from sweeper.script.result import effective, left_out, peak_gib, quality, window_of
 from sweeper.script.start import Started, begun_again, started
 from sweeper.script.taken_apart import TakenApart
 from sweeper.script.timeline import Stretch, Timeline
-from sweeper.system.process import usage
+from sweeper.script.warm import Warm, write_warm
+from sweeper.script.watched import Watched
+from sweeper.system.process import proportional_bytes, tree, usage
 from sweeper.trainer.conditions import Conditions, read_conditions
 from sweeper.trainer.on_demand import Turn, Turns
 from sweeper.trainer.windows import Taken, Windows, collect
@@ -41,6 +44,8 @@ SAME_SPEED = 1.1
 """Stages of training whose speeds differ by less may be measured together."""
 REFILL_SECONDS = 0.1
 """Seconds between a script's resumption and its next window."""
+RECORD_ONLY = "the script trained for no longer than its record"
+"""Message of the failure of a process that was recorded, and has ended by itself before it could be timed."""
 DIAGNOSIS_SECONDS, DIAGNOSIS_SECONDS_ON_GPU = 30.0, 60.0
 """Seconds for a diagnosis after the start-up, ample for all parts. A GPU has two more and a profiler."""
 
@@ -69,6 +74,8 @@ def _run(
         if on_start is not None:
             on_start(script.process.pid)
         trial = _Trial(job, progress, script, turn)
+        if job.recording is not None:
+            trial.await_record()
         found = trial.measured()
         is_watched, evaluation_share = trial.is_watched, trial.evaluation_share
         earlier = trial.earlier
@@ -123,16 +130,44 @@ class _Trial:
         self._process, self._listener, self._sandbox = started.process, started.listener, started.sandbox
         self._device, self._kills = started.device, started.oom_kills
         self._last_heard_s = 0.0
-        self._num_earlier = 0
+        self._num_earlier = self._num_recorded = 0
         self._is_short = False
 
     @property
     def _timeline(self) -> Timeline:
         return self._listener.timeline
 
+    def await_record(self) -> None:
+        """Listens until the record of the first steps is complete, or the script has exited.
+
+        Raises:
+            TrialFailedError: It has failed, or has trained for no longer than its record.
+        """
+        watched, limit = self._listener.watched, self._job.recording and self._job.recording.limit_seconds
+        while watched.num_recorded is None and not watched.failures and self._listen():
+            if limit and time.perf_counter() - self._process.started_s > limit:
+                raise TrialFailedError(FailureKind.TIMEOUT, f"its first steps took longer than {limit:.0f} s")
+        if self._process.status not in (None, 0):
+            self._fail()
+        if watched.failures:
+            why = f"its training cannot be watched: {watched.failures[0]}"
+            raise TrialFailedError(FailureKind.NO_RESULT, why)
+        self._num_recorded = len(self._timeline.stretches)
+        self._write_warm()
+
+    def _write_warm(self) -> None:
+        """Writes what is known so far for the race that this process is in."""
+        runs = self._process.status is None
+        warm = Warm(
+            measurement=self._warm_measurement(len(self._timeline.stretches)),
+            changes=dict(self._listener.watched.changes),
+            memory_gib=sum(map(proportional_bytes, tree(self._process.pid))) / 2**30 if runs else 0.0,
+        )
+        write_warm(Path(self._job.folder), warm)
+
     def measured(self) -> Measurement:
         plan = self._job.plan
-        steady, num_warm, timed = self._windows()
+        steady, num_warm, timed = self._windows(self._num_recorded)
         for _ in range(MAX_STAGES):
             if not self._mixes_stages(timed, num_warm):
                 break
@@ -162,6 +197,8 @@ class _Trial:
         if self._process.status is not None and not self._timeline.stretches:
             self._fail()
         num_warm = len(self._timeline.stretches)
+        if self._job.recording is not None and self._process.status is None:
+            self._write_warm()
         self._progress.stage("window")
         return steady, num_warm, collect(plan, self._progress, self._take, is_in_turns=self._turn is not None)
 
@@ -315,13 +352,20 @@ class _Trial:
         timeline = self._timeline
         first = len(timeline.stretches)
         before = self._read_conditions()
-        while sum(each.seconds for each in timeline.stretches[first:]) < seconds:
+        while not self._is_whole(timeline.stretches[first:], seconds):
             if not self._listen() or timeline is not self._timeline:
                 # It has exited, or a more trusted source has started to report.
                 if self._process.status is not None:
                     return None
                 timeline, first = self._timeline, len(self._timeline.stretches)
         return Taken(window_of(timeline.stretches[first:], before, self._read_conditions()))
+
+    def _is_whole(self, among: Sequence[Stretch], seconds: float) -> bool:
+        """Returns whether stretches are enough for a window: a turn has a few steps, however long."""
+        if sum(each.seconds for each in among) < seconds:
+            return False
+        steps = sum(each.steps for each in among)
+        return self._turn is None or not steps or steps >= MIN_STEPS
 
     def _has_turn(self, turn: Turn, kept: Sequence[Window]) -> bool:
         """Pauses the script until its next window is wanted; returns whether one is, once it runs again."""
@@ -360,7 +404,9 @@ class _Trial:
 
     def _single_window(self) -> tuple[Windows, int, bool]:
         """Returns all but the first stretch as one window, since the script exited before one was full."""
-        among = self._timeline.stretches[1:]
+        among = self._timeline.stretches[max(1, self._num_recorded) :]
+        if not among and self._num_recorded:
+            raise TrialFailedError(FailureKind.NO_RESULT, RECORD_ONLY)
         if not among:
             self._fail()
         conditions = self._read_conditions()
@@ -370,38 +416,60 @@ class _Trial:
     # -- results ---------------------------------------------------------------------------------
 
     def _measurement(self, timed: Windows, num_warm: int, steady: bool) -> Measurement:
-        timeline, script = self._timeline, self._script
-        warm = timeline.stretches[:num_warm]
-        throughput = timed.samples / timed.seconds
-        began = timeline.began_s or self._process.started_s
-        changed = effective(script, self._listener, self._sandbox)
+        found = self._warm_measurement(num_warm)
         self._process.stop()
-        return Measurement(
+        throughput = timed.samples / timed.seconds
+        parts = self._num_recorded, self._num_earlier, num_warm
+        return dataclasses.replace(
+            found,
             throughput=throughput,
             step_ms=1e3 * timed.seconds / timed.steps if timed.steps else 0.0,
-            epoch_seconds=script.samples_per_epoch / throughput,
-            train_samples=round(script.samples_per_epoch),
+            epoch_seconds=self._script.samples_per_epoch / throughput,
             windows=timed.kept,
             breakdown=Breakdown(),
-            device=self._device,
-            startup_seconds=max(0.0, began - self._process.started_s),
-            first_step_seconds=warm[0].seconds if warm else 0.0,
-            warmup_seconds=sum(each.seconds for each in warm),
-            warmup_steps=sum(each.steps for each in warm),
             steady=steady,
             host_mem_peak_gib=peak_gib(),
             quality=quality(self._job, self._listener),
             repeated_windows=timed.repeated,
             is_screened=timed.is_screened,
-            reported_by=self._listener.source,
-            exclusions=tuple(
-                left_out(timeline.stretches, timed, num_warm, self._num_earlier, is_short=self._is_short)
-            ),
-            effective=changed,
-            observed=self._sandbox.observed(self._listener.watched.facts),
+            exclusions=tuple(left_out(self._timeline.stretches, timed, *parts, is_short=self._is_short)),
             finished_at=time.time(),
+        )
+
+    def _warm_measurement(self, num_warm: int) -> Measurement:
+        """Returns what is known before the first window: the speed is that of the warm-up."""
+        timeline, script = self._timeline, self._script
+        first, warm = timeline.stretches[:1], timeline.stretches[self._num_recorded : num_warm]
+        throughput = timeline.speed(self._num_recorded, num_warm)
+        began = timeline.began_s or self._process.started_s
+        seconds, steps = sum(each.seconds for each in warm), sum(each.steps for each in warm)
+        breakdown = _rough_breakdown(self._listener.watched)
+        return Measurement(
+            throughput=throughput,
+            step_ms=1e3 * seconds / steps if steps else 0.0,
+            epoch_seconds=script.samples_per_epoch / throughput if throughput else 0.0,
+            train_samples=round(script.samples_per_epoch),
+            windows=(),
+            breakdown=breakdown,
+            device=self._device,
+            startup_seconds=max(0.0, began - self._process.started_s),
+            first_step_seconds=first[0].seconds if first else 0.0,
+            warmup_seconds=seconds + (first[0].seconds if first and self._num_recorded else 0.0),
+            warmup_steps=steps,
+            reported_by=self._listener.source,
+            effective=effective(script, self._listener, self._sandbox),
+            observed=self._sandbox.observed(self._listener.watched.facts),
         )
 
     def _fail(self) -> NoReturn:
         refused = self._sandbox.refused_by_name()
         failure.explain(self._process, self._listener, self._job.reporter, self._kills, refused)
+
+
+def _rough_breakdown(watched: Watched) -> Breakdown:
+    """Returns the parts of a step as the host sees them, without taking it apart."""
+    if not watched.shares:
+        return Breakdown()
+    steps, seconds, data, optimizer = watched.shares
+    rest = max(0.0, seconds - data - optimizer)
+    return Breakdown(data_s=data / steps, forward_s=rest / steps, optimizer_s=optimizer / steps)

@@ -37,7 +37,8 @@ class Watched:
         is_pausing: Whether an evaluation is in progress.
         parts: The parts of its steps, in a run that takes them apart.
         changes: For each change at run time that was reported, why it is not in effect; empty if it is.
-        has_proved: Whether the record of a proof is complete.
+        num_recorded: Number of steps in its record; None while that is not complete.
+        shares: Number of steps that were timed in parts, their seconds, and those of data and optimizer.
         resting: Ids of the processes that rest, or have rested since it was cleared.
     """
 
@@ -53,7 +54,8 @@ class Watched:
         self.parts = TakenApart()
         self.changes: dict[str, str] = {}
         self._given_up: set[str] = set()
-        self.has_proved = False
+        self.num_recorded: int | None = None
+        self.shares: Sequence[float] = ()
         self.resting: set[int] = set()
 
     @property
@@ -90,7 +92,7 @@ class Watched:
             self.parts.outside.setdefault(each)
         if "change" in message:
             self._take_change(message["change"])
-        self.has_proved = self.has_proved or "proved" in message
+        self.num_recorded = message.get("recorded", self.num_recorded)
         if "resting" in message:
             self.resting.add(message["pid"])
         if "part" in message:
@@ -112,6 +114,7 @@ class Watched:
     def _count(self, message: Mapping[str, Any]) -> None:
         self.source = message.get("source", self.source)
         self.facts = message.get("facts", self.facts)
+        self.shares = message.get("shares", self.shares)
         self.is_pausing = message["pausing"]
         self._processes[message["pid"]] = _Totals(message["steps"], message["samples"], message["paused"])
         every = self._processes.values()

@@ -13,6 +13,7 @@ from sweeper.search import copy_study
 from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.bootstrap import Launch, OpenSweep, supervised
+from sweeper.sweep.context import SweepContext
 from sweeper.sweep.observer import Observer
 from sweeper.sweep.publish import OUTPUTS, Publisher, made_files, publish_sweep, sweep_info
 from sweeper.sweep.store.catalog import cannot_write, open_sweep
@@ -23,6 +24,7 @@ from sweeper.sweep.workloads import fingerprint
 from sweeper.system.files import write_json
 from sweeper.tracking import Tracker
 
+Phases = Callable[[SweepContext], None]
 Finish = Callable[[LoadedSweep], Sequence[Path]]
 """Function that makes the files of a sweep that has ended, such as its report, and returns their paths."""
 
@@ -60,6 +62,7 @@ def run_sweep(
     extend: int = 0,
     launch: Launch | None = None,
     finish: Finish | None = None,
+    phases: Phases = run_phases,
 ) -> Ran:
     """Runs a sweep to its end, or continues it.
 
@@ -70,6 +73,7 @@ def run_sweep(
             `execution.launcher` names.
         finish: Function that is called once the sweep has a result; its files are published with the winner.
             If it fails, the user gets a line, and the sweep is unaffected.
+        phases: Function that runs all phases and writes the result to the folder.
 
     Raises:
         SweeperError: See its subclasses; what was measured is kept.
@@ -103,7 +107,7 @@ def run_sweep(
             observer.line(f"Continuing `{journal.name}`: {_count(journal)} trials are done.")
         opened = OpenSweep(home=home, journal=journal, lock=lock, spec=spec, fingerprint=marks)
         with supervised(opened, tracker, observer, launch) as context:
-            run_phases(context)
+            phases(context)
             stopped = context.stopping.asked
             sweep = load_sweep(journal)
             made = _made(sweep, finish, observer, remake=True)

@@ -43,7 +43,7 @@ def run_phases(context: SweepContext) -> None:
     """
     journal = context.journal
     with TrialRunner.of(context) as trials:
-        unfinished = _load(context, trials)
+        unfinished = load_trials(context, trials)
         try:
             search_end = _up_to_the_search(context, trials, unfinished)
             result = SweepResult(search_end=search_end, confirmation=confirm(context, trials))
@@ -67,7 +67,7 @@ def run_phases(context: SweepContext) -> None:
         failpoint("finished")
 
 
-def _load(context: SweepContext, trials: TrialRunner) -> Unfinished:
+def load_trials(context: SweepContext, trials: TrialRunner) -> Unfinished:
     """Enters the folder's trials and charges their time; returns the trials that have no final outcome."""
     journal = context.journal
     journal.go_on()

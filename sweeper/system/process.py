@@ -71,6 +71,15 @@ def usage(pid: int) -> Usage | None:
     )
 
 
+def proportional_bytes(pid: int) -> int:
+    """Returns the memory of `pid` in bytes, of what it shares its part only; 0 if unknown."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+            return sum(1024 * int(line.split()[1]) for line in file if line.startswith("Pss:"))
+    except OSError:
+        return 0
+
+
 def involuntary_switches(pid: int) -> int:
     """Returns how often the kernel took the processor away from the threads of `pid`."""
     total = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,9 @@ from sweeper.interventions import BATCH_SIZE, FILE_VARIABLE, VARIABLE, known
 from sweeper.interventions.batch import FACTORS
 from sweeper.interventions.change import CHANGES_TRAINING, DRAWS, ORIGINAL, SINGLE, Ceiling, Change, Step
 from sweeper.scaffold.known_options import variables_of
+
+UNKNOWN_CEILING = 1.05
+"""Ratio that is assumed of a change which could save a part of anything, such as memory calls."""
 
 TOO_LITTLE_TIME = "there is too little time"
 """Beginning of the reason why a change is not tried that more time would remove."""
@@ -31,6 +35,7 @@ class ChangeValue:
         rounding: Relative difference that rounding may cause in the first steps.
         is_fallback: Whether it is tried only if no earlier value of its parameter is possible.
         env: Environment variables that make the change; empty for a change at run time.
+        ceiling: Largest ratio to the script's own speed that it may reach; infinite if that is unknown.
         refused: Why it is not tried; empty if it is.
         proof: The result of its proof in words; empty if it is not proved.
     """
@@ -43,6 +48,7 @@ class ChangeValue:
     rounding: float = SINGLE
     is_fallback: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
+    ceiling: float = math.inf
     refused: str = ""
     proof: str = ""
 
@@ -65,6 +71,11 @@ class ChangeValue:
     def word(self) -> str:
         """The change as it is written in the environment variable of `sweeper.interventions`."""
         return f"{self.name}={self.stored}"
+
+    @property
+    def word_of_arm(self) -> str:
+        """The change as an arm of a race names it."""
+        return f"{self.name}={self.value}"
 
     def __str__(self) -> str:
         """Returns its name and value."""
@@ -89,7 +100,8 @@ def possible(
     values = []
     for change in known(str(file) if file else "").values():
         for rank, value in enumerate(change.choices):
-            refused = change.refusal(value, found.observed) or _too_little(change, value, found)
+            ceiling = ceiling_of(change, value, found)
+            refused = change.refusal(value, found.observed) or _too_little(ceiling)
             if not refused and change.kind == DRAWS and not allow_other_draws:
                 refused = "its rows would draw other random numbers; to allow that, add --allow-other-draws"
             values.append(
@@ -102,14 +114,19 @@ def possible(
                     rounding=change.tolerance(found.observed),
                     is_fallback=rank > 0 and change.are_ranked,
                     env=variables_of(change, found.observed),
+                    ceiling=_assumed(change) if ceiling is None else ceiling.ratio,
                     refused=refused,
                 )
             )
     return [*values, *(_batches(found) if allow_batch_size else ())]
 
 
-def _too_little(change: Change, value: str, found: Measurement) -> str:
-    ceiling = ceiling_of(change, value, found)
+def _assumed(change: Change) -> float:
+    """Returns the ceiling of a change whose ceiling is not known."""
+    return UNKNOWN_CEILING if change.is_of_environment else math.inf
+
+
+def _too_little(ceiling: Ceiling | None) -> str:
     if ceiling is None or ceiling.ratio >= ceiling.least:
         return ""
     faster = f"only {ceiling.ratio:.3g}x as fast" if ceiling.ratio >= 1.005 else "no faster"
@@ -147,6 +164,8 @@ def ceiling_of(change: Change, value: str, found: Measurement) -> Ceiling | None
         optimizer=parts.optimizer_s,
         launching=None if launching is None else launching * parts.step_s,
         one_batch_ratio=on_one_batch / found.throughput if found.throughput else 0.0,
+        shares_cores=bool(found.observed.get("num_workers")) and not found.trains_on_gpu,
+        is_rough=diagnosis is None and found.trains_on_gpu,
     )
     return change.ceiling(value, step)
 

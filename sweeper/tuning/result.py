@@ -10,7 +10,7 @@ from sweeper.core.measurement import Measurement
 from sweeper.sweep.run import Ran
 from sweeper.tuning import words
 from sweeper.tuning.changes import ChangeValue
-from sweeper.tuning.steps import ChangeGain
+from sweeper.tuning.gains import ChangeGain
 
 if TYPE_CHECKING:
     import pandas as pd

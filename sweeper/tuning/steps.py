@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from sweeper.analysis.confirmation import changes
 from sweeper.core.config import TrialConfig
@@ -13,27 +12,10 @@ from sweeper.race.log import Round
 from sweeper.race.tally import Tally
 from sweeper.search.halves import Effect, Halves, halves_of
 from sweeper.sweep.store.load import LoadedSweep
+from sweeper.tuning.gains import ChangeGain, Interval
 
-Interval = tuple[float, float, float]
 ONCE = (0.0, math.inf)
 """Interval of a ratio that no round repeated: the search measured both configurations only once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeGain:
-    """One change of the ladder.
-
-    Attributes:
-        alone: Its ratio to the baseline with the 95% interval; None if that was not measured.
-        stacked: The ratio of the best with it to the best without it; None if that is unknown.
-        is_kept: Whether the winner has it.
-    """
-
-    name: str
-    value: str
-    alone: Interval | None
-    stacked: Interval | None
-    is_kept: bool
 
 
 def gains_of(sweep: LoadedSweep) -> list[ChangeGain]:

@@ -15,20 +15,15 @@ from sweeper.interventions.change import CLOSE, DRAWS, EXACT
 from sweeper.script.watch import NO_PARAMETERS
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.tuning.changes import TOO_LITTLE_TIME, ChangeValue
-from sweeper.tuning.steps import ONCE, ChangeGain, Interval, largest_gain, search_of
+from sweeper.tuning.gains import ChangeGain, Interval
+from sweeper.tuning.steps import ONCE, largest_gain, search_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 NAME_WIDTH, RATIO_WIDTH = 24, 22
-FIRST_STARTS, FIRST_SECONDS = 9, 90.0
-"""Usual starts of the script before the search, and the time that they take."""
-SHORTEST_SEARCH, SHORTEST_MINUTES = 60.0, 2.0
-"""Seconds that the search has in any case, and minutes that the shortest tune takes."""
 SECONDS_OF_A_START = 12.0
-"""Usual time of a start in the search or the confirmation, with its warm-up and its windows."""
-SECONDS_TO_A_NUMBER = 30
-"""Usual time until the speed of the unchanged script is known."""
+"""Usual time of a start with its turns."""
 _RACES = "races"
 _HOW = {
     EXACT: "equals the script's own in every bit",
@@ -37,16 +32,18 @@ _HOW = {
     _RACES: "has the script's own batches and draws, and losses that differ about as much as its repeats do",
 }
 
+MAX_CEILING = 3.0
+"""Largest ceiling that says something: a larger one only means that all could be saved."""
 MAX_KNOWN = 1.5
 """Largest bound of a gain that says something: beyond it, the machine was too unsteady."""
 
 
 def plan_line(minutes: float) -> str:
     """Returns what a tune will do: how often it starts the script, and when its first number is there."""
-    later = max(SHORTEST_SEARCH, 60 * minutes - FIRST_SECONDS) / SECONDS_OF_A_START
+    starts = max(2, round(60 * minutes / SECONDS_OF_A_START))
     return (
-        f"About {FIRST_STARTS + round(later)} starts of your script in {max(minutes, SHORTEST_MINUTES):g}"
-        f" minutes; the first number, its own speed, comes after about {SECONDS_TO_A_NUMBER} s."
+        f"About {starts} starts of your script in {minutes:g} minutes, fewer if it starts slowly; the first"
+        " number comes with the second."
     )
 
 
@@ -98,13 +95,13 @@ def stack_lines(verified: Verification, changes: Sequence[ChangeValue]) -> list[
     values = {change.name: change.value for change in verified.changes}
     made = [change for change in changes if values.get(change.name) == change.value]
     lines = [
-        f"Not provable, but within the limit on the loss: {change}."
+        f"Not verifiable, but within the limit on the loss: {change}."
         for change in made
         if change.changes_training
     ]
     if len(lines) < len(made):
         how = _HOW[_RACES if verified.is_nondeterministic else verified.kind]
-        lines.insert(0, f"Proved together: the training {how}, over {verified.extent}.")
+        lines.insert(0, f"Verified together: the training {how}, over {verified.extent}.")
     return lines
 
 
@@ -125,9 +122,41 @@ def ladder_lines(rungs: Sequence[ChangeGain], changes: Sequence[ChangeValue]) ->
         alone, stacked = (f"{_measured(ratio):<{RATIO_WIDTH}}" for ratio in (rung.alone, rung.stacked))
         change = by_name.get(rung.name)
         kind = change.kind if change else "an option"
-        dropped = "" if rung.is_kept else ", not kept: its gain is not certain"
+        dropped = "" if rung.is_kept else _dropped(rung)
         lines.append(f"{f'{rung.name} {rung.value}':<{width}} {alone} {stacked} {kind}{dropped}")
     return lines
+
+
+def _dropped(rung: ChangeGain) -> str:
+    """Returns why a change is not kept."""
+    known = rung.stacked or rung.alone
+    if known is None or known[1:] == ONCE:
+        return ", not kept"
+    return ", not kept: it is slower" if known[2] < 1 else ", not kept: it is not shown to pay"
+
+
+def bound_lines(gain: float | None, untried: Sequence[ChangeValue]) -> Iterator[str]:
+    """Yields what the measurements of a tune without a winner still allow, and what was not measured.
+
+    Args:
+        gain: Largest ratio to the script's own speed that they allow; None without any.
+    """
+    if gain is not None:
+        percent = math.ceil(100 * (gain - 1))
+        if gain > MAX_KNOWN:
+            yield (
+                "Nothing that was tried is known to be faster, but the speeds vary so much that a gain of up "
+                f"to {percent}% may have gone unseen. Run it again while nothing else runs here."
+            )
+        else:
+            yield f"Nothing that was tried {f'brings more than {percent}%' if percent > 0 else 'is faster'}."
+    if untried:
+        parts = [f"{change}{_at_most(change.ceiling)}" for change in untried]
+        yield f"Not tried for lack of time: {', '.join(parts)}. More --minutes would do."
+
+
+def _at_most(ceiling: float) -> str:
+    return f" (at most {ceiling:.3g}x)" if ceiling < MAX_CEILING else ""
 
 
 def nothing_lines(sweep: LoadedSweep, changes: Sequence[ChangeValue], minutes: float) -> Iterator[str]:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import stub_nvml
-from measurements import measurement
 
 from sweeper.cli import judge
 from sweeper.core.measurement import FailureKind
@@ -54,8 +53,8 @@ def test_a_command_says_before_it_begins_what_keeps_the_script_from_the_gpu(
         states.append(is_awake(scenario))
         raise TrialFailedError(FailureKind.NO_RESULT, "it begins here")
 
-    for module in (watch, tune):
-        monkeypatch.setattr(module, "watch_script", begin)
+    monkeypatch.setattr(watch, "watch_script", begin)
+    monkeypatch.setattr(tune, "run_sweep", begin)
     monkeypatch.setattr(judge, "judge_change", begin)
     python = [sys.executable, "train.py"]
     arms = commands(python, python, tmp_path)
@@ -89,11 +88,8 @@ def test_the_sweep_of_a_tune_does_not_say_it_again(in_process, scenario, monkeyp
         observer.line("Running on a CPU.")
         raise UserError("it ends here")
 
-    monkeypatch.setattr(tune, "watch_script", lambda *_, **__: measurement())
-    monkeypatch.setattr(tune.Tune, "_proved", lambda *_: ())
-    monkeypatch.setattr(tune.Tune, "_spec", lambda *_: None)
     monkeypatch.setattr(tune, "run_sweep", run_sweep)
-    done = in_process("tune", "--with-flags", "--", sys.executable, "train.py")
+    done = in_process("tune", "--", sys.executable, "train.py")
     assert (done.returncode, done.stderr) == (2, "sweeper: it ends here\n")
     assert done.stdout.count(CPU_ONLY) == 1
     assert done.stdout.endswith("Running on a CPU.\n")

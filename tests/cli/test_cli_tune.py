@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
+import yaml
 from measurements import measurement
 
 from sweeper.cli.exec import otherwise
@@ -76,9 +82,10 @@ def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     folder = tmp_path / "mlruns" / "sweeps" / "tune-train"
     done = sweeper(*command, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "input-bound" in done.stdout
-    assert "loader gathered: equal in every bit over" in done.stdout
-    assert "Proved together: " in done.stdout
+    first, *_ = (line for line in done.stdout.splitlines() if " s  So far " in line)
+    assert "equal in every bit over 60 steps: " in first
+    assert "loader gathered" in first
+    assert "Verified together: " in done.stdout
     assert "The loss was not compared" not in done.stdout
     (path_of_verification,) = folder.glob("trials/*/verification.json")
     verified = json.loads(path_of_verification.read_text())
@@ -87,7 +94,7 @@ def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     again = sweeper(*command)
     assert again.returncode == 0
     assert "already finished" in again.stdout
-    assert "Watching" not in again.stdout
+    assert "So far" not in again.stdout
     path.write_text(
         SCRIPT.format(epochs=1).replace("import torch\n", "import torch\ntorch.manual_seed(7)\n", 1)
     )
@@ -99,6 +106,47 @@ def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     if verified["kind"] == "exact":
         assert made.stdout == plain.stdout
     assert "the script has changed since it was proved and measured" in made.stderr
+
+
+def wait_for(process: subprocess.Popen[str], pattern: str) -> None:
+    """Waits for a line."""
+    assert process.stdout is not None
+    next(line for line in process.stdout if re.search(pattern, line))
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_tune_that_is_stopped_hands_over_the_best_so_far_and_goes_on(tmp_path, number):
+    (tmp_path / "train.py").write_text(SCRIPT.format(epochs=1000))
+    words = [sys.executable, "-m", "sweeper", "tune", "--minutes", "1", "--", sys.executable, "train.py"]
+    folder = tmp_path / "mlruns" / "sweeps" / "tune-train"
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as first:
+        wait_for(first, r" s  .*loader gathered.*: [\d.]+x \[")
+        first.send_signal(number)
+        began = time.monotonic()
+        first.communicate()
+        took = time.monotonic() - began
+    if number == signal.SIGINT:
+        assert first.returncode == 130
+        assert took < 5
+        values = yaml.safe_load((folder / "best.yaml").read_text())
+        assert values["changes"]["loader"] == "gathered"
+    second = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert "Continuing `tune-train`" in second.stdout
+    assert "confirmed (95% interval" in second.stdout
+    log = [json.loads(line) for line in (folder / "races" / "first" / "race.jsonl").read_text().splitlines()]
+    # The stack is not tried again.
+    arms = [event["members"] for event in log if event["event"] == "arm"]
+    assert len(arms) == len({tuple(members) for members in arms})
+    assert not [pid for pid in psutil.pids() if str(tmp_path) in " ".join(_command(pid))]
+
+
+def _command(pid: int) -> list[str]:
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).cmdline()
+    return []
 
 
 def test_a_file_of_changes_must_exist(sweeper, tmp_path):
@@ -152,10 +200,10 @@ def test_a_dry_run_says_what_would_be_tried_and_ends(tmp_path, monkeypatch, in_p
 
 
 def test_a_home_that_cannot_be_written_is_one_line(tmp_path):
-    (tmp_path / "tunes").write_text("mine")
+    (tmp_path / "sweeps").write_text("mine")
     options = TuneOptions(command=("python", "train.py"), name="tune-train", home=tmp_path)
     with pytest.raises(EnvironmentStopError, match="Move away the file"):
-        Tune(options, Quiet())._keep(TuneState(key="k", watched=measurement()))
+        Tune(options, Quiet()).run()
 
 
 def test_the_command_to_use_has_the_winners_own_options(tmp_path):

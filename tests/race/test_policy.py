@@ -6,7 +6,7 @@ import ast
 import math
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from race.virtual import Nature, VirtualLives, raced
 import sweeper.race
 from sweeper.race import race
 from sweeper.race.drift import Drift
-from sweeper.race.log import Company, Ended, Event, Started, Turned, rounds_of, without_unfinished
+from sweeper.race.log import Company, Ended, Event, Started, Turned, Verified, rounds_of, without_unfinished
 from sweeper.race.policy import CLEAR, FAILED, MAX_FAILURES, TIME, Done, Policy, Start, keeps_failing
 from sweeper.race.storage import StoredLog, read
 from sweeper.race.tally import EARLY_LEVEL, Tally, Variance
@@ -281,9 +281,9 @@ def failing(life_fails: Callable[[int, int], bool]) -> type[VirtualLives]:
     class Failing(VirtualLives):
         starts: ClassVar[dict[int, Start]] = {}
 
-        def start(self, life: int, start: Start) -> None:
+        def start(self, life: int, start: Start) -> Sequence[Verified]:
             self.starts[life] = start
-            super().start(life, start)
+            return super().start(life, start)
 
         def end(self, life: int) -> list[race.Taken] | None:
             start = self.starts[life]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sweeper.race import race
-from sweeper.race.log import Event
+from sweeper.race.log import Event, Verified
 from sweeper.race.policy import Action, Policy, Start
 from sweeper.race.race import Taken
 
@@ -61,12 +62,13 @@ class VirtualLives:
         self._machine = 0.0
         self.alive, self.most_alive = set[int](), 0
 
-    def start(self, life: int, start: Start) -> None:
+    def start(self, life: int, start: Start) -> Sequence[Verified]:
         self.clock.now += self.nature.start_seconds * self.draw.uniform(0.5, 1.5)
         self._speeds[life] = self.nature.logs[start.arm] + self.draw.gauss(0, self.nature.process)
         self._seconds[life] = start.turn_seconds
         self.alive.add(life)
         self.most_alive = max(self.most_alive, len(self.alive))
+        return ()
 
     def has_company(self) -> bool:
         return self.draw.random() < self.nature.company

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.inject.prover import EXIT
+from sweeper.inject.recorder import EXIT
 from sweeper.script.proof import Terms, record
 
 pytestmark = pytest.mark.slow

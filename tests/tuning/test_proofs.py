@@ -249,7 +249,7 @@ def run(losses: list[float], *, batch: str = "a", random: str = "r", end: str = 
             {"step": number, "samples": 8, "rates": [0.1], "random": random},
         ]
     events.append({"end": end, "parameters": str(losses[-1]), "moved": [True]})
-    return Record(events={"proof-0": events})
+    return Record(events={"record-0": events})
 
 
 LOSSES = [1 / (1 + 0.1 * number) for number in range(40)]
@@ -343,7 +343,7 @@ def two_parameters(second: tuple[float, float]) -> Record:
             {"step": number, "samples": 8, "rates": [0.1], "moved": [True] * 2, "sums": updates},
         ]
     events.append({"end": "done", "parameters": str(second), "moved": [True, True]})
-    return Record(events={"proof-0": events})
+    return Record(events={"record-0": events})
 
 
 def test_whole_steps_of_gradients_that_are_rounding_alone_may_differ() -> None:
@@ -355,6 +355,6 @@ def test_whole_steps_of_gradients_that_are_rounding_alone_may_differ() -> None:
 
 def test_a_parameter_that_a_later_step_leaves_alone_is_seen() -> None:
     baseline, found = two_parameters((0.5, 0.1)), two_parameters((0.5, 0.1))
-    steps = [each for each in found.events["proof-0"] if "step" in each]
+    steps = [each for each in found.events["record-0"] if "step" in each]
     steps[8]["moved"] = [True, False]  # type: ignore[index]
     assert close(found, baseline, [baseline]) == "its updates differ after 8 steps"

@@ -95,9 +95,8 @@ def test_the_first_line_tells_how_long_it_takes():
 
 
 def test_the_first_line_of_a_program_tells_what_will_run():
-    assert plan_line(5.0).startswith("About 27 starts of your script in 5 minutes; the first number")
-    # The search has a minute in any case.
-    assert plan_line(0.1).startswith("About 14 starts of your script in 2 minutes; ")
+    assert plan_line(5.0).startswith("About 25 starts of your script in 5 minutes, fewer if it starts slowly")
+    assert plan_line(0.1).startswith("About 2 starts of your script in 0.1 minutes, ")
 
 
 def test_the_winners_changes_together_are_said_to_train_the_same_or_not():
@@ -114,7 +113,9 @@ def test_the_winners_changes_together_are_said_to_train_the_same_or_not():
         code="",
     )
     (line,) = stack_lines(known, CHANGES)
-    assert line.startswith("Proved together: the training equals the script's own but for rounding, over 100")
+    assert line.startswith(
+        "Verified together: the training equals the script's own but for rounding, over 100"
+    )
     (line,) = stack_lines(dataclasses.replace(known, is_nondeterministic=True), CHANGES)
     assert "losses that differ about as much as its repeats do" in line
     (line,) = stack_lines(dataclasses.replace(known, difference="its losses differ"), CHANGES)
@@ -122,5 +123,5 @@ def test_the_winners_changes_together_are_said_to_train_the_same_or_not():
     larger = ChangeValue(name="batch_size", value="128", kind=CHANGES_TRAINING)
     both = dataclasses.replace(known, changes=(gathered, larger_batch))
     assert stack_lines(both, [*CHANGES, larger])[1:] == [
-        "Not provable, but within the limit on the loss: batch_size 128."
+        "Not verifiable, but within the limit on the loss: batch_size 128."
     ]

@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
@@ -21,12 +22,15 @@ from sweeper.core.job import Job, read_job
 from sweeper.core.launchers import traits
 from sweeper.core.measurement import Failure, Measurement, Outcome, Report, Window
 from sweeper.core.record import TrialRecord
+from sweeper.core.recording import Recording
 from sweeper.core.retries import MAX_ATTEMPTS
 from sweeper.core.script import WATCH
+from sweeper.race.log import Verified
 from sweeper.race.policy import MAX_TURNS, Start
 from sweeper.race.race import Taken
+from sweeper.script.trial import RECORD_ONLY
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.job_runner import JobRunner
+from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import write_atomic
 from sweeper.telemetry.nvml.devices import is_exclusive
@@ -100,8 +104,35 @@ def _available_gib() -> float:
     return float(psutil.virtual_memory().available / 2**30)
 
 
+class Verifier(Protocol):
+    """Compares the first steps of processes with those of the baseline's."""
+
+    def recording(self, start: Start) -> Recording | None:
+        """Returns how the first steps of a process are recorded; None if they are not."""
+
+    def verified(self, life: int, start: Start, folder: Path, failure: str) -> Sequence[Verified]:
+        """Returns what is known about the training of processes, once another one is warm.
+
+        Args:
+            folder: The folder of its job, with its record.
+            failure: Why it has ended; empty if it has not failed.
+        """
+
+
+def _slot(context: SweepContext) -> Slot:
+    """Returns the devices of a process: for a tune, all of them, as the script itself would see them."""
+    slots = context.machine.slots
+    if not context.spec.traits.is_of_changes or not context.spec.traits.takes_turns:
+        return slots[0]
+    devices = dict.fromkeys(name for slot in slots for name in slot.device.split(","))
+    return slots[0] if len(devices) == 1 else Slot(",".join(devices))
+
+
 class JobLives:
     """Runs each process of a race as a job. The job's folder has the process's number as its name."""
+
+    MAX_TURNS = MAX_TURNS + 1
+    """Most turns of a process."""
 
     def __init__(
         self,
@@ -112,6 +143,7 @@ class JobLives:
         num_arms: int,
         *,
         rests: bool,
+        verifier: Verifier | None = None,
     ) -> None:
         """Starts nothing yet.
 
@@ -120,24 +152,28 @@ class JobLives:
             job_of: Returns the job of a process that is to start.
             num_arms: Number of processes that may live at the same time, if they rest.
             rests: Whether they take turns.
+            verifier: Compares their first steps; None if they are not recorded.
         """
+        self._verifier = verifier
         self._context, self._trials, self._folder, self._job_of = context, trials, folder, job_of
         self._num_arms, self._rests = num_arms, rests
-        slots = [context.machine.slots[0]] * num_arms
+        slots = [_slot(context)] * num_arms
         self._runner = JobRunner(context.launcher, slots, trials.progress.tick)
         self._arms: dict[int, int] = {}
         self._num_returned: dict[int, int] = {}
         self._outcomes: dict[int, Outcome | Report] = {}
 
-    def start(self, life: int, start: Start) -> None:
+    def start(self, life: int, start: Start) -> Sequence[Verified]:
         """Starts a process; returns once it is warm and rests, or has ended."""
         folder, job = self._folder_of(life), self._job_of(start)
         self._arms[life], self._num_returned[life] = start.arm, 0
+        if self._verifier is not None:
+            job = dataclasses.replace(job, recording=self._verifier.recording(start))
         if not self._rests:
             if not _is_of(folder, job):
                 shutil.rmtree(folder, ignore_errors=True)
             self._outcomes[life] = self._trials.run(folder, job)
-            return
+            return self._verified(life, start)
         # Its turns belong to a round that was cut off.
         shutil.rmtree(folder, ignore_errors=True)
         turns = folder / "turns"
@@ -147,7 +183,7 @@ class JobLives:
         job = dataclasses.replace(
             job,
             turns_folder=str(turns),
-            plan=dataclasses.replace(job.plan, repeats=MAX_TURNS + 1, cap_seconds=seconds),
+            plan=dataclasses.replace(job.plan, repeats=self.MAX_TURNS, cap_seconds=seconds),
             stage_seconds={},
             timeout_seconds=seconds,
             # A second attempt would take its turns alone.
@@ -155,6 +191,21 @@ class JobLives:
         )
         self._runner.start(life, folder, job)
         self._wait(life, 0)
+        return self._verified(life, start)
+
+    def _verified(self, life: int, start: Start) -> Sequence[Verified]:
+        if self._verifier is None:
+            return ()
+        if self._runner.has_ended(life):
+            self._await_end(life)
+        outcome = self._outcomes.get(life)
+        failure = f"{outcome.kind}: {outcome.message}" if isinstance(outcome, Failure) else ""
+        return self._verifier.verified(life, start, self._folder_of(life), failure)
+
+    def _await_end(self, life: int) -> None:
+        while life not in self._outcomes and self._runner.running:
+            for ended, _, outcome in self._runner.wait():
+                self._outcomes[ended] = outcome
 
     def has_company(self) -> bool:
         """Returns whether the processes take turns."""
@@ -177,21 +228,24 @@ class JobLives:
         is_asked = life not in self._outcomes and not self._runner.has_ended(life)
         if life not in self._outcomes:
             write_atomic(self._folder_of(life) / "turns" / GO, str(END))
-        while life not in self._outcomes and self._runner.running:
-            for ended, _, outcome in self._runner.wait():
-                self._outcomes[ended] = outcome
+            self._await_end(life)
         measured = self._outcomes.get(life)
         if isinstance(measured, Failure):
-            name = self._context.name(self._trials.table.records[self._arms[life]])
-            self._context.observer.line(
-                f"A confirmation run of {name} failed ({measured.kind}: {measured.message})."
-            )
+            self._tell_failure(life, measured)
         if not isinstance(measured, Measurement):
             return None
         if is_asked and not self._num_returned[life]:
             # It has taken no turn: its window is its warm-up.
             return []
         return [turn_of(window) for window in measured.windows[self._num_returned[life] :]]
+
+    def _tell_failure(self, life: int, failure: Failure) -> None:
+        if failure.message == RECORD_ONLY:
+            return
+        name = self._context.name(self._trials.table.records[self._arms[life]])
+        self._context.observer.line(
+            f"A confirmation run of {name} failed ({failure.kind}: {failure.message})."
+        )
 
     def kill(self) -> None:
         """Kills all processes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sweeper.analysis.confirmation import Chosen, Ratio, choose_winner, ratios
 from sweeper.analysis.finalists import is_speed
@@ -14,7 +14,7 @@ from sweeper.core.measurement import Measurement
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.race import race
 from sweeper.race.drift import block_of
-from sweeper.race.log import Round, compared, rounds_of
+from sweeper.race.log import Round, Started, Verified, compared, rounds_of
 from sweeper.race.policy import (
     CLEAR,
     LONG,
@@ -29,7 +29,7 @@ from sweeper.race.scores import Score, scores
 from sweeper.race.storage import StoredLog
 from sweeper.results import words
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.phases.lives import JobLives, can_rest
+from sweeper.sweep.phases.lives import JobLives, Verifier, can_rest
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.journal import DAMAGED_RACE
 from sweeper.sweep.store.machine_record import MachineRecord
@@ -81,6 +81,8 @@ class SweepRace:
         name: str,
         window_seconds: float,
         early: Sequence[Round] = (),
+        verifier: Verifier | None = None,
+        rests: bool | None = None,
     ) -> None:
         """Looks up the rounds so far.
 
@@ -88,7 +90,10 @@ class SweepRace:
             name: Name of the race.
             window_seconds: Length of a window, and of the longest turn.
             early: Earlier rounds, each at another time.
+            verifier: Compares the first steps of its processes; None if they are not recorded.
+            rests: Whether its processes take turns; by default, where that is of use and there is room.
         """
+        self._verifier, self._may_rest = verifier, rests
         self._context, self._trials = context, trials
         self._window_seconds = window_seconds
         self._early = early
@@ -103,6 +108,12 @@ class SweepRace:
         self._of = f"{context.journal.name}/{name}"
         self._drift = self._machine.drift(before=self._of)
         self.ended = ""
+
+    @property
+    def verified(self) -> Mapping[int, Verified]:
+        """What is known last about the training of each arm."""
+        arms = {event.life: event.arm for event in self._log if isinstance(event, Started)}
+        return {arms[event.life]: event for event in self._log if isinstance(event, Verified)}
 
     @property
     def rounds(self) -> list[Round]:
@@ -122,7 +133,11 @@ class SweepRace:
         context, trials, spec = self._context, self._trials, self._context.spec
         self._arms = (BASELINE, *numbers)
         records = [trials.table.records[number] for number in self._arms]
-        self._rests = can_rest(context, trials.table, records, self._window_seconds)
+        self._rests = (
+            can_rest(context, trials.table, records, self._window_seconds)
+            if self._may_rest is None
+            else self._may_rest
+        )
         left, at = trials.budget.seconds_left, self._log[-1].at if self._log else 0.0
         shortest, longest = turn_limits(records, self._window_seconds, rests=self._rests)
         policy = Policy(
@@ -139,7 +154,10 @@ class SweepRace:
         )
         trials.progress.begin("confirming", min_rounds)
         trials.progress.follow_race(lambda: self._score_now(policy))
-        lives = JobLives(context, trials, self._folder, self._job, len(self._arms), rests=self._rests)
+        num_arms, verifier = len(self._arms), self._verifier
+        lives = JobLives(
+            context, trials, self._folder, self._job, num_arms, rests=self._rests, verifier=verifier
+        )
         try:
             why = race.run(policy, lives, self._log, self._count, trials.budget.clock).why
         except StopAskedError:

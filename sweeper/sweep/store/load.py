@@ -24,6 +24,7 @@ from sweeper.core.measurement import Outcome, Quality, Report
 from sweeper.core.metrics import is_known_metric
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.core.retries import is_retried
+from sweeper.exports import verification
 from sweeper.race.log import Round
 from sweeper.race.tally import trimmed_mean
 from sweeper.spec import SweepSpec
@@ -293,6 +294,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
         unknown_metrics=tuple(name for name in sweep.spec.metrics() if not is_known_metric(name)),
         yardstick=table.yardstick,
         winner=table.records[winner] if winner is not None else None,
+        is_verified=winner is not None and verification.read(table.records[winner]) is not None,
         ties=tuple(sweep.name_of(table.records[number]) for number in found.ties),
         ratio=ratios.get(winner) if winner is not None else None,
         undecided=tried if winner is None else None,

@@ -15,13 +15,13 @@ from hearing import run
 
 from sweeper import inject
 from sweeper.inject import FOLDER_VARIABLE
-from sweeper.inject.prover import Prover
+from sweeper.inject.recorder import Recorder
 
 
 @pytest.fixture
-def prover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Prover]:
+def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    made = Prover(torch, SimpleNamespace(send=lambda message: None))
+    made = Recorder(torch, SimpleNamespace(send=lambda message: None))
     yield made
     made.points.fail(ValueError("the end of the test"))
     if made._file is not None:
@@ -52,40 +52,42 @@ for epoch in range(3):
 """
 
 
-@pytest.mark.parametrize("mode", [inject.WATCH, inject.DIAGNOSE, inject.PROVE])
+@pytest.mark.parametrize("mode", [inject.WATCH, inject.DIAGNOSE, inject.RECORD])
 def test_a_script_may_save_its_model_whole(tmp_path: Path, mode: str):
     done = run([sys.executable, "-c", SAVES_ITS_MODEL], mode=mode, folder=tmp_path)
     assert done.status == 0, done.errors
     saved = [json.loads(line) for line in done.output.splitlines()]
     assert [(copied == own, is_bare) for copied, own, is_bare in saved] == [(True, True)] * 3
-    if mode == inject.PROVE:
-        (record,) = tmp_path.glob("proof-*.jsonl")
+    if mode == inject.RECORD:
+        (record,) = tmp_path.glob("record-*.jsonl")
         outputs = [line for line in record.read_text().splitlines() if '"output"' in line]
         assert len(outputs) >= 3
 
 
-def stepped(prover: Prover, scale: float | None, found_inf: float, tmp_path: Path) -> list[dict[str, Any]]:
+def stepped(
+    recorder: Recorder, scale: float | None, found_inf: float, tmp_path: Path
+) -> list[dict[str, Any]]:
     """Returns the record of one step as a fused optimizer takes it, whose gradient is (3, 4)."""
     parameter = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([parameter], lr=0.1)
     parameter.grad = torch.tensor([3.0, 4.0]) * (scale or 1.0)
     if scale is not None:
         optimizer.grad_scale, optimizer.found_inf = torch.tensor(scale), torch.tensor(found_inf)
-    prover.step_begins(optimizer)
-    prover.step_ended(optimizer)
-    found = tmp_path / "proof-0.jsonl"
+    recorder.step_begins(optimizer)
+    recorder.step_ended(optimizer)
+    found = tmp_path / "record-0.jsonl"
     lines = found.read_text().splitlines() if found.exists() else []
     return [json.loads(line) for line in lines]
 
 
 @pytest.mark.parametrize("scale", [None, 65536.0])
-def test_gradients_are_recorded_without_their_scale(prover: Prover, tmp_path: Path, scale: float | None):
-    gradients, step = stepped(prover, scale, 0.0, tmp_path)
+def test_gradients_are_recorded_without_their_scale(recorder: Recorder, tmp_path: Path, scale: float | None):
+    gradients, step = stepped(recorder, scale, 0.0, tmp_path)
     assert (gradients["norm"], gradients["norms"]) == (5.0, [5.0])
     assert gradients["sums"][0][0] == 5.0
     assert step["step"] == 1
 
 
-def test_a_step_that_is_skipped_is_none(prover: Prover, tmp_path: Path):
-    assert stepped(prover, 65536.0, 1.0, tmp_path) == []
-    assert stepped(prover, 65536.0, 0.0, tmp_path)[-1]["step"] == 1
+def test_a_step_that_is_skipped_is_none(recorder: Recorder, tmp_path: Path):
+    assert stepped(recorder, 65536.0, 1.0, tmp_path) == []
+    assert stepped(recorder, 65536.0, 0.0, tmp_path)[-1]["step"] == 1

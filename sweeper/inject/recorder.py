@@ -3,7 +3,8 @@
 Each line of the record is an event as JSON, in order: a batch, the end of a pass, a loss, a step. A run
 that is cut off is compared as far as it got.
 
-Recording waits for the device, since nothing here is timed.
+Recording waits for the device, since nothing is timed meanwhile. Once the record is complete, the process
+goes on as one that is only watched, and can be timed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import multiprocessing
 import os
 import random
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,36 +26,41 @@ from . import FOLDER_VARIABLE
 from .model import CallObserver
 from .observer import Observer
 from .seeding import cut_passes, seed, whole_pass
+from .shares import StepShares
 
-VARIABLE = "SWEEPER_PROOF"
-"""Environment variable with the terms: `{"seed": 0, "shift": 0, "batches": 50, "deterministic": false}`."""
+VARIABLE = "SWEEPER_RECORDING"
+"""Environment variable with the terms (`sweeper.core.recording`) as JSON."""
 
-RECORD = "proof-{}.jsonl"
+RECORD = "record-{}.jsonl"
 """File in the trial's folder, by rank, and also by name for processes that the script starts itself."""
 
-DONE, EXIT = "done", "exit"
-"""Reasons why a record ends: it is complete, or its process has exited."""
+DONE, EXIT, LATE = "done", "exit", "late"
+"""Reasons why a record ends: it is complete, its process has exited, or its time is up, which cuts it off."""
 
 EARLY_STEPS = 4
 """Number of first steps with sums of each gradient and update; later ones may differ by rounding alone."""
 
 PASSES, STEPS_AFTER = 2, 3
-"""Training passes, and steps of the next pass, after which a record ends."""
+"""Training passes, and steps of the next pass, after which a record of passes that are cut short ends."""
+
+MIN_STEPS = 8
+"""Fewest steps of a record, however long they take."""
 
 SUMMED = 1_000_000
 """Maximum number of elements of a gradient or update that enter its sums."""
 
 
-class Prover(Observer):
+class Recorder(Observer):
     """An observer that records what it sees."""
 
     HAS_FAST_PATH = False
 
     def __init__(self, torch: Any, channel: Channel) -> None:
         self._terms = json.loads(os.environ.get(VARIABLE) or "{}")
-        self._is_on, self._is_skipped = True, False
+        self._is_on, self._is_over, self._is_skipped = True, False, False
         self._file: Any = None
-        self._num_losses = self._num_steps = self._num_passes = self._steps_after = 0
+        self._num_steps = self._num_passes = self._steps_after = 0
+        self._began_s = 0.0
         self._before: dict[int, list[Any]] = {}
         self._evaluated: dict[int, CallObserver] = {}
         self._first: dict[int, tuple[Any, list[Any]]] = {}
@@ -68,7 +75,7 @@ class Prover(Observer):
     def begin(self) -> None:
         """Starts to cut passes short, if the terms ask for it."""
         if self._terms.get("batches"):
-            cut_passes(self._torch, self.points, self._terms["batches"])
+            cut_passes(self._torch, self.points, self._terms["batches"], lambda: not self._is_over)
 
     def restart(self) -> None:
         """Forgets everything in a forked child, which records nothing if its parent already does."""
@@ -82,6 +89,8 @@ class Prover(Observer):
 
     def take(self, original: Any, iterator: Any) -> Any:
         """Returns the script's next batch, and records it."""
+        if not self._is_on:
+            return original(iterator)
         try:
             batch = original(iterator)
         except StopIteration:
@@ -98,10 +107,12 @@ class Prover(Observer):
     def evaluates(self, module: Any) -> None:
         """Records that a module was put into evaluation mode."""
         super().evaluates(module)
+        if not self._is_on:
+            return
         buffers = [each.detach() for each in module.buffers()]
         size = self._norm([each for each in buffers if each.is_floating_point()])
         self._record({"eval": type(module).__name__, "state": size, "result": self._digest(buffers)})
-        if self._is_on and id(module) not in self._evaluated:
+        if id(module) not in self._evaluated:
             # Not a hook of the module: a script may save it whole.
             self._evaluated[id(module)] = CallObserver(module, lambda: None, self._evaluated_to)
 
@@ -119,6 +130,8 @@ class Prover(Observer):
     def backward_begins(self, tensors: Any) -> None:
         """Records the losses of a backward pass that is about to run."""
         super().backward_begins(tensors)
+        if not self._is_on:
+            return
         losses = tensors if isinstance(tensors, (list, tuple)) else [tensors]
         if not self._is_capturing():
             self._record({"loss": [_exact(each) for each in losses]})
@@ -126,7 +139,9 @@ class Prover(Observer):
     def step_begins(self, optimizer: Any = None, *_: Any) -> None:
         """Records the gradients of an optimizer that is about to step."""
         is_capturing = self._is_capturing()
-        self._is_skipped = not is_capturing and bool(getattr(optimizer, "found_inf", None) or 0)
+        self._is_skipped = (
+            self._is_on and not is_capturing and bool(getattr(optimizer, "found_inf", None) or 0)
+        )
         if self._is_skipped:
             # A fused optimizer skips these steps itself; for others, a GradScaler does.
             return
@@ -184,10 +199,15 @@ class Prover(Observer):
         self._record(event)
         if self._num_passes >= PASSES:
             self._steps_after += 1
+        batches, steps, seconds = (self._terms.get(name) or 0 for name in ("batches", "steps", "seconds"))
         # If no pass ends, the number of steps is limited instead.
-        limit = (PASSES + 1) * (self._terms.get("batches") or 0)
-        if self._steps_after >= STEPS_AFTER or (limit and self._num_steps >= limit):
+        steps = steps or (PASSES + 1) * batches
+        now = time.perf_counter()
+        self._began_s = self._began_s or now
+        if (batches and self._steps_after >= STEPS_AFTER) or (steps and self._num_steps >= steps):
             self._end(DONE)
+        elif seconds and now - self._began_s >= seconds and self._num_steps >= MIN_STEPS:
+            self._end(LATE)
 
     def finish(self) -> None:
         """Ends the record when the process exits."""
@@ -197,20 +217,34 @@ class Prover(Observer):
     def _end(self, why: str) -> None:
         if not self._is_on or self._file is None:
             return
-        moved = [
-            not self._torch.equal(now.detach().cpu(), then)
-            for optimizer, first in self._first.values()
-            for now, then in zip(_parameters(optimizer), first)
-        ]
-        parameters = (each.detach() for one, _ in self._first.values() for each in _parameters(one))
-        self._record({"end": why, "parameters": self._digest(parameters), "moved": moved})
-        self._is_on = False
+        if why != LATE:
+            moved = [
+                not self._torch.equal(now.detach().cpu(), then)
+                for optimizer, first in self._first.values()
+                for now, then in zip(_parameters(optimizer), first)
+            ]
+            parameters = (each.detach() for one, _ in self._first.values() for each in _parameters(one))
+            self._record({"end": why, "parameters": self._digest(parameters), "moved": moved})
+        self._is_on, self._is_over = False, True
         self._first.clear()
+        self._before.clear()
         for call in self._evaluated.values():
             call.remove()
-        if why == DONE:
-            # An exit is not reported: a script that ends by itself must end after the same number of steps.
-            self.tell({"proved": True})
+        self._evaluated.clear()
+        if why != EXIT:
+            # A script that ends by itself must end after the same number of steps.
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Goes on as an observer that records nothing, with the memory that it had before."""
+        self.HAS_FAST_PATH = True
+        if self._torch.cuda.is_initialized():
+            self._torch.cuda.empty_cache()
+        self._send()
+        self.tell({"recorded": self._num_steps})
+        # Its next stretch begins here.
+        self._resumed_s = time.perf_counter()
+        self._shares = StepShares()
 
     # -- the record --------------------------------------------------------------------------------
 

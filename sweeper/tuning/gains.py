@@ -1,0 +1,86 @@
+"""Computes what each change of a tune brings, from the log of its race."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sweeper.race.storage import read
+from sweeper.race.tally import Tally
+from sweeper.sweep.store.journal import FINAL_RACE
+from sweeper.sweep.store.load import LoadedSweep
+from sweeper.tuning.changes import ChangeValue
+from sweeper.tuning.lives import FIRST_RACE
+from sweeper.tuning.policy import REFUSED, RaceState, TunePolicy
+
+Interval = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeGain:
+    """What one change brings.
+
+    Attributes:
+        alone: The ratio of the script with nothing else changed to the script as it is, with the 95%
+            interval; None if that was not measured.
+        stacked: The ratio of an arm with it to the same arm without it; None if that was not measured.
+        is_kept: Whether the winner has it.
+    """
+
+    name: str
+    value: str
+    alone: Interval | None
+    stacked: Interval | None
+    is_kept: bool
+
+
+def gains_of(sweep: LoadedSweep) -> list[ChangeGain]:
+    """Returns the gain of each change of a tune that was tried; empty if arms did not join a race."""
+    state = _state(sweep)
+    winner = sweep.confirmation.winner
+    kept = state.members(winner) if winner is not None else frozenset()
+    measured = [contest for contest in state.contests.values() if contest.outcome != REFUSED]
+    words = dict.fromkeys(word for contest in measured for word in sorted(contest.members))
+    gains = []
+    for word in words:
+        name, _, value = word.partition("=")
+        alone = next((contest for contest in measured if contest.members == {word}), None)
+        tally = Tally.of(state.rounds, alone.arm) if alone is not None else Tally([])
+        gain = ChangeGain(
+            name=name,
+            value=value,
+            alone=_interval(tally),
+            stacked=_interval(state.gain_of(word)),
+            is_kept=word in kept,
+        )
+        gains.append(gain)
+    return gains
+
+
+def largest_gain(sweep: LoadedSweep) -> float | None:
+    """Returns the largest ratio to the script's own speed that a tune's measurements still allow."""
+    state = _state(sweep)
+    rounds = [*state.rounds, *sweep.journal.rounds(FINAL_RACE)]
+    measured = [contest.arm for contest in state.contests.values() if contest.outcome != REFUSED]
+    highs = [tally.interval()[1] for arm in measured if (tally := Tally.of(rounds, arm)).logs]
+    return math.exp(max(highs)) if highs else None
+
+
+def untried(sweep: LoadedSweep, changes: Sequence[ChangeValue]) -> list[ChangeValue]:
+    """Returns the changes that were possible, and that no arm had."""
+    state = _state(sweep)
+    tried = {word.partition("=")[0] for contest in state.contests.values() for word in contest.requested}
+    return [change for change in changes if not change.refused and change.name not in tried]
+
+
+def _state(sweep: LoadedSweep) -> RaceState:
+    log = read(sweep.journal.race_log(FIRST_RACE))
+    return TunePolicy(candidates=(), seconds=math.inf).state(log, is_final=True)
+
+
+def _interval(tally: Tally) -> Interval | None:
+    if not tally.logs:
+        return None
+    low, high = tally.interval()
+    return math.exp(tally.mean), math.exp(low), math.exp(high)

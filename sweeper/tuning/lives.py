@@ -1,0 +1,257 @@
+"""Runs the processes of a tune's race as jobs. The first process of an arm is the arm's trial."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from sweeper.core.config import TrialConfig
+from sweeper.core.job import (
+    OUTCOME,
+    RACE_STAGE,
+    Job,
+    MeasurePlan,
+    read_job,
+    read_outcome,
+    write_job,
+    write_outcome,
+)
+from sweeper.core.measurement import Breakdown, Failure, FailureKind, Measurement, Report, Window
+from sweeper.core.progress import TrialFailedError
+from sweeper.core.record import BASELINE
+from sweeper.race.log import Ended, Event, Started, Turned, Verified, rounds_of
+from sweeper.race.policy import MIN_TURN_SECONDS, Action, Done, Start
+from sweeper.race.race import Taken
+from sweeper.race.storage import StoredLog
+from sweeper.script.warm import Warm, read_warm
+from sweeper.sweep.context import SweepContext
+from sweeper.sweep.phases.lives import JobLives
+from sweeper.sweep.trial_runner import TrialRunner
+from sweeper.telemetry.nvml.devices import gpu_uuids, is_exclusive, memory_used_gib, name_and_memory_gib
+from sweeper.tuning.verifier import RaceVerifier
+
+FIRST_RACE = "first"
+"""Name of the race in which arms join."""
+NUM_ALIVE = 3
+"""Processes that live at the same time: the baseline's, the leader's and the challenger's."""
+WARMUP_SECONDS = 2.0
+MORE_ROOM = 1.25
+"""Free memory that the other processes need, as a multiple of the memory of the first one."""
+CONTEXT_GIB = 0.1
+"""A process that uses a GPU takes more memory than this."""
+
+
+class TuneLog(StoredLog):
+    """The log of a race in which arms join. Opened again, it counts what was measured; nothing lives."""
+
+    def __init__(self, path: Path, taken: Callable[[], None]) -> None:
+        """Reads the events so far, if there are any.
+
+        Args:
+            taken: Called after each event.
+        """
+        self._taken: Callable[[], None] = lambda: None
+        super().__init__(path, _all_ended)
+        self._taken = taken
+
+    def append(self, event: Event) -> None:
+        """Adds an event, here and in the file."""
+        super().append(event)
+        self._taken()
+
+
+def _all_ended(log: Sequence[Event]) -> list[Event]:
+    ended = {event.life for event in log if isinstance(event, Ended)}
+    alive = [event.life for event in log if isinstance(event, Started) and event.life not in ended]
+    return [*log, *(Ended(life, log[-1].at) for life in alive)]
+
+
+class OnlyBaseline:
+    """Starts the baseline, whose first steps show what may be tried."""
+
+    def __init__(self, log: Sequence[Event]) -> None:
+        """Knows what happened before."""
+        self._num_before, self._num_rounds = len(log), len(rounds_of(log))
+
+    def next(self, log: Sequence[Event], at: float) -> Action:
+        """Returns what to do next."""
+        return (
+            Done("it runs")
+            if len(log) > self._num_before
+            else Start(BASELINE, self._num_rounds, MIN_TURN_SECONDS)
+        )
+
+    def is_complete(self, log: Sequence[Event]) -> bool:
+        """Returns whether no round is under way."""
+        return False
+
+
+class TuneLives(JobLives):
+    """The processes of a tune's race.
+
+    Attributes:
+        configs: The configuration of each arm.
+    """
+
+    MAX_TURNS = 100_000
+
+    def __init__(
+        self,
+        context: SweepContext,
+        trials: TrialRunner,
+        verifier: RaceVerifier,
+        config_of: Callable[[Sequence[str]], TrialConfig],
+    ) -> None:
+        """Starts nothing yet.
+
+        Args:
+            config_of: Returns the configuration of an arm from the words of what it changes.
+        """
+        folder = context.journal.race_folder(FIRST_RACE)
+        super().__init__(context, trials, folder, self._job, NUM_ALIVE, rests=True, verifier=verifier)
+        self._config_of = config_of
+        self._own: dict[int, int] = {}
+        self._ended: dict[int, int] = {}
+        self._jobs: dict[int, Job] = {}
+        self._faults: dict[int, str] = {}
+        self._before = _used_gib()
+        self._starting = -1
+
+    def start(self, life: int, start: Start) -> Sequence[Verified]:
+        """Starts a process; returns once it is warm and rests, or has ended."""
+        journal, table = self._context.journal, self._trials.table
+        if read_outcome(journal.trial_folder(start.arm)) is None and start.arm not in self._own.values():
+            self._own[life] = start.arm
+        self._starting = life
+        if life in self._own:
+            table.enter(journal.record(start.arm, self._job(start), None))
+        verified = super().start(life, start)
+        for event in verified:
+            self._faults[event.life] = "" if event.is_open else event.fault
+            if event.life in self._ended:
+                # Another process of the baseline has shown it.
+                self._enter(event.life)
+            if event.life == life and event.missing:
+                self._leave_out(life, start, event)
+        if start.arm == BASELINE and life in self._outcomes:
+            self._fail(life)
+        return verified
+
+    def _leave_out(self, life: int, start: Start, event: Verified) -> None:
+        """Stores the configuration of a trial without what is not in effect."""
+        if life not in self._own:
+            return
+        missing = {text.partition(":")[0] for text in event.missing}
+        members = [word for word in start.members if word.partition("=")[0] not in missing]
+        job = dataclasses.replace(read_job(self._folder_of(life)), config=self._config_of(members))
+        write_job(self._folder_of(life), job)
+        self._jobs[life] = job
+        self._trials.table.enter(self._context.journal.record(start.arm, job, None))
+
+    def _fail(self, life: int) -> None:
+        outcome = self._outcomes[life]
+        if isinstance(outcome, Failure) and life in self._own:
+            # The same command tries again.
+            (self._folder_of(life) / OUTCOME).unlink()
+            raise TrialFailedError(outcome.kind, outcome.message)
+
+    def has_company(self) -> bool:
+        """Returns whether host and GPUs have memory for the other processes."""
+        warm = read_warm(self._folder_of(self._starting))
+        others = NUM_ALIVE - 1
+        memory_gib = warm.memory_gib if warm is not None else 0.0
+        if psutil.virtual_memory().available / 2**30 < MORE_ROOM * others * memory_gib:
+            return False
+        now = _used_gib()
+        if not now and warm is not None and warm.measurement.trains_on_gpu:
+            return False
+        taken = {uuid: used - self._before.get(uuid, 0.0) for uuid, used in now.items()}
+        return all(
+            now[uuid] + MORE_ROOM * others * gib <= name_and_memory_gib(uuid)[1] and not is_exclusive(uuid)
+            for uuid, gib in taken.items()
+            if gib >= CONTEXT_GIB
+        )
+
+    def end(self, life: int) -> list[Taken] | None:
+        """Ends a process, and enters the outcome of a trial that it was."""
+        turns = super().end(life)
+        if life in self._own:
+            self._ended[life] = self._own.pop(life)
+            self._enter(life)
+        return turns
+
+    def _enter(self, life: int) -> None:
+        """Enters the outcome of a trial: a failure, if it trains differently."""
+        number, outcome = self._ended[life], self._outcomes.get(life)
+        if outcome is None or isinstance(outcome, Report):
+            return
+        if (fault := self._faults.get(life)) and isinstance(outcome, Measurement):
+            message = f"it trains differently: {fault}"
+            outcome = Failure(
+                kind=FailureKind.DIFFERENT,
+                message=message,
+                finished_at=outcome.finished_at,
+                seconds=outcome.seconds,
+            )
+            write_outcome(self._context.journal.trial_folder(number), outcome)
+        self._trials.finish(number, read_job(self._context.journal.trial_folder(number)), outcome)
+
+    def _tell_failure(self, life: int, failure: Failure) -> None:
+        """Says nothing: what was tried and failed is said with all else that was tried."""
+
+    def _folder_of(self, life: int) -> Path:
+        if life in self._own:
+            return self._context.journal.trial_folder(self._own[life])
+        return super()._folder_of(life)
+
+    def _job(self, start: Start) -> Job:
+        """Returns the job of the process that is about to start."""
+        trials, arm = self._trials, start.arm
+        config, is_trial = self._config_of(start.members), self._starting in self._own
+        stage = RACE_STAGE
+        if is_trial:
+            stage = "baseline" if arm == BASELINE else "search"
+        params: Mapping[str, object] = {} if is_trial else {"round": start.round, "arm": arm}
+        job = trials.job(stage, config, params, "the script as it is" if arm == BASELINE else "the race")
+        plan = MeasurePlan(
+            window_seconds=start.turn_seconds,
+            warmup_cap_seconds=WARMUP_SECONDS,
+            quiet_canary_ms=trials.quiet_canary_ms(),
+            diagnose=is_trial and arm == BASELINE,
+        )
+        job = dataclasses.replace(job, plan=plan)
+        self._jobs[self._starting] = job
+        return job
+
+
+def _used_gib() -> dict[str, float]:
+    return {uuid: memory_used_gib(uuid) or 0.0 for uuid in gpu_uuids()}
+
+
+def cut_off(warm: Warm | None, turns: Sequence[Turned]) -> Measurement | Failure:
+    """Returns the outcome of a trial whose process was ended from outside.
+
+    Args:
+        warm: What it was before its first turn; None if it was not that far.
+        turns: The turns of its arm.
+    """
+    if warm is None or not turns:
+        message = "the tune was ended before it was measured"
+        return Failure(kind=FailureKind.LOST, message=message, finished_at=time.time())
+    seconds, steps = sum(turn.seconds for turn in turns), sum(turn.steps for turn in turns)
+    windows = tuple(
+        Window(start_s=0.0, seconds=turn.seconds, steps=turn.steps, samples=round(turn.samples))
+        for turn in turns
+    )
+    return dataclasses.replace(
+        warm.measurement,
+        throughput=sum(turn.samples for turn in turns) / seconds,
+        step_ms=1e3 * seconds / steps if steps else 0.0,
+        windows=windows,
+        breakdown=Breakdown(),
+        finished_at=time.time(),
+    )

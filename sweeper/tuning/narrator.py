@@ -1,0 +1,115 @@
+"""Says what a tune's race finds, one line as soon as something is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from sweeper.analysis.formatting import interval, times
+from sweeper.core.measurement import Measurement
+from sweeper.interventions.change import CLOSE, DRAWS, EXACT
+from sweeper.race.log import BASELINE
+from sweeper.race.tally import Tally
+from sweeper.tuning.changes import ChangeValue
+from sweeper.tuning.policy import REFUSED, WON, Contest, RaceState
+from sweeper.tuning.race import Course
+from sweeper.tuning.words import pace
+
+HOW = {EXACT: "equal in every bit", CLOSE: "equal but for rounding", DRAWS: "equal but for its draws"}
+WAITING = 0.02
+"""Smallest share of a step that is worth a word."""
+
+Say = Callable[[str], None]
+
+
+class Narrator:
+    """Follows a race and says what is new."""
+
+    def __init__(self, say: Say, elapsed: Callable[[], float]) -> None:
+        """Says nothing yet.
+
+        Args:
+            elapsed: Returns the seconds since the tune began.
+        """
+        self._say, self._elapsed = say, elapsed
+        self._has_said_pace = self._has_said_first = False
+        self._said: set[int] = set()
+
+    def follow(self, course: Course) -> None:
+        """Says what has become known."""
+        state = course.state
+        if state is None or course.warm is None:
+            return
+        if not self._has_said_pace:
+            self._has_said_pace = True
+            self._tell(_own_pace(course.warm.measurement))
+            for line in not_tried_lines(course.changes):
+                self._tell(line)
+        first = next(iter(state.contests.values()), None)
+        if first is not None and not self._has_said_first and not first.outcome:
+            tally = Tally.of(state.rounds, first.arm)
+            if tally.logs:
+                self._has_said_first = True
+                self._tell(f"So far {_ratio(tally)}, {_how(first)}: {_words(first.members)}.")
+        for contest in state.contests.values():
+            if contest.outcome and contest.arm not in self._said:
+                self._said.add(contest.arm)
+                self._tell(_outcome_line(state, contest))
+
+    def _tell(self, text: str) -> None:
+        self._say(f"{self._elapsed():4.0f} s  {text}")
+
+
+def _own_pace(warm: Measurement) -> str:
+    parts = warm.breakdown
+    shares = [
+        f"{100 * part / parts.step_s:.0f}% of a step {what}"
+        for part, what in ((parts.data_s, "waits for data"), (parts.optimizer_s, "goes to the optimizer"))
+        if parts.step_s and part > WAITING * parts.step_s
+    ]
+    return "; ".join([f"Your script: {pace(warm)}", *shares]) + "."
+
+
+def not_tried_lines(changes: Sequence[ChangeValue]) -> Iterator[str]:
+    """Yields which changes cannot help here, in a line."""
+    tried = {change.name for change in changes if not change.refused}
+    if names := ", ".join(dict.fromkeys(change.name for change in changes if change.name not in tried)):
+        yield f"Not tried, since they cannot help here: {names}."
+
+
+def _outcome_line(state: RaceState, contest: Contest) -> str:
+    """Returns what came of an arm."""
+    words = state.difference(contest) or contest.requested - state.members(contest.reference)
+    tally = Tally.of(state.rounds, contest.arm, contest.reference)
+    is_first = contest.reference == BASELINE
+    if contest.outcome == REFUSED:
+        verified = contest.verified
+        names = {word.partition("=")[0] for word in words}
+        missing = [text.partition(": ") for text in (verified.missing if verified is not None else ())]
+        why = "; ".join(reason for name, _, reason in missing if name in names)
+        why = why or (verified.fault if verified is not None else "") or "its processes fail"
+        return f"{_words(words)}: left out, {why}."
+    if state.is_smaller(contest):
+        if contest.outcome == WON:
+            return f"Without {_words(words)}: no slower ({_ratio(tally)}), so it is left out."
+        return f"Without {_words(words)}: {_ratio(tally)}, so it stays."
+    more = "" if is_first else " on top"
+    if contest.outcome == WON:
+        return f"{_words(words)}: {_ratio(tally)}{more}, {_how(contest)}."
+    return f"{_words(words)}: {_ratio(tally)}{more}; not continued."
+
+
+def _words(members: frozenset[str] | set[str]) -> str:
+    return ", ".join(word.replace("=", " ") for word in sorted(members))
+
+
+def _ratio(tally: Tally) -> str:
+    low, high = tally.interval()
+    return f"{times(math.exp(tally.mean))} {interval(math.exp(low), math.exp(high))}"
+
+
+def _how(contest: Contest) -> str:
+    verified = contest.verified
+    if verified is None:
+        return "not verified yet"
+    return f"{HOW.get(verified.kind, 'as before')} over {verified.extent}"

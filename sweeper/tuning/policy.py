@@ -1,0 +1,570 @@
+"""Decides what a tune tries next, from its log alone: the same log always leads to the same end.
+
+    baseline ─► all exact changes together ─► [its parts, if that fails] ─► each close change, added to the
+    leader ─► the leader without what may bring nothing
+
+The baseline, the leader and a challenger live at the same time if there is room, and take turns. Each arm is
+compared with its reference, which was the leader when the arm was added. One process of each tells 8%, so
+what leads in the end is raced once more, with new processes.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sweeper.interventions.change import EXACT
+from sweeper.race.log import BASELINE, Added, Ended, Event, Life, Round, Started, Turned, Verified, rounds_of
+from sweeper.race.policy import (
+    MAX_FAILURES,
+    MAX_TURN_SECONDS,
+    MIN_STEPS,
+    MIN_TURN_SECONDS,
+    STEPS_PER_TURN,
+    Action,
+    Done,
+    End,
+    Start,
+    Turn,
+)
+from sweeper.race.tally import Tally
+
+MIN_GAIN = math.log(1.02)
+"""Log of the smallest gain for which a change joins the leader."""
+MIN_CEILING, HIGH_CEILING = 1.02, 1.1
+"""Smallest ratio that a change must be able to reach to be tried, and to be tried early where it has failed
+with others."""
+FEW_LAPS, MIN_LAPS, MAX_LAPS = 2, 3, 6
+"""Turns of each process before a challenger that is far off is decided upon, before any other is, and at
+most."""
+FAR = math.log(1.5)
+"""Log of a ratio that is far off."""
+CLEAR = 2.0
+"""Standard errors, as far as turns cause them, by which a challenger must differ from the smallest gain."""
+TURNS_ALONE = 4
+"""Turns of each process where there is no room for another one."""
+MAX_PARTS = 6
+"""Largest number of changes that are tried one by one after they have failed together; more are halved."""
+FINAL_ROUNDS, FINAL_TURNS = 2, 4
+"""Rounds of the race at the end for which time is kept, and turns of each process in them."""
+FINAL_RECORD_SECONDS = 1.0
+"""Seconds that a process takes longer to start there, since its record is longer."""
+MAX_DOUBTS = 2
+"""Changes of the leader at most that the race at the end leaves out, one at a time."""
+MAX_SHORT_ROUNDS = 4
+"""Rounds in a row that end before the baseline has taken a turn."""
+
+TRIED, TIME, FAILED = "everything was tried", "the time is up", "the baseline cannot be measured"
+WON, LOST, REFUSED = "won", "lost", "refused"
+
+Members = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A value of a change that may be tried.
+
+    Attributes:
+        name: Its parameter. An arm has at most one value of each.
+        word: `name=value`.
+        kind: How it changes the training, as declared.
+        ceiling: Largest ratio to the baseline's speed that it may reach.
+        rank: Number of values of its parameter that come before it, and must have failed.
+        seconds: Seconds that a process may take longer to start with it.
+        is_own: Whether it is the user's own.
+    """
+
+    name: str
+    word: str
+    kind: str
+    ceiling: float = math.inf
+    rank: int = 0
+    seconds: float = 0.0
+    is_own: bool = False
+
+
+@dataclass(slots=True)
+class Contest:
+    """An arm beside the baseline, and how it compares with its reference.
+
+    Attributes:
+        requested: The words of what it was to change.
+        missing: Those of them that are not in effect.
+        verified: What is known about its training; None before that.
+        num_failed: Number of its latest processes that have failed before their first turn.
+        outcome: `WON`, `LOST` or `REFUSED`; empty while it is open.
+    """
+
+    arm: int
+    reference: int
+    requested: Members
+    missing: Members = frozenset()
+    verified: Verified | None = None
+    num_failed: int = 0
+    outcome: str = ""
+
+    @property
+    def members(self) -> Members:
+        """The words of what it changes."""
+        return self.requested - self.missing
+
+
+@dataclass(slots=True)
+class RaceState:
+    """How a tune stands.
+
+    Attributes:
+        rounds: The rounds so far, the unfinished one included.
+        contests: All arms but the baseline, in order.
+        leader: The best arm so far.
+        challenger: The arm whose contest is open.
+        out: The words that are not tried again; `impossible` are those that cannot be made here.
+        apart: Sets of words that failed together, to be tried as parts.
+    """
+
+    rounds: Sequence[Round]
+    contests: dict[int, Contest]
+    leader: int = BASELINE
+    challenger: Contest | None = None
+    out: set[str] = field(default_factory=set)
+    impossible: set[str] = field(default_factory=set)
+    apart: list[Members] = field(default_factory=list)
+
+    def members(self, arm: int) -> Members:
+        """Returns the words of what an arm changes."""
+        return self.contests[arm].members if arm in self.contests else frozenset()
+
+    def is_smaller(self, contest: Contest) -> bool:
+        """Returns whether an arm is its reference without something."""
+        return contest.members < self.members(contest.reference)
+
+    def difference(self, contest: Contest) -> Members:
+        """Returns the words in which an arm differs from its reference."""
+        return contest.members ^ self.members(contest.reference)
+
+    def gain_of(self, word: str) -> Tally:
+        """Returns the log ratios of arms with a word to the same arms without it."""
+        logs: list[float] = []
+        variances: list[float] = []
+        is_in_turns = True
+        for contest in self.contests.values():
+            if contest.outcome not in (WON, LOST) or self.difference(contest) != {word}:
+                continue
+            pair = contest.arm, contest.reference
+            tally = Tally.of(self.rounds, *(pair[::-1] if self.is_smaller(contest) else pair))
+            logs += tally.logs
+            variances += tally.turn_variances
+            is_in_turns = is_in_turns and tally.is_in_turns
+        return Tally(logs, variances, is_in_turns=is_in_turns)
+
+    def pays(self, word: str) -> bool:
+        """Returns whether it is shown that a word makes an arm faster."""
+        return self.gain_of(word).interval()[0] > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunePolicy:
+    """The rules of a tune.
+
+    Attributes:
+        candidates: What may be tried, in order.
+        seconds: The time limit, with that of the race at the end.
+        end_seconds: Seconds for what comes after that race.
+        seed: Decides the order of the turns.
+    """
+
+    candidates: tuple[Candidate, ...]
+    seconds: float
+    end_seconds: float = 0.0
+    seed: int = 0
+
+    # -- what happens next -------------------------------------------------------------------------
+
+    def next(self, log: Sequence[Event], at: float) -> Action:
+        """Returns what to do next, `at` seconds after the tune has begun."""
+        state = self.state(log)
+        rounds, challenger = state.rounds, state.challenger
+        now = rounds[-1] if rounds else Round()
+        alive = [life for life in now.lives.values() if not life.is_over]
+        proposal: Members | str = ""
+        if challenger is None:
+            proposal = self._proposal(state, at)
+        elif self._is_late(state, at):
+            proposal = TIME
+        if isinstance(proposal, str) and proposal:
+            return End(_last(alive)) if alive else Done(proposal)
+        if not alive and _num_short(rounds) >= MAX_SHORT_ROUNDS:
+            return Done(FAILED)
+        needed = dict.fromkeys((BASELINE, state.leader, challenger.arm if challenger else BASELINE))
+        if not alive and rounds and self._is_late(state, at + len(needed) * _start_seconds(rounds)):
+            return Done(TIME)
+        if now.is_in_company is False:
+            return self._next_alone(state, now, alive, list(needed), proposal)
+        unneeded = [life for life in alive if life.arm not in needed]
+        # A challenger that has failed at once starts again beside the others.
+        failed = challenger.arm if challenger is not None and challenger.num_failed else -1
+        is_broken = any(now.lives[arm].is_over for arm in needed if arm in now.lives and arm != failed)
+        if unneeded or (alive and (is_broken or _needs_repeat(state, now))):
+            return End(_last(unneeded or alive))
+        if not alive:
+            return self._start(state, BASELINE, len(rounds))
+        missing = [
+            arm for arm in needed if arm not in now.lives or (arm == failed and now.lives[arm].is_over)
+        ]
+        if missing:
+            return self._start(state, missing[0], len(rounds) - 1)
+        if challenger is None:
+            assert isinstance(proposal, frozenset)
+            return self._add(state, proposal, len(rounds) - 1)
+        return Turn(self._next_in_lap(log, alive))
+
+    def _next_alone(
+        self,
+        state: RaceState,
+        now: Round,
+        alive: Sequence[Life],
+        needed: Sequence[int],
+        proposal: Members | str,
+    ) -> Action:
+        """Returns what to do next where one process takes its turns before the next one starts."""
+        if alive:
+            (life,) = alive
+            contest = state.contests.get(life.arm)
+            is_refused = contest is not None and (contest.outcome == REFUSED or _is_open(contest))
+            is_over = is_refused or len(life.turns) >= TURNS_ALONE
+            return End(life.number) if is_over else Turn(life.number)
+        number = len(state.rounds)
+        if _needs_repeat(state, now) or not now.lives.get(BASELINE, _NONE).turns:
+            return self._start(state, BASELINE, number)
+        if missing := [arm for arm in needed if arm not in now.lives]:
+            return self._start(state, missing[0], number - 1)
+        if state.challenger is None:
+            assert isinstance(proposal, frozenset)
+            return self._add(state, proposal, number - 1)
+        # Its process has failed, or has ended before its first turn.
+        return self._start(state, BASELINE, number)
+
+    def _start(self, state: RaceState, arm: int, number: int) -> Start:
+        members = tuple(sorted(state.contests[arm].requested)) if arm in state.contests else ()
+        return Start(arm, number, self._turn_seconds(state.rounds), members)
+
+    def _add(self, state: RaceState, members: Members, number: int) -> Start:
+        arm = len(state.contests) + 1
+        seconds = self._turn_seconds(state.rounds)
+        return Start(arm, number, seconds, tuple(sorted(members)), state.leader)
+
+    def _next_in_lap(self, log: Sequence[Event], alive: Sequence[Life]) -> int:
+        """Returns the next process in a lap, in which each one takes a turn."""
+        in_lap: set[int] = set()
+        for event in log:
+            if isinstance(event, Started):
+                in_lap = set()
+            elif isinstance(event, Turned):
+                in_lap = {event.life} if event.life in in_lap else {*in_lap, event.life}
+        numbers = [life.number for life in alive]
+        waiting = [number for number in numbers if number not in in_lap] or numbers
+        num_turns = sum(len(life.turns) for life in alive)
+        return random.Random(f"{self.seed} {num_turns}").choice(sorted(waiting))
+
+    def is_complete(self, log: Sequence[Event]) -> bool:
+        """Returns whether no process is alive."""
+        return all(life.is_over for one in rounds_of(log)[-1:] for life in one.lives.values())
+
+    # -- how it stands -----------------------------------------------------------------------------
+
+    def state(self, log: Sequence[Event], *, is_final: bool = False) -> RaceState:
+        """Returns how a tune stands.
+
+        Args:
+            is_final: Whether no more turns follow, so that those there are decide.
+        """
+        state = RaceState(rounds_of(log), {})
+        arms = {event.life: event.arm for event in log if isinstance(event, Started)}
+        # A contest is decided before the next arm is added: turns that follow do not decide it anew.
+        until: dict[int, Sequence[Round]] = {}
+        for place, event in enumerate(log):
+            if isinstance(event, Added):
+                until[event.arm - 1] = rounds_of(log[:place])
+                contest = Contest(event.arm, event.reference, frozenset(event.members))
+                state.contests[event.arm] = contest
+            elif isinstance(event, Ended) and (known := state.contests.get(arms[event.life])):
+                known.num_failed = known.num_failed + 1 if event.is_failed else 0
+            elif isinstance(event, Verified) and (known := state.contests.get(arms[event.life])):
+                known.verified = event
+                names = {text.partition(":")[0] for text in event.missing}
+                known.missing = frozenset(w for w in known.requested if w.partition("=")[0] in names)
+        for contest in state.contests.values():
+            reference = state.contests.get(contest.reference)
+            if reference is not None and reference.outcome == REFUSED:
+                contest.outcome = REFUSED
+                continue
+            rounds = until.get(contest.arm, state.rounds)
+            is_over = is_final or contest.arm in until
+            contest.outcome = self._outcome(state, contest, rounds, is_final=is_over)
+            state.out |= contest.missing
+            state.impossible |= contest.missing
+            self._conclude(state, contest)
+        return state
+
+    def _conclude(self, state: RaceState, contest: Contest) -> None:
+        """Adds what follows from the outcome of a contest."""
+        words, is_smaller = state.difference(contest), state.is_smaller(contest)
+        if not contest.outcome:
+            state.challenger = contest
+        elif contest.outcome == WON:
+            state.leader = contest.arm
+            if is_smaller:
+                state.out |= words
+        elif is_smaller:
+            return
+        elif len(words) > 1 and self._hides_something(state, contest):
+            state.apart = [*self._parts(words), *state.apart]
+        else:
+            state.out |= words
+            if contest.outcome == REFUSED:
+                state.impossible |= words
+
+    def _hides_something(self, state: RaceState, contest: Contest) -> bool:
+        """Returns whether parts of what has failed together may still pay.
+
+        It is slower, or does not run, or should be faster for all that one of them could save.
+        """
+        if contest.outcome == REFUSED:
+            return True
+        own = {one.word for one in self.candidates if one.is_own}
+        if self._highest(state.difference(contest) - own) >= HIGH_CEILING:
+            return True
+        return Tally.of(state.rounds, contest.arm, contest.reference).mean < -MIN_GAIN
+
+    def _parts(self, words: Members) -> list[Members]:
+        """Returns the parts of what has failed together, those with the largest ceilings first."""
+        order = sorted(words, key=lambda word: (-self._ceiling(word), word))
+        if len(order) <= MAX_PARTS:
+            return [frozenset({word}) for word in order]
+        middle = len(order) // 2
+        return [frozenset(order[:middle]), frozenset(order[middle:])]
+
+    def _ceiling(self, word: str) -> float:
+        return next((one.ceiling for one in self.candidates if one.word == word), math.inf)
+
+    def _outcome(self, state: RaceState, contest: Contest, rounds: Sequence[Round], *, is_final: bool) -> str:
+        """Returns the outcome of a contest; empty while it is open.
+
+        Args:
+            rounds: The rounds until the next arm was added.
+        """
+        verified = contest.verified
+        if verified is not None and verified.is_failure:
+            verified = None
+        if verified is not None and not state.difference(contest):
+            return REFUSED
+        if verified is not None and verified.fault and not verified.is_open:
+            return REFUSED
+        if contest.num_failed >= MAX_FAILURES:
+            return REFUSED
+        tally = Tally.of(rounds, contest.arm, contest.reference)
+        threshold = -MIN_GAIN if state.is_smaller(contest) else MIN_GAIN
+        if verified is None or verified.is_open or not tally.logs:
+            return REFUSED if is_final else ""
+        if not is_final and not _is_decided(rounds, contest, tally, threshold):
+            return ""
+        return WON if tally.mean >= threshold else LOST
+
+    # -- what is tried next ------------------------------------------------------------------------
+
+    def _proposal(self, state: RaceState, at: float) -> Members | str:
+        """Returns the changes of the next arm, or why there is none."""
+        why = TRIED
+        for members in self.proposals(state):
+            if not state.contests and at < self.seconds:
+                return members
+            if at + self._seconds_of(state, members) <= self._end(state):
+                return members
+            why = TIME
+        return why
+
+    def proposals(self, state: RaceState) -> Iterator[Members]:
+        """Yields the changes of arms that may come next, in order."""
+        leading = state.members(state.leader)
+        tried = {contest.requested for contest in state.contests.values()} | {frozenset(), leading}
+        for members in self._wanted(state, leading):
+            if members not in tried:
+                tried.add(members)
+                yield members
+
+    def _wanted(self, state: RaceState, leading: Members) -> Iterator[Members]:
+        known = [one for one in self.candidates if one.ceiling >= MIN_CEILING]
+        exact = [one for one in known if one.kind == EXACT and not one.rank]
+        if not state.contests:
+            yield frozenset(one.word for one in exact if not one.is_own)
+        parts = [part - state.out for part in state.apart]
+        yield from (leading | part for part in parts if self._highest(part) >= HIGH_CEILING)
+        own = {one.word for one in exact if one.is_own}
+        if not any(own & contest.requested for contest in state.contests.values()):
+            yield leading | own
+        taken = {word.partition("=")[0] for word in leading}
+        ready = [one for one in known if one.word not in state.out and one.name not in taken]
+        ready = [one for one in ready if self._is_due(state, one)]
+        for one in sorted(ready, key=lambda one: one.kind != EXACT):
+            if one.rank or one.kind != EXACT:
+                yield leading | {one.word}
+        yield from (leading | part for part in parts)
+        yield from self._without_doubts(state, leading)
+
+    def _highest(self, words: Members) -> float:
+        return max(map(self._ceiling, words), default=0.0)
+
+    def _is_due(self, state: RaceState, candidate: Candidate) -> bool:
+        """Returns whether all values of its parameter that come before it have failed."""
+        return all(
+            other.word in state.out
+            for other in self.candidates
+            if other.name == candidate.name and other.rank < candidate.rank
+        )
+
+    def _without_doubts(self, state: RaceState, leading: Members) -> Iterator[Members]:
+        """Yields the leader without what may bring nothing: all of it at once, then one by one."""
+        doubts = self.doubts(state)
+        unknown = [word for word in doubts if not state.gain_of(word).logs]
+        if len(unknown) > 2:
+            # The one that may bring most is hardly among them.
+            yield leading - set(unknown[:-1])
+        for word in doubts:
+            yield leading - {word}
+
+    def doubts(self, state: RaceState) -> list[str]:
+        """Returns the changes of the leader that are not shown to pay, the most doubtful first."""
+        leading = state.members(state.leader)
+        doubts = [word for word in sorted(leading) if not state.pays(word)]
+
+        def gain(word: str) -> tuple[float, float]:
+            tally = state.gain_of(word)
+            return (tally.mean if tally.logs else -math.inf), self._ceiling(word)
+
+        return sorted(doubts, key=gain) if len(leading) > 1 else []
+
+    def _others_at_the_end(self, state: RaceState) -> list[Members]:
+        """Returns the arms that the leader is raced with at the end.
+
+        These are the leader without each change that is not shown to pay, and the last leader of exact
+        changes alone: it is handed over if the leader turns out to train differently.
+        """
+        leading = state.members(state.leader)
+        tried = {contest.members for contest in state.contests.values()}
+        without = [leading - {word} for word in self.doubts(state)]
+        others = [members for members in without if members in tried][:MAX_DOUBTS]
+        exact = {one.word for one in self.candidates if one.kind == EXACT}
+        if not leading <= exact:
+            led = [one.members for one in state.contests.values() if one.outcome == WON]
+            others += [members for members in led if members <= exact][-1:]
+        return list(dict.fromkeys(others))
+
+    def finalists(self, log: Sequence[Event]) -> list[Members]:
+        """Returns the changes of the arms that are raced at the end, the best so far first.
+
+        If the baseline leads, it is the arm that comes closest to it.
+        """
+        state = self.state(log, is_final=True)
+        if state.leader != BASELINE:
+            return [state.members(state.leader), *self._others_at_the_end(state)]
+        verified = [one for one in state.contests.values() if one.outcome == LOST]
+        tallies = {one.members: Tally.of(state.rounds, one.arm) for one in verified}
+        among = [members for members, tally in tallies.items() if tally.logs]
+        return [max(among, key=lambda members: tallies[members].mean)] if among else []
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def _is_late(self, state: RaceState, at: float) -> bool:
+        """Returns whether there is no time for more turns."""
+        pairs = ((one.arm, one.reference) for one in state.contests.values())
+        has_number = any(Tally.of(state.rounds, *pair).logs for pair in pairs)
+        return at > (self._end(state) if has_number else self.seconds - self.end_seconds)
+
+    def _end(self, state: RaceState) -> float:
+        """Returns the second at which the race at the end must begin."""
+        turn = self._turn_seconds(state.rounds)
+        one = _start_seconds(state.rounds) + FINAL_RECORD_SECONDS + FINAL_TURNS * turn
+        num_arms = 2 + len(self._others_at_the_end(state))
+        seeds = 0.0
+        if any(one.word in state.members(state.leader) and one.kind != EXACT for one in self.candidates):
+            # The baseline runs with another seed, to be recorded only.
+            seeds = _start_seconds(state.rounds) + FINAL_RECORD_SECONDS
+        return self.seconds - self.end_seconds - seeds - FINAL_ROUNDS * num_arms * one
+
+    def _seconds_of(self, state: RaceState, members: Members) -> float:
+        """Returns about how long it takes to compare another arm."""
+        leading = state.members(state.leader)
+        more = sum(one.seconds for one in self.candidates if one.word in members - leading)
+        num_alive = 2 + (state.leader != BASELINE)
+        turns = TURNS_ALONE if _is_alone(state.rounds) else MIN_LAPS * num_alive
+        return _start_seconds(state.rounds) + more + turns * self._turn_seconds(state.rounds)
+
+    def _turn_seconds(self, rounds: Sequence[Round]) -> float:
+        """Returns how long a turn is: long enough for the steps of the slowest arm."""
+        lives = [life for one in rounds[-1:] for life in one.lives.values()]
+        step = max((life.step_seconds for life in lives), default=0.0)
+        wanted = min(max(MIN_TURN_SECONDS, STEPS_PER_TURN * step), MAX_TURN_SECONDS)
+        return max(wanted, MIN_STEPS * step)
+
+
+_NONE = Life(-1, BASELINE, Started(-1, BASELINE, 0.0, 0.0))
+
+
+def _is_open(contest: Contest) -> bool:
+    return contest.verified is not None and contest.verified.is_open
+
+
+def _is_alone(rounds: Sequence[Round]) -> bool:
+    return bool(rounds) and rounds[-1].is_in_company is False
+
+
+def _needs_repeat(state: RaceState, now: Round) -> bool:
+    """Returns whether another process of the baseline must show if the script repeats itself."""
+    challenger = state.challenger
+    return challenger is not None and _is_open(challenger) and challenger.arm in now.lives
+
+
+def _last(alive: Sequence[Life]) -> int:
+    """Returns the process that ends first: the one that was started last."""
+    return max(life.number for life in alive)
+
+
+def _num_short(rounds: Sequence[Round]) -> int:
+    """Returns how many of the latest rounds had no turn of the baseline."""
+    count = 0
+    for one in reversed(rounds):
+        if BASELINE in one.speeds:
+            break
+        count += 1
+    return count
+
+
+def _start_seconds(rounds: Sequence[Round]) -> float:
+    """Returns how long a process usually takes to start."""
+    starts = [life.started.seconds for one in rounds for life in one.lives.values()]
+    return statistics.fmean(starts) if starts else 0.0
+
+
+def _is_decided(rounds: Sequence[Round], contest: Contest, tally: Tally, threshold: float) -> bool:
+    """Returns whether more turns of the same processes would hardly change the outcome of a contest."""
+    if not tally.is_in_turns:
+        # It ran alone.
+        return any(one.lives[contest.arm].is_over for one in rounds if contest.arm in one.lives)
+    num_turns = sum(
+        len({*one.lives[contest.arm].laps} & {*one.lives[contest.reference].laps})
+        for one in rounds
+        if {contest.arm, contest.reference} <= one.lives.keys()
+    )
+    off = abs(tally.mean - threshold)
+    if num_turns >= MAX_LAPS or (num_turns >= FEW_LAPS and off > FAR):
+        return True
+    error = math.sqrt(sum(tally.turn_variances)) / max(1, len(tally.turn_variances))
+    return num_turns >= MIN_LAPS and off > CLEAR * error
+
+
+def candidates_by_word(candidates: Sequence[Candidate]) -> Mapping[str, Candidate]:
+    """Returns candidates by their word."""
+    return {one.word: one for one in candidates}

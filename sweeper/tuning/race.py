@@ -1,0 +1,394 @@
+"""Races changes to a script: the best of them, with what they bring and what was verified of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sweeper.analysis.confirmation import Ratio, ratios
+from sweeper.core.config import TrialConfig
+from sweeper.core.job import RACE_STAGE, MeasurePlan, write_outcome
+from sweeper.core.measurement import FailureKind, Measurement
+from sweeper.core.progress import TrialFailedError
+from sweeper.core.record import BASELINE
+from sweeper.errors import UserError
+from sweeper.exports import verification
+from sweeper.exports.verification import Verification, VerifiedChange
+from sweeper.interventions import CHANGES, known, takes_long
+from sweeper.interventions.change import EXACT
+from sweeper.race import race
+from sweeper.race.log import Life, Verified, rounds_of
+from sweeper.race.policy import Start
+from sweeper.race.scores import Score, scores
+from sweeper.race.storage import read
+from sweeper.script.warm import Warm, read_warm
+from sweeper.sweep.context import SweepContext
+from sweeper.sweep.phases.race import MAX_ROUNDS, SweepRace
+from sweeper.sweep.stopping import StopAskedError
+from sweeper.sweep.store.fingerprint import digest_of_scripts
+from sweeper.sweep.store.journal import FINAL_RACE
+from sweeper.sweep.store.result import ConfirmationResult, SweepResult
+from sweeper.sweep.supervisor import load_trials
+from sweeper.sweep.trial_runner import TrialRunner
+from sweeper.tuning.changes import ChangeValue, possible
+from sweeper.tuning.lives import FIRST_RACE, OnlyBaseline, TuneLives, TuneLog, cut_off
+from sweeper.tuning.options import TuneOptions
+from sweeper.tuning.policy import FINAL_ROUNDS, REFUSED, Candidate, RaceState, TunePolicy
+from sweeper.tuning.specification import is_made_otherwise
+from sweeper.tuning.verifier import LONG_SECONDS, MORE_SEEDS, RaceVerifier, Repeats, batches_of_a_pass
+
+DIAGNOSIS_SECONDS = 10.0
+"""Seconds that taking the baseline's steps apart takes, beside its start."""
+REPORT_SECONDS = 4.0
+"""Seconds from the last turn to the end of a tune."""
+START_SECONDS, MORE_TIME = 60.0, 5.0
+"""Seconds that a start and its record may take, and a multiple of the script's own start that is added."""
+COMPILE_SHARE = 0.25
+"""Share of the longest time that a change takes to make which it usually takes."""
+ORDER = ("threads", "optimizer", "precision", "layout", "tf32", "cudnn_benchmark", "ddp")
+"""Close changes in the order in which they are tried. The user's own follow; what takes long comes last."""
+
+
+@dataclass(slots=True)
+class Course:
+    """The course of a tune's race so far.
+
+    Attributes:
+        warm: The script as it is, once its first process is warm.
+        changes: All values of all changes; those that are not tried have the reason.
+        policy: The rules, once it is known what may be tried.
+    """
+
+    warm: Warm | None = None
+    changes: Sequence[ChangeValue] = ()
+    policy: TunePolicy | None = None
+    log: TuneLog | None = None
+
+    @property
+    def state(self) -> RaceState | None:
+        """How the arms stand; None before it is known what may be tried."""
+        if self.policy is None or self.log is None:
+            return None
+        return self.policy.state(self.log)
+
+
+Follow = Callable[[Course], None]
+"""Function that is called whenever something is known."""
+
+
+class ChangesRace:
+    """The phases of a tune's sweep.
+
+    Attributes:
+        course: What is known so far.
+    """
+
+    def __init__(self, options: TuneOptions, follow: Follow) -> None:
+        """Starts nothing yet."""
+        self._options, self._follow = options, follow
+        self.course = Course()
+
+    def run(self, context: SweepContext) -> None:
+        """Races the changes and writes the result to the folder.
+
+        If the user asks it to stop, the best so far is the result.
+        """
+        journal = context.journal
+        with TrialRunner.of(context) as trials:
+            load_trials(context, trials)
+            _charge(context, trials)
+            phases = _Phases(context, trials, self._options, self.course, self._follow)
+            try:
+                confirmation = phases.run()
+            except StopAskedError:
+                trials.jobs.cancel()
+                phases.enter_cut_off(is_over=False)
+                confirmation = phases.best_so_far()
+                if confirmation.winner is None:
+                    raise KeyboardInterrupt from None
+            result = SweepResult(search_end=phases.ended, confirmation=confirmation)
+            if context.stopping.asked:
+                journal.stop(result)
+            else:
+                journal.finish(result)
+
+
+class _Phases:
+    """The race in which arms join, and the one at the end.
+
+    Attributes:
+        ended: Why the first one ended.
+    """
+
+    def __init__(
+        self,
+        context: SweepContext,
+        trials: TrialRunner,
+        options: TuneOptions,
+        course: Course,
+        follow: Follow,
+    ) -> None:
+        self._context, self._trials, self._options = context, trials, options
+        self._course, self._follow = course, follow
+        self._verifier = RaceVerifier(self._changes_of)
+        self._members: dict[int, tuple[str, ...]] = {}
+        self._scored: tuple[int, Sequence[Score]] = (-1, ())
+        self.ended = "it was stopped"
+        course.log = TuneLog(context.journal.race_log(FIRST_RACE), lambda: follow(course))
+
+    def run(self) -> ConfirmationResult:
+        """Runs both races."""
+        self._join()
+        self.enter_cut_off(is_over=True)
+        return self._finish()
+
+    def enter_cut_off(self, *, is_over: bool) -> None:
+        """Enters what was measured of arms whose first process was cut off, or has failed.
+
+        Args:
+            is_over: Whether no more processes of theirs follow in this race.
+        """
+        state = self._course.state
+        refused = {arm for arm, one in state.contests.items() if one.outcome == REFUSED} if state else set()
+        for entry in list(self._context.journal.trials()):
+            if isinstance(entry.outcome, Measurement) or (entry.outcome and entry.number in refused):
+                continue
+            turns = [turn for life in self._lives_of(entry.number) for turn in life.turns]
+            if not turns and (entry.outcome is not None or not is_over):
+                continue
+            outcome = cut_off(read_warm(entry.folder), turns)
+            write_outcome(entry.folder, outcome)
+            self._trials.finish(entry.number, entry.job, outcome)
+
+    def _lives_of(self, arm: int) -> list[Life]:
+        rounds = rounds_of(self._course.log or ())
+        return [one.lives[arm] for one in rounds if arm in one.lives]
+
+    def best_so_far(self) -> ConfirmationResult:
+        """Returns the leader, with what is known about it."""
+        course = self._course
+        if course.policy is None or course.log is None:
+            return ConfirmationResult(winner=None)
+        state = course.policy.state(course.log, is_final=True)
+        self._know_members(state)
+        found = self._ratios()
+        faster = {ratio.trial for ratio in found if ratio.low > 1}
+        winner = state.leader if state.leader in faster else None
+        if winner is not None:
+            self._write(winner, state.contests[winner].verified)
+        return ConfirmationResult(winner=winner, ratios=found, race_end="it was stopped")
+
+    def _know_members(self, state: RaceState) -> None:
+        for arm, contest in state.contests.items():
+            self._members[arm] = tuple(sorted(contest.requested))
+
+    def _ratios(self) -> tuple[Ratio, ...]:
+        """Returns the ratio of each arm to the baseline so far, in the race in which arms join."""
+        rounds = rounds_of(self._course.log or ())
+        return tuple(ratios([one for one in rounds if BASELINE in one.speeds and len(one.speeds) > 1]))
+
+    # -- the race in which arms join ---------------------------------------------------------------
+
+    def _join(self) -> None:
+        """Tries changes until everything was tried or the time is up."""
+        context, trials, course = self._context, self._trials, self._course
+        log = course.log
+        assert log is not None
+        trials.progress.begin("racing")
+        trials.progress.follow_race(self._scores)
+        lives = TuneLives(context, trials, self._verifier, self._config_of)
+        folder = context.journal.trial_folder(BASELINE)
+        clock = trials.budget.clock
+        for work in context.journal.race_folder(FIRST_RACE).glob("*/work"):
+            # Of a process that was killed.
+            shutil.rmtree(work, ignore_errors=True)
+        course.warm = read_warm(folder)
+        if course.warm is None or not course.warm.measurement.throughput or not log:
+            race.run(OnlyBaseline(log), lives, log, clock=clock)
+            course.warm = read_warm(folder)
+        warm = course.warm
+        if warm is None or not warm.measurement.throughput:
+            raise TrialFailedError(
+                FailureKind.NO_RESULT,
+                "the script trains for too short a time to be compared: it must train for some seconds at"
+                " least. Let it train for more steps or epochs",
+            )
+        course.changes = changes_of(self._options, warm)
+        measured = warm.measurement
+        self._verifier.limit_seconds = START_SECONDS + MORE_TIME * measured.startup_seconds
+        left, at = trials.budget.seconds_left, log[-1].at
+        assert left is not None
+        course.policy = TunePolicy(
+            candidates=tuple(self._candidates(warm)),
+            seconds=at + left,
+            end_seconds=REPORT_SECONDS + warm.measurement.startup_seconds + DIAGNOSIS_SECONDS,
+            seed=context.spec.search.seed,
+        )
+        self._follow(course)
+        self.ended = race.run(course.policy, lives, log, clock=clock).why
+
+    def _scores(self) -> Sequence[Score]:
+        """Returns how the arms stand that have not lost, and those that run."""
+        length = len(self._course.log or ())
+        if self._scored[0] != length:
+            self._scored = length, self._scores_now()
+        return self._scored[1]
+
+    def _scores_now(self) -> Sequence[Score]:
+        state = self._course.state
+        if state is None:
+            return ()
+        continued = {BASELINE, state.leader}
+        if state.challenger is not None:
+            continued.add(state.challenger.arm)
+        known = [arm for arm in sorted(continued) if arm in self._trials.table.records]
+        return scores(state.rounds, known, continued)
+
+    def _candidates(self, warm: Warm) -> list[Candidate]:
+        """Returns what may be tried, in order."""
+        file = self._options.changes
+        limits = {change.name: change.limit_seconds for change in known(str(file) if file else "").values()}
+        ranks: dict[str, int] = {}
+        among = []
+        for change in self._course.changes:
+            if change.refused or change.changes_training:
+                continue
+            rank = ranks.get(change.name, 0)
+            ranks[change.name] = rank + 1
+            candidate = Candidate(
+                name=change.name,
+                word=change.word_of_arm,
+                kind=change.kind,
+                ceiling=change.ceiling,
+                rank=rank,
+                seconds=COMPILE_SHARE * limits.get(change.name, 0.0),
+                is_own=change.name not in CHANGES,
+            )
+            among.append(candidate)
+        return sorted(among, key=_place)
+
+    def _config_of(self, words: Sequence[str]) -> TrialConfig:
+        """Returns the configuration of an arm."""
+        spec = self._context.spec
+        values = dict(word.split("=", 1) for word in words)
+        return spec.config({**spec.baseline, **values})
+
+    def _changes_of(self, start: Start) -> Sequence[ChangeValue]:
+        """Returns what the arm of a process changes."""
+        if start.members:
+            self._members[start.arm] = start.members
+        by_word = {change.word_of_arm: change for change in self._course.changes}
+        return [by_word[word] for word in self._members[start.arm]]
+
+    # -- the race at the end -----------------------------------------------------------------------
+
+    def _finish(self) -> ConfirmationResult:
+        """Races the leader with new processes, and returns what is handed over."""
+        course, context, trials = self._course, self._context, self._trials
+        policy, log, warm = course.policy, course.log, course.warm
+        assert policy is not None
+        assert log is not None
+        assert warm is not None
+        state = policy.state(log, is_final=True)
+        self._know_members(state)
+        arms = {contest.members: arm for arm, contest in state.contests.items() if contest.outcome != REFUSED}
+        numbers = [arms[members] for members in policy.finalists(log) if members in arms]
+        if not numbers:
+            return ConfirmationResult(winner=None, ratios=self._ratios())
+        # The records of a race that was cut off are not known any more.
+        shutil.rmtree(context.journal.race_folder(FINAL_RACE), ignore_errors=True)
+        step = warm.measurement.step_ms / 1000
+        repeats: Repeats = self._verifier.repeats
+        verifier = RaceVerifier(self._changes_of, batches=batches_of_a_pass(step), repeats=repeats)
+        verifier.limit_seconds = self._verifier.limit_seconds + LONG_SECONDS
+        window = context.spec.measure.window_seconds
+        rests = bool(state.rounds[-1].is_in_company)
+        final = SweepRace(context, trials, FINAL_RACE, window, verifier=verifier, rests=rests)
+        final.run(numbers, FINAL_ROUNDS, MAX_ROUNDS * context.spec.confirm.rounds, REPORT_SECONDS)
+        final.record()
+        verified = dict(final.verified)
+        for arm in numbers:
+            if not context.stopping.asked:
+                verified.update(self._with_seeds(verifier, arm))
+        # What has no record there is not known to train the same.
+        unfit = {arm for arm in numbers if arm not in verified or verified[arm].fault}
+        result = final.result(unfit)
+        chosen = unfit if result.winner is None else {result.winner, *unfit}
+        for arm in chosen:
+            self._write(arm, verified.get(arm))
+        return result
+
+    def _with_seeds(self, verifier: RaceVerifier, arm: int) -> Mapping[int, Verified]:
+        """Returns what is known about arms once the baseline was recorded with other seeds, if it must be."""
+        trials, context = self._trials, self._context
+        verified: Mapping[int, Verified] = {}
+        while (shift := verifier.seed_wanted(arm)) is not None:
+            left = trials.budget.seconds_left
+            if shift in MORE_SEEDS and left is not None and left < 0:
+                # Without them, the arm is refused.
+                break
+            folder = context.journal.setup_folder(f"seed-{shift}")
+            shutil.rmtree(folder, ignore_errors=True)
+            job = trials.job(RACE_STAGE, self._config_of(()), {"shift": shift})
+            plan = MeasurePlan(window_seconds=0.1, repeats=1, warmup_cap_seconds=0.0, diagnose=False)
+            job = dataclasses.replace(job, plan=plan, recording=verifier.long_recording(shift))
+            try:
+                trials.run(folder, job)
+            except StopAskedError:
+                trials.jobs.cancel()
+                break
+            verified = {**verified, **verifier.enter_seed(shift, folder)}
+        return verified
+
+    def _write(self, arm: int, event: Verified | None) -> None:
+        """Writes what was verified about an arm to its trial's folder."""
+        if event is None:
+            return
+        words = set(self._members[arm]) if arm in self._members else set()
+        missing = {text.partition(":")[0] for text in event.missing}
+        changes = [
+            one for one in self._course.changes if one.word_of_arm in words and one.name not in missing
+        ]
+        kept = Verification(
+            kind=event.kind,
+            changes=tuple(
+                VerifiedChange(name=one.name, value=one.value, original=one.original, why=one.why)
+                for one in changes
+            ),
+            is_nondeterministic=self._verifier.repeats.race,
+            difference=event.fault,
+            extent=event.extent,
+            code=digest_of_scripts(self._options.command),
+        )
+        verification.write(self._trials.table.records[arm], kept)
+
+
+def changes_of(options: TuneOptions, warm: Warm) -> list[ChangeValue]:
+    """Returns all values of all changes; those that are not tried have the reason."""
+    try:
+        changes = possible(warm.measurement, options.changes, allow_other_draws=options.allow_other_draws)
+    except (ValueError, OSError, SyntaxError, ImportError) as error:
+        raise UserError(f"`--changes` must be a file of changes: {error}.") from error
+    return [
+        change
+        if change.refused or not is_made_otherwise(change, warm.measurement.observed)
+        else dataclasses.replace(change, refused="its number of threads is not that of the machine's cores")
+        for change in changes
+    ]
+
+
+def _charge(context: SweepContext, trials: TrialRunner) -> None:
+    """Subtracts what the race has taken before, if that is more than its trials have."""
+    log = read(context.journal.race_log(FIRST_RACE))
+    left, minutes = trials.budget.seconds_left, context.spec.search.minutes
+    if log and left is not None and minutes is not None:
+        spent = log[-1].at + trials.budget.clock() - context.began
+        trials.budget.charge(max(0.0, left - (60 * minutes - spent)))
+
+
+def _place(candidate: Candidate) -> tuple[bool, bool, int, int]:
+    """Returns a key that puts candidates in the order in which they are tried."""
+    order = ORDER.index(candidate.name) if candidate.name in ORDER else len(ORDER)
+    return candidate.kind != EXACT, takes_long(candidate.name), order, candidate.rank

@@ -1,0 +1,93 @@
+"""What a tune says while its race runs, and what each change has brought."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from measurements import measurement
+from tuning.virtual import Raced, Script, close, exact, tuned
+
+from sweeper.core.measurement import Breakdown
+from sweeper.interventions.change import CLOSE, EXACT
+from sweeper.race.storage import StoredLog
+from sweeper.script.warm import Warm
+from sweeper.tuning.changes import ChangeValue
+from sweeper.tuning.gains import gains_of, largest_gain, untried
+from sweeper.tuning.narrator import Narrator, not_tried_lines
+from sweeper.tuning.race import Course
+
+PARTS = Breakdown(data_s=0.5, forward_s=0.4, optimizer_s=0.1)
+WARM = Warm(measurement=dataclasses.replace(measurement(), breakdown=PARTS))
+CHANGES = [
+    ChangeValue(name="loader", value="gathered", kind=EXACT),
+    ChangeValue(name="threads", value="one", kind=CLOSE, ceiling=1.3),
+    ChangeValue(name="tf32", value="on", kind=CLOSE, refused="it does not train on a GPU"),
+]
+
+
+@pytest.fixture
+def raced() -> Raced:
+    effects = {"loader=gathered": 0.5, "optimizer=fused": -0.3, "malloc=retain": 0.0}
+    script = Script(effects, faults={"mine=on": "its losses differ after 3 steps"}, process=0.005, turn=0.01)
+    return tuned(script, exact("loader=gathered", "malloc=retain") + close("optimizer=fused", "mine=on"))
+
+
+def told(raced: Raced) -> list[str]:
+    """Returns the lines of a tune, said as its log grows."""
+    lines: list[str] = []
+    narrator = Narrator(lines.append, lambda: 14.2)
+    for length in range(len(raced.log) + 1):
+        log: Any = raced.log[:length]
+        narrator.follow(Course(warm=WARM, changes=CHANGES, policy=raced.policy, log=log))
+    return lines
+
+
+def test_each_finding_is_said_once_as_soon_as_it_is_known(raced):
+    lines = told(raced)
+    own, skipped, first, stack, *_ = lines
+    assert own.startswith("  14 s  Your script: ")
+    assert own.endswith("50% of a step waits for data; 10% of a step goes to the optimizer.")
+    assert skipped == "  14 s  Not tried, since they cannot help here: tf32."
+    assert first.startswith("  14 s  So far 1.6")
+    assert first.endswith("equal in every bit over 60 steps: loader gathered, malloc retain.")
+    assert stack.startswith("  14 s  loader gathered, malloc retain: 1.6")
+    assert len(lines) == len({*lines}) == 3 + len(raced.arms)
+
+
+def test_what_is_not_kept_has_its_reason(raced):
+    lines = [line[8:] for line in told(raced)]
+    assert "mine on: left out, its losses differ after 3 steps." in lines
+    assert any(line.startswith("optimizer fused: 0.7") and line.endswith("not continued.") for line in lines)
+    assert any(line.startswith("Without malloc retain: no slower (") for line in lines)
+
+
+def test_nothing_is_said_of_changes_that_are_tried():
+    assert list(not_tried_lines(CHANGES[:2])) == []
+
+
+@pytest.fixture
+def sweep(raced: Raced, tmp_path: Path) -> Any:
+    log = StoredLog(tmp_path / "race.jsonl")
+    for event in raced.log:
+        log.append(event)
+    winner = next(arm for arm, one in raced.state.contests.items() if one.members == {"loader=gathered"})
+    journal = SimpleNamespace(race_log=lambda _: tmp_path / "race.jsonl", rounds=lambda _: [])
+    return SimpleNamespace(journal=journal, confirmation=SimpleNamespace(winner=winner))
+
+
+def test_the_gain_of_each_change_is_that_of_arms_with_and_without_it(sweep):
+    gains = {gain.name: gain for gain in gains_of(sweep)}
+    assert gains.keys() == {"loader", "malloc", "optimizer"}
+    assert gains["malloc"].stacked[0] == pytest.approx(1.0, abs=0.03)
+    assert gains["optimizer"].stacked[0] == pytest.approx(0.74, abs=0.03)
+    assert gains["loader"].alone[0] == pytest.approx(1.65, abs=0.05)
+    assert [gain.is_kept for gain in gains.values()] == [name == "loader" for name in gains]
+
+
+def test_what_the_measurements_allow_and_what_was_not_tried_is_known(sweep):
+    assert largest_gain(sweep) == pytest.approx(1.65 * 1.09, rel=0.05)
+    assert [str(change) for change in untried(sweep, CHANGES)] == ["threads one"]

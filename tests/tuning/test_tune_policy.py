@@ -1,0 +1,276 @@
+"""The policy of a tune, in virtual time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import Counter
+
+import pytest
+from tuning.virtual import Script, VirtualTune, close, exact, tuned
+
+from sweeper.race import race
+from sweeper.race.log import Added, Ended, Event, Started, Turned, rounds_of
+from sweeper.race.policy import Done
+from sweeper.tuning.lives import _all_ended
+from sweeper.tuning.policy import FAILED, REFUSED, TIME, TRIED, TunePolicy
+
+QUIET = {"process": 0.005, "turn": 0.01}
+
+
+def test_the_first_number_takes_two_starts_and_a_turn_of_each():
+    raced = tuned(Script({"loader=gathered": 1.0}, **QUIET), exact("loader=gathered", "malloc=retain"))
+    first = [type(event) for event in raced.log if isinstance(event, Started | Turned)][:4]
+    assert first == [Started, Started, Turned, Turned]
+    assert raced.starts[:2] == [0, 1]
+    assert raced.arms[0] == {"loader=gathered", "malloc=retain"}
+    turns = [event for event in raced.log if isinstance(event, Turned)]
+    assert {event.life for event in turns[:2]} == {0, 1}
+
+
+def test_what_brings_nothing_leaves_the_stack():
+    raced = tuned(
+        Script({"loader=gathered": 1.0}, **QUIET),
+        exact("loader=gathered", ceiling=4.0) + exact("malloc=retain", "pages=on", ceiling=1.05),
+    )
+    assert raced.leading == {"loader=gathered"}
+    assert raced.done == Done(TRIED)
+    # Both leave at once.
+    assert {"loader=gathered"} in raced.arms
+
+
+def test_what_pays_stays_in_the_stack():
+    effects = {"loader=gathered": 0.5, "malloc=retain": 0.2}
+    raced = tuned(Script(effects, **QUIET), exact("loader=gathered", "malloc=retain"))
+    assert raced.leading == {*effects}
+
+
+def test_a_stack_that_fails_is_tried_in_parts():
+    faults = {"pages=on": "its losses differ after 3 steps"}
+    raced = tuned(
+        Script({"loader=gathered": 0.5}, faults, **QUIET),
+        exact("loader=gathered", "pages=on", "malloc=retain"),
+    )
+    assert raced.leading == {"loader=gathered"}
+    outcomes = {frozenset(one.requested): one.outcome for one in raced.state.contests.values()}
+    assert all(outcome == REFUSED for members, outcome in outcomes.items() if "pages=on" in members)
+
+
+def test_many_changes_that_fail_together_are_halved():
+    words = [f"user{number}=on" for number in range(8)]
+    script = Script({words[0]: 0.4}, {words[7]: "it crashes"}, **QUIET)
+    raced = tuned(script, exact(*words, is_own=True), 900.0)
+    assert words[0] in raced.leading
+    assert words[7] not in raced.leading
+    assert [len(arm) for arm in raced.arms[:2]] == [8, 4]
+
+
+def test_the_users_own_changes_join_after_the_built_in_ones():
+    effects = {"loader=gathered": 0.5, "mine=on": 0.3}
+    candidates = exact("loader=gathered") + exact("mine=on", is_own=True)
+    raced = tuned(Script(effects, **QUIET), candidates)
+    assert raced.arms[:2] == [{"loader=gathered"}, {*effects}]
+    assert raced.leading == {*effects}
+
+
+def test_what_brings_nothing_together_is_not_tried_apart():
+    raced = tuned(Script(**QUIET), exact("a=on", "b=on", "c=on", ceiling=1.05))
+    assert raced.arms == [{"a=on", "b=on", "c=on"}]
+
+
+def test_what_could_save_much_is_tried_alone_where_others_may_hide_it():
+    candidates = exact("a=on", "b=on", ceiling=1.05) + exact("loader=gathered", ceiling=1.5)
+    raced = tuned(Script({"loader=gathered": 0.25, "a=on": -0.25}, **QUIET), candidates)
+    assert raced.leading == {"loader=gathered"}
+
+
+def test_the_last_leader_of_exact_changes_races_at_the_end_too():
+    effects = {"loader=gathered": 0.5, "precision=bf16": 0.4}
+    raced = tuned(Script(effects, **QUIET), exact("loader=gathered") + close("precision=bf16"))
+    assert raced.policy.finalists(raced.log) == [{*effects}, {"loader=gathered"}]
+
+
+def test_one_slow_member_does_not_hide_the_rest():
+    effects = {"loader=gathered": 0.7, "pages=on": -1.5}
+    raced = tuned(Script(effects, **QUIET), exact(*effects))
+    assert raced.leading == {"loader=gathered"}
+
+
+def test_close_changes_join_the_leader_one_at_a_time():
+    effects = {"loader=gathered": 0.5, "optimizer=fused": 0.15, "precision=bf16": -0.8, "threads=one": 0.3}
+    candidates = exact("loader=gathered") + close("threads=one", "optimizer=fused", "precision=bf16")
+    raced = tuned(Script(effects, **QUIET), candidates)
+    assert raced.leading == {"loader=gathered", "optimizer=fused", "threads=one"}
+    assert raced.arms[:4] == [
+        {"loader=gathered"},
+        {"loader=gathered", "threads=one"},
+        {"loader=gathered", "threads=one", "optimizer=fused"},
+        {"loader=gathered", "threads=one", "optimizer=fused", "precision=bf16"},
+    ]
+
+
+def test_the_next_value_of_a_parameter_is_tried_where_the_first_is_impossible():
+    candidates = exact("loader=gathered") + exact("loader=no_workers", rank=1) + exact("loader=cores", rank=2)
+    script = Script({"loader=no_workers": 1.1}, missing={"loader=gathered": "its rows differ"}, **QUIET)
+    raced = tuned(script, candidates)
+    assert raced.leading == {"loader=no_workers"}
+    assert {"loader=cores"} not in raced.arms
+
+
+def test_what_cannot_be_made_here_is_no_member():
+    script = Script({"loader=gathered": 0.6}, missing={"images=decoded": "no images"}, **QUIET)
+    raced = tuned(script, exact("images=decoded", "loader=gathered"))
+    assert raced.leading == {"loader=gathered"}
+
+
+def test_nothing_is_tried_that_cannot_bring_anything():
+    raced = tuned(Script({"loader=gathered": 0.5}, **QUIET), exact("loader=gathered", ceiling=1.01))
+    assert raced.done == Done(TRIED)
+    assert raced.arms == []
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_a_script_that_does_not_repeat_itself_is_started_once_more(has_room):
+    script = Script({"loader=gathered": 0.6}, repeats=False, has_room=has_room, **QUIET)
+    raced = tuned(script, exact("loader=gathered"))
+    assert raced.leading == {"loader=gathered"}
+    assert raced.starts == [0, 1, 0, 1]
+
+
+def test_without_room_one_process_follows_another():
+    effects = {"loader=gathered": 0.6, "optimizer=fused": 0.4}
+    script = Script(effects, has_room=False, **QUIET)
+    raced = tuned(script, exact("loader=gathered") + close("optimizer=fused"))
+    assert raced.lives.most_alive == 1
+    assert raced.leading == {*effects}
+    # The baseline and the leader do not start again.
+    assert raced.starts[:3] == [0, 1, 2]
+
+
+def test_no_more_than_three_processes_live():
+    effects = {f"user{number}=on": 0.2 for number in range(6)}
+    raced = tuned(Script(effects, **QUIET), close(*effects), 600.0)
+    assert raced.lives.most_alive == 3
+    assert raced.leading == {*effects}
+
+
+@pytest.mark.parametrize("seconds", [60.0, 120.0, 300.0])
+@pytest.mark.parametrize("start", [2.0, 10.0])
+def test_time_is_kept_for_the_race_at_the_end(seconds, start):
+    effects = {f"user{number}=on": 0.2 for number in range(12)}
+    raced = tuned(Script(effects, start=start, **QUIET), close(*effects), seconds, end_seconds=10.0)
+    assert raced.done == Done(TIME) or (start, seconds) == (2.0, 300.0)
+    assert raced.state.leader != 0
+    final = 2 * 2 * (start * 0.8 + 4)
+    assert seconds - raced.lives.now > 10.0 + final or len(raced.arms) == 1
+
+
+def test_slow_starts_leave_time_for_six_arms_in_five_minutes():
+    effects = {f"user{number}=on": 0.2 for number in range(12)}
+    raced = tuned(Script(effects, start=10.0, step=0.05, **QUIET), close(*effects), 300.0, end_seconds=15.0)
+    assert len(raced.arms) + 1 >= 6
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_contest_that_is_decided_stays_so(seed):
+    """Also where its arm goes on to take turns, and is then no longer faster."""
+    words = [f"c{number}=on" for number in range(6)]
+    script = Script({word: 0.03 for word in words}, start=6.0, process=0.02, turn=0.1)
+    raced = tuned(script, close(*words), seed=seed)
+    added = [place for place, event in enumerate(raced.log) if isinstance(event, Added)]
+    leaders = [raced.policy.state(raced.log[:place]).leader for place in added]
+    assert leaders == [raced.log[place].reference for place in added]
+    moments = [event.at for event in raced.log if isinstance(event, Added | Ended)]
+    assert max(after - before for before, after in itertools.pairwise(moments)) < 45
+
+
+def test_a_process_that_fails_once_starts_again_beside_the_others():
+    raced = tuned(Script({"a=on": 0.4}, failing={"a=on": 1}, **QUIET), exact("a=on"))
+    assert raced.starts == [0, 1, 1]
+    assert raced.leading == {"a=on"}
+    raced = tuned(Script({"a=on": 0.4}, failing={"a=on": 5}, **QUIET), exact("a=on"))
+    assert raced.starts == [0, 1, 1]
+    assert raced.leading == set()
+
+
+def test_what_differs_from_the_leader_in_nothing_does_not_race_it():
+    script = Script({"a=on": 0.4}, missing={"b=on": "not here"}, process=0.0, turn=0.2)
+    for seed in range(20):
+        raced = tuned(script, exact("a=on") + close("b=on"), seed=seed)
+        assert raced.leading <= {"a=on"}
+        assert raced.state.contests[2].outcome == REFUSED
+
+
+def test_what_nobody_can_start_ends_the_tune():
+    raced = tuned(Script(death=1.0), exact("loader=gathered"))
+    assert raced.done in (Done(FAILED), Done(TIME), Done(TRIED))
+    assert raced.state.leader == 0
+
+
+def test_idle_changes_hardly_lead():
+    led = Counter(
+        len(tuned(Script({"loader=gathered": 0.0}), exact("loader=gathered"), seed=seed).leading)
+        for seed in range(100)
+    )
+    # A pair of processes differs by 3%: the race at the end decides.
+    assert led[1] <= 40
+
+
+def drawn(seed: int) -> tuple[Script, list]:
+    draw = random.Random(seed)
+    words = [f"{draw.choice('abcdefgh')}{number}=on" for number in range(draw.randint(0, 7))]
+    script = Script(
+        effects={word: draw.gauss(0, 0.3) for word in words},
+        faults={word: "its losses differ" for word in words if draw.random() < 0.15},
+        missing={word: "not here" for word in words if draw.random() < 0.15},
+        repeats=draw.random() < 0.8,
+        start=draw.choice([0.5, 3.0, 20.0, 90.0]),
+        step=draw.choice([0.001, 0.02, 0.4, 5.0]),
+        process=draw.choice([0.0, 0.03, 0.2]),
+        turn=draw.choice([0.0, 0.03, 0.3]),
+        death=draw.choice([0.0, 0.0, 0.05, 0.5]),
+        has_room=draw.random() < 0.7,
+    )
+    kinds = [exact if draw.random() < 0.5 else close for _ in words]
+    return script, [one for kind, word in zip(kinds, words, strict=True) for one in kind(word)]
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_random_tunes_end_in_time_and_hand_over_nothing_that_fails(seed):
+    script, candidates = drawn(seed)
+    seconds = 180.0
+    raced = tuned(script, candidates, seconds, seed, end_seconds=10.0)
+    longest = script.start * 1.2 + 4 * max(3 * script.step * math.exp(2.5), 4.0)
+    assert raced.lives.now <= seconds + 2 * longest
+    assert not raced.lives.alive
+    assert not raced.leading & {*script.faults, *script.missing}
+    assert raced.state.challenger is None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_tune_that_is_cut_off_goes_on_from_its_log(seed):
+    script, candidates = drawn(seed)
+    raced = tuned(script, candidates, 180.0, seed)
+    draw = random.Random(seed)
+    if not raced.log:
+        return
+    cut = _all_ended(raced.log[: draw.randint(1, max(1, len(raced.log)))])
+    assert {e.life for e in cut if isinstance(e, Started)} == {e.life for e in cut if isinstance(e, Ended)}
+    lives = VirtualTune(script, seed + 1)
+    lives.now = cut[-1].at
+    for event in cut:
+        if isinstance(event, Started) and event.arm == 0:
+            lives._num_baseline += 1
+    log: list[Event] = list(cut)
+    policy = TunePolicy(candidates=tuple(candidates), seconds=cut[-1].at + 180.0, seed=seed)
+    race.run(policy, lives, log, clock=lives.clock)
+    assert not lives.alive
+    assert len(rounds_of(log)) >= len(rounds_of(cut))
+
+
+def test_the_same_log_leads_to_the_same_action():
+    raced = tuned(Script({"a=on": 0.3, "b=on": 0.1}), exact("a=on") + close("b=on"))
+    for length in range(len(raced.log)):
+        log = raced.log[:length]
+        assert raced.policy.next(log, 10.0) == raced.policy.next(log, 10.0)

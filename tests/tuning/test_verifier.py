@@ -1,0 +1,203 @@
+"""What is known about the training of a race's processes, from their records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from measurements import measurement
+
+from sweeper.interventions.change import CLOSE, EXACT, HALF
+from sweeper.race.log import Verified
+from sweeper.race.policy import Start
+from sweeper.script.trial import RECORD_ONLY
+from sweeper.script.warm import Warm, write_warm
+from sweeper.tuning.changes import ChangeValue
+from sweeper.tuning.verifier import (
+    FIRST_SECONDS,
+    FIRST_STEPS,
+    MORE_SEEDS,
+    OTHER_SEEDS,
+    RaceVerifier,
+    Repeats,
+    batches_of_a_pass,
+)
+
+LOSSES = [1 / (1 + 0.1 * number) for number in range(40)]
+ROUNDING = [loss * (1 + 1e-6) for loss in LOSSES]
+FAR = [loss * (1 + 0.01 * max(0, number - 5)) for number, loss in enumerate(LOSSES)]
+MEMORY = ChangeValue(name="mine", value="on", kind=EXACT)
+FUSED = ChangeValue(name="optimizer", value="fused", kind=CLOSE)
+
+
+class Races:
+    """Processes whose records are written down."""
+
+    def __init__(self, folder: Path, changes: Sequence[ChangeValue] = (MEMORY,), **known: object) -> None:
+        self._folder, self._number = folder, 0
+        self.verifier = RaceVerifier(lambda start: changes, **known)  # type: ignore[arg-type]
+
+    def started(
+        self,
+        arm: int,
+        losses: Sequence[float],
+        *,
+        number: int = 0,
+        end: str = "done",
+        in_effect: Mapping[str, str] = {"optimizer": ""},
+        failure: str = "",
+    ) -> Sequence[Verified]:
+        life, self._number = self._number, self._number + 1
+        folder = self.write(f"{life}", losses, end=end, in_effect=in_effect)
+        members = ("mine=on",) if arm else ()
+        return self.verifier.verified(life, Start(arm, number, 1.0, members), folder, failure)
+
+    def write(
+        self,
+        name: str,
+        losses: Sequence[float],
+        *,
+        end: str = "done",
+        in_effect: Mapping[str, str] = {},
+    ) -> Path:
+        folder = self._folder / name
+        folder.mkdir()
+        events: list[dict[str, object]] = []
+        for number, loss in enumerate(losses, start=1):
+            events += [
+                {"batch": f"a{number}"},
+                {"loss": [loss.hex()]},
+                {"gradients": 1, "norm": loss, **({"sums": [[loss, loss]]} if number <= 4 else {})},
+                {"step": number, "samples": 8, "rates": [0.1], "random": "r"},
+            ]
+        if end and losses:
+            events.append({"end": end, "parameters": str(losses[-1]), "moved": [True]})
+        (folder / "record-0.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+        write_warm(folder, Warm(measurement=measurement(), changes=in_effect))
+        return folder
+
+
+def test_what_equals_the_baseline_in_every_bit_is_exact(tmp_path):
+    races = Races(tmp_path)
+    assert races.started(0, LOSSES) == []
+    (known,) = races.started(1, LOSSES)
+    assert (known.fault, known.kind, known.extent, known.is_open) == ("", EXACT, "40 steps", False)
+
+
+@pytest.mark.parametrize(("again", "fault", "kind"), [(LOSSES, True, ""), (ROUNDING, False, CLOSE)])
+def test_another_process_of_the_baseline_shows_whose_difference_it_is(tmp_path, again, fault, kind):
+    races = Races(tmp_path)
+    races.started(0, LOSSES)
+    nearly = [*LOSSES[:30], LOSSES[30] * (1 + 1e-9), *LOSSES[31:]]
+    (known,) = races.started(1, nearly)
+    assert known.is_open
+    assert known.fault == "its losses differ after 30 steps"
+    (known,) = races.started(0, again)
+    assert known.life == 1
+    assert (bool(known.fault), known.is_open, known.kind) == (fault, False, kind)
+
+
+def test_a_close_change_is_judged_by_its_first_steps_and_later_by_other_seeds(tmp_path):
+    known: dict[str, object] = {"batches": 20, "repeats": Repeats(are_equal=True)}
+    races = Races(tmp_path, (FUSED,), **known)
+    races.started(0, LOSSES)
+    (said,) = races.started(1, FAR)
+    assert (said.fault, said.kind) == ("", CLOSE)
+    assert races.verifier.seed_wanted(1) == OTHER_SEEDS[0]
+    races.started(0, [loss * 0.97 for loss in LOSSES], number=1)
+    assert races.verifier.seed_wanted(1) == OTHER_SEEDS[1]
+    folder = races.write("seed", [loss * 1.05 for loss in LOSSES])
+    found = races.verifier.enter_seed(OTHER_SEEDS[1], folder)
+    assert "farther from the script's" in found[1].fault
+    assert races.verifier.seed_wanted(1) is None
+
+
+def test_half_precision_has_more_seeds_before_it_is_refused(tmp_path):
+    half = replace(FUSED, rounding=HALF)
+    races = Races(tmp_path, (half,), batches=20, repeats=Repeats(are_equal=True))
+    races.started(0, LOSSES)
+    races.started(1, FAR)
+    for number, factor in ((1, 0.99), (2, 1.01)):
+        races.started(0, [loss * factor for loss in LOSSES], number=number)
+    assert races.verifier.seed_wanted(1) == MORE_SEEDS[0]
+    found = races.verifier.enter_seed(MORE_SEEDS[0], races.write("more", [loss * 1.5 for loss in LOSSES]))
+    assert found[1].fault == ""
+
+
+def test_a_first_loss_that_differs_is_no_rounding(tmp_path):
+    races = Races(tmp_path, (FUSED,), repeats=Repeats(are_equal=True))
+    races.started(0, LOSSES)
+    (known,) = races.started(1, [loss * 1.01 for loss in LOSSES])
+    assert known.fault == "its losses differ in step 1"
+
+
+def test_what_is_not_in_effect_is_no_part_of_an_arm(tmp_path):
+    races = Races(tmp_path, (MEMORY, FUSED))
+    races.started(0, LOSSES)
+    (known,) = races.started(1, LOSSES, in_effect={"optimizer": "it is fused already"})
+    assert known.missing == ("optimizer: it is fused already",)
+    (known,) = races.started(2, LOSSES, in_effect={})
+    assert known.missing == ("optimizer: the training does not use what it changes",)
+
+
+def test_a_process_that_fails_is_refused(tmp_path):
+    races = Races(tmp_path)
+    races.started(0, LOSSES)
+    (known,) = races.started(1, LOSSES, failure="oom: out of memory")
+    assert known.fault == "oom: out of memory"
+    (known,) = races.started(1, [])
+    assert known.fault == "its training was not observed"
+
+
+def test_processes_that_race_have_changes_that_leave_the_arithmetic_alone(tmp_path):
+    races = Races(tmp_path, (FUSED,), repeats=Repeats(are_equal=False, race=True))
+    races.started(0, LOSSES)
+    (known,) = races.started(1, ROUNDING)
+    assert "race" in known.fault
+    malloc = ChangeValue(name="device.malloc", value="retain", kind=EXACT, env={"A": "1"})
+    races = Races(tmp_path / "2", (malloc,), repeats=Repeats(are_equal=False, race=True))
+    (tmp_path / "2").mkdir()
+    races.started(0, LOSSES)
+    (known,) = races.started(1, FAR)
+    # A single run does not show how far apart they may lie.
+    assert known.is_open
+    assert races.verifier.recording(Start(0, 1, 1.0)).shift == OTHER_SEEDS[0]
+
+
+def test_a_script_that_ends_with_its_record_is_compared_all_the_same(tmp_path):
+    races = Races(tmp_path, batches=20, repeats=Repeats(are_equal=True))
+    races.started(0, LOSSES, end="exit", failure=f"no_result: {RECORD_ONLY}")
+    (known,) = races.started(1, LOSSES, end="exit", failure=f"no_result: {RECORD_ONLY}")
+    assert known.fault == ""
+    # Its later processes are timed, and so not recorded.
+    assert races.verifier.recording(Start(0, 1, 1.0)) is None
+
+
+def test_first_records_have_the_steps_of_the_baselines(tmp_path):
+    verifier = RaceVerifier(lambda start: ())
+    first = verifier.recording(Start(0, 0, 1.0))
+    assert (first.steps, first.seconds, first.batches) == (FIRST_STEPS, FIRST_SECONDS, 0)
+    races = Races(tmp_path)
+    races.started(0, LOSSES[:12], end="")
+    later = races.verifier.recording(Start(1, 0, 1.0, ("mine=on",)))
+    assert (later.steps, later.seconds) == (12, 0.0)
+
+
+def test_the_race_at_the_end_records_all_processes_of_a_round_with_the_same_seed():
+    verifier = RaceVerifier(lambda start: (), batches=20)
+    shifts = [verifier.recording(Start(0, number, 1.0)) for number in range(4)]
+    assert [None if one is None else (one.shift, one.batches) for one in shifts] == [
+        (0, 20),
+        (1000, 20),
+        (2000, 20),
+        None,
+    ]
+    assert [verifier.recording(Start(3, number, 1.0)) for number in range(4)] == shifts
+
+
+@pytest.mark.parametrize(("step", "batches"), [(0.0, 8), (0.001, 60), (0.05, 20), (3.0, 8)])
+def test_a_pass_that_is_cut_short_takes_about_a_second(step, batches):
+    assert batches_of_a_pass(step) == batches
