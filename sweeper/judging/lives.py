@@ -55,6 +55,11 @@ class Turns(Silent):
 
     # -- the process's side
 
+    @property
+    def has_time(self) -> bool:
+        """Whether there is time for more than windows."""
+        return True
+
     def started(self, pid: int) -> None:
         """Records the process ID of its script, which has started."""
         self._pid = pid

@@ -80,7 +80,8 @@ def _run(
         is_watched, evaluation_share = trial.is_watched, trial.evaluation_share
         earlier = trial.earlier
     # In the user's own folder, a diagnosis would leave a model that was trained on a single batch.
-    if job.plan.diagnose and is_watched and not script.sandbox.is_the_folder:
+    is_wanted = job.plan.diagnose and is_watched and not script.sandbox.is_the_folder
+    if is_wanted and (turn is None or turn.has_time):
         progress.stage("diagnose")
         with started(job, progress, inject.DIAGNOSE, sum(each.steps for each in earlier)) as script:
             trial = _Trial(job, progress, script)

@@ -1,7 +1,8 @@
 """Takes windows on demand: a trial stays warm and waits until each of its windows is requested.
 
 A trial writes the file `ready`: how many windows it has taken, and the last of them. The file `go` has one
-number: how many it may take in total, or `END` if it is to take no more.
+number: how many it may take in total, `END` if it is to take no more, or `END_AT_ONCE` if there is no time
+for what else it would do at its end.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from sweeper.race.race import Taken
 from sweeper.system.files import write_atomic
 
 READY, GO = "ready", "go"
-END = -1
-"""The number in `go` that ends the wait: no other window will be requested."""
+END, END_AT_ONCE = -1, -2
+"""Numbers in `go` that end the wait: no other window will be requested."""
 POLL_SECONDS = 0.02
 """Seconds between two polls. Trials poll while another one is timed, so polling must cost nothing."""
 
@@ -49,6 +50,10 @@ def turn_of(window: Window) -> Taken:
 class Turn(Protocol):
     """Requests that a trial waits for between its windows."""
 
+    @property
+    def has_time(self) -> bool:
+        """Whether there is time for more than windows."""
+
     def wait(self, windows: Sequence[Window]) -> bool:
         """Reports the windows taken; returns whether to take another, once that is known."""
 
@@ -59,10 +64,15 @@ class Turns:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    @property
+    def has_time(self) -> bool:
+        """Whether there is time for more than windows."""
+        return go_in(self._folder) != END_AT_ONCE
+
     def wait(self, windows: Sequence[Window]) -> bool:
         """Reports the windows taken; returns True once another is requested, False at the end."""
         last = encode(windows[-1]) if windows else None
         write_atomic(self._folder / READY, json.dumps([len(windows), last]))
-        while (wanted := go_in(self._folder)) <= len(windows) and wanted != END:
+        while 0 <= (wanted := go_in(self._folder)) <= len(windows):
             time.sleep(POLL_SECONDS)
-        return wanted != END
+        return wanted >= 0

@@ -94,7 +94,7 @@ class TuneLives(JobLives):
     """The processes of a tune's race.
 
     Attributes:
-        configs: The configuration of each arm.
+        end_seconds: Seconds that are needed after the last process, with taking the baseline's steps apart.
     """
 
     MAX_TURNS = 100_000
@@ -120,6 +120,7 @@ class TuneLives(JobLives):
         self._faults: dict[int, str] = {}
         self._before = _used_gib()
         self._starting = -1
+        self.end_seconds = 0.0
 
     def start(self, life: int, start: Start) -> Sequence[Verified]:
         """Starts a process; returns once it is warm and rests, or has ended."""
@@ -199,6 +200,11 @@ class TuneLives(JobLives):
             )
             write_outcome(self._context.journal.trial_folder(number), outcome)
         self._trials.finish(number, read_job(self._context.journal.trial_folder(number)), outcome)
+
+    def _has_time(self) -> bool:
+        """Returns whether there is time to take the baseline's steps apart."""
+        left = self._trials.budget.seconds_left
+        return left is None or left > self.end_seconds
 
     def _tell_failure(self, life: int, failure: Failure) -> None:
         """Says nothing: what was tried and failed is said with all else that was tried."""

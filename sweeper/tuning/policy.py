@@ -485,14 +485,23 @@ class TunePolicy:
 
     def _end(self, state: RaceState) -> float:
         """Returns the second at which the race at the end must begin."""
-        turn = self._turn_seconds(state.rounds)
-        one = _start_seconds(state.rounds) + FINAL_RECORD_SECONDS + FINAL_TURNS * turn
         num_arms = 2 + len(self._others_at_the_end(state))
         seeds = 0.0
         if any(one.word in state.members(state.leader) and one.kind != EXACT for one in self.candidates):
             # The baseline runs with another seed, to be recorded only.
             seeds = _start_seconds(state.rounds) + FINAL_RECORD_SECONDS
-        return self.seconds - self.end_seconds - seeds - FINAL_ROUNDS * num_arms * one
+        rounds = FINAL_ROUNDS * self.seconds_of_a_round(state, num_arms, FINAL_TURNS)
+        return self.seconds - self.end_seconds - seeds - rounds
+
+    def seconds_of_a_round(self, state: RaceState, num_arms: int, num_turns: int = 1) -> float:
+        """Returns about how long a round of the race at the end takes.
+
+        Args:
+            num_arms: Number of its arms, the baseline included.
+            num_turns: Number of turns of each.
+        """
+        start = _start_seconds(state.rounds) + FINAL_RECORD_SECONDS
+        return num_arms * (start + num_turns * self._turn_seconds(state.rounds))
 
     def _seconds_of(self, state: RaceState, members: Members) -> float:
         """Returns about how long it takes to compare another arm."""

@@ -41,6 +41,8 @@ from sweeper.tuning.verifier import LONG_SECONDS, MORE_SEEDS, RaceVerifier, Repe
 
 DIAGNOSIS_SECONDS = 10.0
 """Seconds that taking the baseline's steps apart takes, beside its start."""
+LATE_SECONDS, LATE_SHARE = 15.0, 0.1
+"""Seconds that a tune may take longer, or share of its time, whichever is more."""
 REPORT_SECONDS = 4.0
 """Seconds from the last turn to the end of a tune."""
 START_SECONDS, MORE_TIME = 60.0, 5.0
@@ -166,8 +168,12 @@ class _Phases:
         rounds = rounds_of(self._course.log or ())
         return [one.lives[arm] for one in rounds if arm in one.lives]
 
-    def best_so_far(self) -> ConfirmationResult:
-        """Returns the leader, with what is known about it."""
+    def best_so_far(self, why: str = "it was stopped") -> ConfirmationResult:
+        """Returns the leader, with what is known about it.
+
+        Args:
+            why: Why no more is known.
+        """
         course = self._course
         if course.policy is None or course.log is None:
             return ConfirmationResult(winner=None)
@@ -178,7 +184,7 @@ class _Phases:
         winner = state.leader if state.leader in faster else None
         if winner is not None:
             self._write(winner, state.contests[winner].verified)
-        return ConfirmationResult(winner=winner, ratios=found, race_end="it was stopped")
+        return ConfirmationResult(winner=winner, ratios=found, race_end=why)
 
     def _know_members(self, state: RaceState) -> None:
         for arm, contest in state.contests.items():
@@ -199,11 +205,18 @@ class _Phases:
         trials.progress.begin("racing")
         trials.progress.follow_race(self._scores)
         lives = TuneLives(context, trials, self._verifier, self._config_of)
-        folder = context.journal.trial_folder(BASELINE)
-        clock = trials.budget.clock
         for work in context.journal.race_folder(FIRST_RACE).glob("*/work"):
             # Of a process that was killed.
             shutil.rmtree(work, ignore_errors=True)
+        try:
+            self._race(lives, log)
+        except BaseException:
+            lives.kill()
+            raise
+
+    def _race(self, lives: TuneLives, log: TuneLog) -> None:
+        context, trials, course = self._context, self._trials, self._course
+        folder, clock = context.journal.trial_folder(BASELINE), trials.budget.clock
         course.warm = read_warm(folder)
         if course.warm is None or not course.warm.measurement.throughput or not log:
             race.run(OnlyBaseline(log), lives, log, clock=clock)
@@ -220,10 +233,11 @@ class _Phases:
         self._verifier.limit_seconds = START_SECONDS + MORE_TIME * measured.startup_seconds
         left, at = trials.budget.seconds_left, log[-1].at
         assert left is not None
+        lives.end_seconds = REPORT_SECONDS + measured.startup_seconds + DIAGNOSIS_SECONDS
         course.policy = TunePolicy(
             candidates=tuple(self._candidates(warm)),
             seconds=at + left,
-            end_seconds=REPORT_SECONDS + warm.measurement.startup_seconds + DIAGNOSIS_SECONDS,
+            end_seconds=lives.end_seconds,
             seed=context.spec.search.seed,
         )
         self._follow(course)
@@ -297,6 +311,9 @@ class _Phases:
         numbers = [arms[members] for members in policy.finalists(log) if members in arms]
         if not numbers:
             return ConfirmationResult(winner=None, ratios=self._ratios())
+        left, usual = trials.budget.seconds_left, policy.seconds_of_a_round(state, len(numbers) + 1)
+        if left is not None and left + max(LATE_SECONDS, LATE_SHARE * policy.seconds) < usual:
+            return self.best_so_far("there was no time for a race of new processes")
         # The records of a race that was cut off are not known any more.
         shutil.rmtree(context.journal.race_folder(FINAL_RACE), ignore_errors=True)
         step = warm.measurement.step_ms / 1000

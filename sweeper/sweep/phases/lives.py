@@ -34,7 +34,7 @@ from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import write_atomic
 from sweeper.telemetry.nvml.devices import is_exclusive
-from sweeper.trainer.on_demand import END, GO, POLL_SECONDS, ready_in, turn_of
+from sweeper.trainer.on_demand import END, END_AT_ONCE, GO, POLL_SECONDS, ready_in, turn_of
 
 EXPENSIVE, EXPENSIVE_SECONDS = 4.0, 5.0
 """Start-up time beyond which processes rest: in windows, and in seconds; it must exceed both."""
@@ -227,7 +227,8 @@ class JobLives:
         """Ends a process; returns the windows that `turn` has not returned, or None if it has failed."""
         is_asked = life not in self._outcomes and not self._runner.has_ended(life)
         if life not in self._outcomes:
-            write_atomic(self._folder_of(life) / "turns" / GO, str(END))
+            word = END if self._has_time() else END_AT_ONCE
+            write_atomic(self._folder_of(life) / "turns" / GO, str(word))
             self._await_end(life)
         measured = self._outcomes.get(life)
         if isinstance(measured, Failure):
@@ -238,6 +239,10 @@ class JobLives:
             # It has taken no turn: its window is its warm-up.
             return []
         return [turn_of(window) for window in measured.windows[self._num_returned[life] :]]
+
+    def _has_time(self) -> bool:
+        """Returns whether a process that ends has time for more than its turns."""
+        return True
 
     def _tell_failure(self, life: int, failure: Failure) -> None:
         if failure.message == RECORD_ONLY:

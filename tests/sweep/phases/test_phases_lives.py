@@ -27,7 +27,7 @@ from sweeper.sweep.store.journal import Journal
 from sweeper.system.files import write_atomic
 from sweeper.tracking import NullTracker
 from sweeper.trainer import on_demand as taking
-from sweeper.trainer.on_demand import END, GO, Turns, ready_in
+from sweeper.trainer.on_demand import END, END_AT_ONCE, GO, Turns, ready_in
 
 pytestmark = pytest.mark.slow
 
@@ -112,6 +112,10 @@ def test_a_trial_waits_for_its_turn(tmp_path: Path):
 def test_at_the_end_no_other_window_is_wanted(tmp_path: Path):
     write_atomic(tmp_path / GO, str(END))
     assert not Turns(tmp_path).wait([WINDOW] * 3)
+    assert Turns(tmp_path).has_time
+    write_atomic(tmp_path / GO, str(END_AT_ONCE))
+    assert not Turns(tmp_path).wait([WINDOW] * 3)
+    assert not Turns(tmp_path).has_time
 
 
 class TurnTaking(ReplayLauncher):
