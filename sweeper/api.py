@@ -209,7 +209,7 @@ def tune(
     """Makes a training script faster without editing it, and proves that it trains the same.
 
     Runs the command in the current folder. The same call continues a tune that was interrupted: Ctrl-C (a
-    notebook's stop button) returns the result so far once the search has begun, and raises
+    notebook's stop button) returns the best so far once a change is shown to be faster, and raises
     `KeyboardInterrupt` before. Nothing is left running.
 
     Args:
@@ -219,7 +219,7 @@ def tune(
         with_flags: Also search the script's own options that are recognised.
         allow_batch_size: Also search larger batches, within a limit on the loss.
         allow_other_draws: Let more workers augment rows; the random numbers differ.
-        changes: A Python file with your own changes, proved like all others.
+        changes: A Python file with your own changes, verified like all others.
         name: Name of the sweep; `tune-SCRIPT` by default.
         new: Start over, under a new name.
         home: The state folder.

@@ -41,7 +41,7 @@ def tune(
         typer.Option("--changes", metavar="FILE.py", help="Your own changes, verified like all others."),
     ] = None,
     dry: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be tried, and why; race nothing.")
+        bool, typer.Option("--dry-run", help="Show what could be tried, and why; race nothing.")
     ] = False,
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the sweep. Default: tune-SCRIPT.")
@@ -55,8 +55,9 @@ def tune(
     """Make a training script faster without editing it, and verify that it trains the same.
 
     Changes are made at run time, to its loaders, its optimizer and its environment. The script and the
-    script with changes take turns; the first steps of each process must equal the script's own, and what
-    fails is left out. Ctrl-C hands over the best so far, and the same command continues the tune.
+    script with changes take turns; the first steps of each process must match the script's own, and what
+    fails is left out. Ctrl-C hands over the best so far, once a change is shown to be faster. The same
+    command continues the tune.
     Exits with 1 if the script cannot be watched, or if the winning changes together do not train the same.
 
     Example: sweeper tune --minutes 5 -- python train.py --epochs 3

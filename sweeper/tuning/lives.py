@@ -229,7 +229,9 @@ class TuneLives(JobLives):
             quiet_canary_ms=trials.quiet_canary_ms(),
             diagnose=is_trial and arm == BASELINE,
         )
-        job = dataclasses.replace(job, plan=plan)
+        # It may live as long as the race.
+        timeout = max(job.timeout_seconds, trials.budget.seconds_left or 0.0)
+        job = dataclasses.replace(job, plan=plan, timeout_seconds=timeout)
         self._jobs[self._starting] = job
         return job
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sweeper.interventions.change import EXACT
@@ -196,7 +196,7 @@ class TunePolicy:
             proposal = TIME
         if isinstance(proposal, str) and proposal:
             return End(_last(alive)) if alive else Done(proposal)
-        if not alive and _num_short(rounds) >= MAX_SHORT_ROUNDS:
+        if not alive and _num_short(rounds) >= MAX_SHORT_ROUNDS and not (challenger and _is_open(challenger)):
             return Done(FAILED)
         needed = dict.fromkeys((BASELINE, state.leader, challenger.arm if challenger else BASELINE))
         if not alive and rounds and self._is_late(state, at + len(needed) * _start_seconds(rounds)):
@@ -293,6 +293,9 @@ class TunePolicy:
             elif isinstance(event, Ended) and (known := state.contests.get(arms[event.life])):
                 known.num_failed = known.num_failed + 1 if event.is_failed else 0
             elif isinstance(event, Verified) and (known := state.contests.get(arms[event.life])):
+                if event.is_failure and known.verified is not None and not known.verified.is_failure:
+                    # What an earlier process has shown still holds.
+                    continue
                 known.verified = event
                 names = {text.partition(":")[0] for text in event.missing}
                 known.missing = frozenset(w for w in known.requested if w.partition("=")[0] in names)
@@ -572,8 +575,3 @@ def _is_decided(rounds: Sequence[Round], contest: Contest, tally: Tally, thresho
         return True
     error = math.sqrt(sum(tally.turn_variances)) / max(1, len(tally.turn_variances))
     return num_turns >= MIN_LAPS and off > CLEAR * error
-
-
-def candidates_by_word(candidates: Sequence[Candidate]) -> Mapping[str, Candidate]:
-    """Returns candidates by their word."""
-    return {one.word: one for one in candidates}

@@ -6,11 +6,12 @@ import dataclasses
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from sweeper.analysis.confirmation import Ratio, ratios
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import RACE_STAGE, MeasurePlan, write_outcome
-from sweeper.core.measurement import FailureKind, Measurement
+from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.core.progress import TrialFailedError
 from sweeper.core.record import BASELINE
 from sweeper.errors import UserError
@@ -23,6 +24,7 @@ from sweeper.race.log import Life, Verified, rounds_of
 from sweeper.race.policy import Start
 from sweeper.race.scores import Score, scores
 from sweeper.race.storage import read
+from sweeper.script.trial import RECORD_ONLY
 from sweeper.script.warm import Warm, read_warm
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.race import MAX_ROUNDS, SweepRace
@@ -155,14 +157,23 @@ class _Phases:
         state = self._course.state
         refused = {arm for arm, one in state.contests.items() if one.outcome == REFUSED} if state else set()
         for entry in list(self._context.journal.trials()):
-            if isinstance(entry.outcome, Measurement) or (entry.outcome and entry.number in refused):
+            outcome, lives = entry.outcome, self._lives_of(entry.number)
+            is_different = isinstance(outcome, Failure) and outcome.kind is FailureKind.DIFFERENT
+            if isinstance(outcome, Measurement) or is_different or (outcome and entry.number in refused):
                 continue
-            turns = [turn for life in self._lives_of(entry.number) for turn in life.turns]
-            if not turns and (entry.outcome is not None or not is_over):
+            turns = [turn for life in lives for turn in life.turns]
+            warm = self._warm_of(entry.folder, lives)
+            if (warm is None or not turns) and (outcome is not None or not is_over):
                 continue
-            outcome = cut_off(read_warm(entry.folder), turns)
+            outcome = cut_off(warm, turns)
             write_outcome(entry.folder, outcome)
             self._trials.finish(entry.number, entry.job, outcome)
+
+    def _warm_of(self, folder: Path, lives: Sequence[Life]) -> Warm | None:
+        """Returns what the first process of an arm that was warm has shown."""
+        race_folder = self._context.journal.race_folder(FIRST_RACE)
+        folders = [folder, *(race_folder / f"{life.number:04d}" for life in lives)]
+        return next((warm for one in folders if (warm := read_warm(one)) is not None), None)
 
     def _lives_of(self, arm: int) -> list[Life]:
         rounds = rounds_of(self._course.log or ())
@@ -241,6 +252,8 @@ class _Phases:
             seed=context.spec.search.seed,
         )
         self._follow(course)
+        # What has turns is not started anew.
+        self.enter_cut_off(is_over=False)
         self.ended = race.run(course.policy, lives, log, clock=clock).why
 
     def _scores(self) -> Sequence[Score]:
@@ -352,9 +365,12 @@ class _Phases:
             plan = MeasurePlan(window_seconds=0.1, repeats=1, warmup_cap_seconds=0.0, diagnose=False)
             job = dataclasses.replace(job, plan=plan, recording=verifier.long_recording(shift))
             try:
-                trials.run(folder, job)
+                outcome = trials.run(folder, job)
             except StopAskedError:
                 trials.jobs.cancel()
+                break
+            if isinstance(outcome, Failure) and outcome.message != RECORD_ONLY:
+                # A record that was cut off would be compared as far as it goes.
                 break
             verified = {**verified, **verifier.enter_seed(shift, folder)}
         return verified

@@ -23,7 +23,7 @@ class TuneResult:
     Attributes:
         name: Name of the sweep underneath it, as `sweeper list` shows it.
         watched: Measurement of the unchanged script.
-        changes: All changes, with the proof of each, or the reason why it was not tried.
+        changes: All changes; those that were not tried have the reason.
         gains: The speedup of each change that was measured.
         lines: The decision in words; empty if nothing was searched.
         fault: Why the winning changes together do not train the same; empty if they do.

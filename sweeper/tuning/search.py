@@ -99,7 +99,7 @@ class SearchTune:
                 if not tried and not options.with_flags:
                     self._say("Nothing is left to try.")
                 elif dry:
-                    self._say(f"A search would try {words.names(tried)}, alone and together.")
+                    self._say(f"A race would try {words.names(tried)}, alone and together.")
                 else:
                     result = self._searched(result, tried, said)
                 return result

@@ -92,6 +92,7 @@ class RaceVerifier:
         self._known: dict[int, _Compared] = {}
         self._baseline: list[Record] = []
         self._seeds: dict[int, Record] = {}
+        self._recorded: set[int] = set()
         self.repeats, self.ends_early = repeats or Repeats(), False
         self.limit_seconds = 0.0
 
@@ -104,19 +105,20 @@ class RaceVerifier:
                 # Repeats alone lie closer to each other than trainings may.
                 shift = next((shift for shift in OTHER_SEEDS if shift not in self._seeds), 0)
             seconds = 0.0 if steps else FIRST_SECONDS
-            limit = self.limit_seconds and self.limit_seconds + self._more_seconds(start)
+            more = _more_seconds(word.partition("=")[0] for word in start.members)
+            limit = self.limit_seconds and self.limit_seconds + more
             return Recording(steps=steps or FIRST_STEPS, seconds=seconds, shift=shift, limit_seconds=limit)
-        if start.round == 0:
-            return self.long_recording()
+        has_record = self._baseline if start.arm == BASELINE else start.arm in self._recorded
+        if start.round == 0 or not (has_record or self.ends_early):
+            return self.long_recording(changes=() if start.arm == BASELINE else self._changes(start))
         # What is compared is started in the same way: arms are recorded, too.
         rest = OTHER_SEEDS[start.round - 1 : start.round]
         return self.long_recording(rest[0]) if rest and not self.ends_early else None
 
-    def long_recording(self, shift: int = 0) -> Recording:
+    def long_recording(self, shift: int = 0, changes: Sequence[ChangeValue] = ()) -> Recording:
         """Returns the terms of records with the ends of passes."""
-        return Recording(
-            batches=self._batches, seconds=LONG_SECONDS, shift=shift, limit_seconds=self.limit_seconds
-        )
+        limit = self.limit_seconds and self.limit_seconds + _more_seconds(change.name for change in changes)
+        return Recording(batches=self._batches, seconds=LONG_SECONDS, shift=shift, limit_seconds=limit)
 
     def verified(self, life: int, start: Start, folder: Path, failure: str) -> Sequence[Verified]:
         """Returns what is known about the training of processes, once another one is warm."""
@@ -139,6 +141,8 @@ class RaceVerifier:
             here = [change for change in changes if change.name not in missing]
             texts = tuple(f"{name}: {why}" for name, why in missing.items())
             self._known[life] = _Compared(start.arm, here, texts, record)
+            if not record.failure:
+                self._recorded.add(start.arm)
         return list(self._news()) if self._baseline else ()
 
     def seed_wanted(self, arm: int) -> int | None:
@@ -167,11 +171,6 @@ class RaceVerifier:
         """Enters a record of the baseline with another seed; returns what is now known, by arm."""
         self._enter(shift, read_record(folder))
         return {self._known[event.life].arm: event for event in self._news()}
-
-    def _more_seconds(self, start: Start) -> float:
-        """Returns how long the changes of a process may take to make."""
-        known = (CHANGES.get(word.partition("=")[0]) for word in start.members)
-        return sum(change.limit_seconds for change in known if change is not None)
 
     def _enter(self, shift: int, record: Record) -> None:
         if shift:
@@ -234,6 +233,11 @@ def batches_of_a_pass(step_seconds: float) -> int:
     """Returns the number of batches of a pass that is cut short."""
     batches = PASS_SECONDS / step_seconds if step_seconds else MIN_BATCHES
     return int(max(MIN_BATCHES, min(MAX_BATCHES, batches)))
+
+
+def _more_seconds(names: Iterable[str]) -> float:
+    """Returns how long changes may take to make."""
+    return sum(CHANGES[name].limit_seconds for name in names if name in CHANGES)
 
 
 def _num_steps(record: Record) -> int:

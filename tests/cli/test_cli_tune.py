@@ -194,7 +194,7 @@ def test_a_dry_run_says_what_would_be_tried_and_ends(tmp_path, monkeypatch, in_p
     *_, loader, threads, last = done.stdout.splitlines()
     assert loader == "  loader gathered: equal in every bit"
     assert threads == "  threads one: left out, it has none"
-    assert last == "A search would try loader gathered, alone and together."
+    assert last == "A race would try loader gathered, alone and together."
     assert not (tmp_path / "mlruns" / "sweeps").exists()
 
 

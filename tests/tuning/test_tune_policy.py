@@ -11,7 +11,7 @@ import pytest
 from tuning.virtual import Script, VirtualTune, close, exact, tuned
 
 from sweeper.race import race
-from sweeper.race.log import Added, Ended, Event, Started, Turned, rounds_of
+from sweeper.race.log import Added, Ended, Event, Started, Turned, Verified, rounds_of
 from sweeper.race.policy import Done
 from sweeper.tuning.lives import _all_ended
 from sweeper.tuning.policy import FAILED, REFUSED, TIME, TRIED, TunePolicy
@@ -192,6 +192,20 @@ def test_a_process_that_fails_once_starts_again_beside_the_others():
     raced = tuned(Script({"a=on": 0.4}, failing={"a=on": 5}, **QUIET), exact("a=on"))
     assert raced.starts == [0, 1, 1]
     assert raced.leading == set()
+
+
+def test_a_leader_whose_later_process_fails_once_stays_the_leader():
+    raced = tuned(Script({"a=on": 0.4}, **QUIET), exact("a=on"))
+    leader, last = raced.state.leader, raced.log[-1].at
+    life, number = len(raced.starts), len(rounds_of(raced.log))
+    for failures in (1, 2):
+        raced.log += [
+            Started(life, leader, last, 1.0, number),
+            Verified(life, last, "oom: out of memory", is_failure=True),
+            Ended(life, last, is_failed=True),
+        ]
+        assert raced.policy.state(raced.log).leader == (leader if failures == 1 else 0)
+        life, number = life + 1, number + 1
 
 
 def test_what_differs_from_the_leader_in_nothing_does_not_race_it():

@@ -176,6 +176,31 @@ def test_a_script_that_ends_with_its_record_is_compared_all_the_same(tmp_path):
     assert races.verifier.recording(Start(0, 1, 1.0)) is None
 
 
+def test_the_race_at_the_end_records_again_what_has_failed(tmp_path):
+    races = Races(tmp_path, batches=20, repeats=Repeats(are_equal=True))
+    races.started(0, LOSSES, failure="timeout: it took too long")
+    assert races.verifier.recording(Start(0, 1, 1.0)).shift == 0
+    races.started(0, LOSSES, number=1)
+    assert races.verifier.recording(Start(0, 2, 1.0)).shift == OTHER_SEEDS[1]
+    (known,) = races.started(1, LOSSES, failure="oom: out of memory")
+    assert known.is_failure
+    assert races.verifier.recording(Start(1, 1, 1.0)).shift == 0
+    (known,) = races.started(1, LOSSES, number=1)
+    assert (known.fault, known.kind) == ("", EXACT)
+    assert races.verifier.recording(Start(1, 2, 1.0)).shift == OTHER_SEEDS[1]
+
+
+def test_what_takes_long_to_make_has_more_time_for_its_record():
+    compiled = ChangeValue(name="compile", value="model", kind=CLOSE)
+    verifier = RaceVerifier(lambda start: [compiled], batches=20)
+    verifier.limit_seconds = 60.0
+    assert verifier.recording(Start(1, 0, 1.0)).limit_seconds == 300.0
+    assert verifier.recording(Start(0, 0, 1.0)).limit_seconds == 60.0
+    first = RaceVerifier(lambda start: [compiled])
+    first.limit_seconds = 60.0
+    assert first.recording(Start(1, 0, 1.0, ("compile=model",))).limit_seconds == 300.0
+
+
 def test_first_records_have_the_steps_of_the_baselines(tmp_path):
     verifier = RaceVerifier(lambda start: ())
     first = verifier.recording(Start(0, 0, 1.0))
@@ -186,16 +211,14 @@ def test_first_records_have_the_steps_of_the_baselines(tmp_path):
     assert (later.steps, later.seconds) == (12, 0.0)
 
 
-def test_the_race_at_the_end_records_all_processes_of_a_round_with_the_same_seed():
-    verifier = RaceVerifier(lambda start: (), batches=20)
-    shifts = [verifier.recording(Start(0, number, 1.0)) for number in range(4)]
-    assert [None if one is None else (one.shift, one.batches) for one in shifts] == [
-        (0, 20),
-        (1000, 20),
-        (2000, 20),
-        None,
-    ]
-    assert [verifier.recording(Start(3, number, 1.0)) for number in range(4)] == shifts
+def test_the_race_at_the_end_records_all_processes_of_a_round_with_the_same_seed(tmp_path):
+    races = Races(tmp_path, batches=20, repeats=Repeats(are_equal=True))
+    races.started(0, LOSSES)
+    races.started(3, LOSSES)
+    for arm in (0, 3):
+        terms = [races.verifier.recording(Start(arm, number, 1.0)) for number in range(4)]
+        known = [None if one is None else (one.shift, one.batches) for one in terms]
+        assert known == [(0, 20), (1000, 20), (2000, 20), None]
 
 
 @pytest.mark.parametrize(("step", "batches"), [(0.0, 8), (0.001, 60), (0.05, 20), (3.0, 8)])
