@@ -35,9 +35,10 @@ from sweeper.sweep.phases.reconfirm import Reconfirmation, reconfirm
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.tracking.mlflow import MlflowTracker
+from sweeper.tuning.handover import Observer
 from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.result import TuneResult
-from sweeper.tuning.tune import Observer, Tune
+from sweeper.tuning.tune import Tune
 from sweeper.tuning.watch import WatchResult
 from sweeper.tuning.watch import watch as watch_script
 from sweeper.tuning.words import html_of

@@ -162,9 +162,9 @@ def _gains(sweep: LoadedSweep, names: Sequence[str]) -> Mapping[str, str]:
         return {names[0]: f"{times(ratio.ratio)} as fast ({words.later(ratio)})"}
     # No intervals: those of single changes hold for the hour of their rounds, not for later runs.
     return {
-        each.name: f"{found[0]:.3g}x as fast {'on top of the other changes' if each.stacked else 'alone'}"
-        for each in gains_of(sweep) or steps.gains_of(sweep)
-        if (found := each.stacked or each.alone)
+        gain.name: f"{known[0]:.3g}x as fast {'on top of the other changes' if gain.stacked else 'alone'}"
+        for gain in gains_of(sweep) or steps.gains_of(sweep)
+        if (known := gain.stacked or gain.alone)
     }
 
 

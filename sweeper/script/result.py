@@ -102,7 +102,7 @@ def left_out(
             " (more steps or epochs): sweeper ends it as soon as it is measured"
         )
     if recorded:
-        yield f"the first {sum(each.steps for each in recorded)} steps, which were recorded"
+        yield f"the first {sum(stretch.steps for stretch in recorded)} steps, which were recorded"
     if earlier:
         seconds = sum(each.seconds for each in earlier)
         speed = sum(each.samples for each in earlier) / seconds

@@ -363,9 +363,9 @@ class _Trial:
 
     def _is_whole(self, among: Sequence[Stretch], seconds: float) -> bool:
         """Returns whether stretches are enough for a window: a turn has a few steps, however long."""
-        if sum(each.seconds for each in among) < seconds:
+        if sum(stretch.seconds for stretch in among) < seconds:
             return False
-        steps = sum(each.steps for each in among)
+        steps = sum(stretch.steps for stretch in among)
         return self._turn is None or not steps or steps >= MIN_STEPS
 
     def _has_turn(self, turn: Turn, kept: Sequence[Window]) -> bool:
@@ -417,12 +417,12 @@ class _Trial:
     # -- results ---------------------------------------------------------------------------------
 
     def _measurement(self, timed: Windows, num_warm: int, steady: bool) -> Measurement:
-        found = self._warm_measurement(num_warm)
+        measurement = self._warm_measurement(num_warm)
         self._process.stop()
         throughput = timed.samples / timed.seconds
         parts = self._num_recorded, self._num_earlier, num_warm
         return dataclasses.replace(
-            found,
+            measurement,
             throughput=throughput,
             step_ms=1e3 * timed.seconds / timed.steps if timed.steps else 0.0,
             epoch_seconds=self._script.samples_per_epoch / throughput,
@@ -443,7 +443,7 @@ class _Trial:
         first, warm = timeline.stretches[:1], timeline.stretches[self._num_recorded : num_warm]
         throughput = timeline.speed(self._num_recorded, num_warm)
         began = timeline.began_s or self._process.started_s
-        seconds, steps = sum(each.seconds for each in warm), sum(each.steps for each in warm)
+        seconds, steps = sum(stretch.seconds for stretch in warm), sum(stretch.steps for stretch in warm)
         breakdown = _rough_breakdown(self._listener.watched)
         return Measurement(
             throughput=throughput,

@@ -190,12 +190,12 @@ class _Phases:
             return ConfirmationResult(winner=None)
         state = course.policy.state(course.log, is_final=True)
         self._know_members(state)
-        found = self._ratios()
-        faster = {ratio.trial for ratio in found if ratio.low > 1}
+        so_far = self._ratios()
+        faster = {ratio.trial for ratio in so_far if ratio.low > 1}
         winner = state.leader if state.leader in faster else None
         if winner is not None:
             self._write(winner, state.contests[winner].verified)
-        return ConfirmationResult(winner=winner, ratios=found, race_end=why)
+        return ConfirmationResult(winner=winner, ratios=so_far, race_end=why)
 
     def _know_members(self, state: RaceState) -> None:
         for arm, contest in state.contests.items():

@@ -5,22 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import shlex
 import shutil
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from sweeper.analysis.bottleneck import MIN_COST, launch_share
-from sweeper.core.home import home_option
-from sweeper.core.job import read_job
 from sweeper.core.measurement import Measurement
 from sweeper.core.progress import Silent
 from sweeper.core.record import TrialRecord
-from sweeper.core.template import arguments
-from sweeper.core.workload import script_of
 from sweeper.errors import UserError
 from sweeper.exports import verification
 from sweeper.exports.verification import Verification, VerifiedChange
@@ -28,7 +22,6 @@ from sweeper.interventions import takes_long
 from sweeper.interventions.change import EXACT
 from sweeper.interventions.kept import FOLDER as KEPT_FOLDER
 from sweeper.interventions.loader import COLLATED, Loader
-from sweeper.production.handover import hand_over
 from sweeper.results.decision_lines import decision_lines
 from sweeper.scaffold.command_space import help_of, propose
 from sweeper.script.watch import watch as watch_script
@@ -45,6 +38,7 @@ from sweeper.telemetry.gpu_lines import gpus_for
 from sweeper.tracking.mlflow import MlflowTracker, start_preload
 from sweeper.tuning import state, words
 from sweeper.tuning.changes import TOO_LITTLE_TIME, ChangeValue, possible
+from sweeper.tuning.handover import Observer, hand_over_winner, report_files
 from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.proofs import Proofs
 from sweeper.tuning.result import TuneResult
@@ -56,13 +50,6 @@ LONG_MINUTES = 10.0
 """Minutes from which what takes long to make, such as compiling, is tried even if launching costs little."""
 MIN_MINUTES = 1.0
 """Minimum minutes for the search and the confirmation, however long the earlier steps took."""
-
-
-class Observer(SweepObserver, Protocol):
-    """Watches a tune: its lines, and the sweep underneath it."""
-
-    def command(self, text: str) -> None:
-        """Receives a command or a path for the user to copy, which must stay on one line."""
 
 
 class SearchTune:
@@ -227,7 +214,7 @@ class SearchTune:
             tracker,
             _WithoutRepeats(self._observer, said),
             new=options.new,
-            finish=self._report,
+            finish=lambda sweep: report_files(sweep, self._observer),
         )
         sweep = ran.sweep
         if not ran.ran:
@@ -245,12 +232,6 @@ class SearchTune:
         for line in unsent:
             self._observer.command(line)
         return self._concluded(dataclasses.replace(result, unsent=tuple(unsent)), sweep)
-
-    def _report(self, sweep: LoadedSweep) -> list[Path]:
-        # Slow to import, and needed only at the end.
-        from sweeper.report import files
-
-        return files(sweep, self._say)
 
     def _spec(self, watched: Measurement, tried: Sequence[ChangeValue], minutes: float) -> SweepSpec:
         options = self._options
@@ -291,17 +272,9 @@ class SearchTune:
         for line in stack:
             self._say(line)
         result = dataclasses.replace(result, lines=(*result.lines, *stack), fault=verified.difference)
-        return result if result.fault else self._handed_over(result, sweep, winner)
-
-    def _handed_over(self, result: TuneResult, sweep: LoadedSweep, winner: int) -> TuneResult:
-        options, name = self._options, sweep.journal.name
-        (export,) = hand_over(options.home, name).write()
-        self._observer.command(f"Written to {export}.")
-        command = shlex.join(command_of(sweep.journal.trial_folder(winner)))
-        home = home_option(options.home)
-        self._observer.command(f"Use it:  sweeper exec {shlex.quote(str(export))} -- {command}")
-        self._observer.command(f"For good: sweeper export {name} --format patch{home}")
-        self._observer.command(f"Details: sweeper show {name}{home}")
+        if result.fault:
+            return result
+        export = hand_over_winner(sweep, winner, self._options.home, self._observer)
         return dataclasses.replace(result, export=export)
 
     def _verified(self, sweep: LoadedSweep, result: TuneResult) -> Verification:
@@ -343,12 +316,6 @@ class _WithoutRepeats:
     def line(self, text: str) -> None:
         if text not in self._said:
             self._observer.line(text)
-
-
-def command_of(folder: Path) -> list[str]:
-    """Returns the command of the trial in `folder`, with the values that `--with-flags` gave its options."""
-    job = read_job(folder)
-    return arguments(script_of(job).command, job.config.args or {})
 
 
 def _fastest(watched: Measurement, tried: Sequence[ChangeValue]) -> float:

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shlex
 import shutil
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Protocol
 
-from sweeper.core.home import home_option
-from sweeper.core.job import read_job
 from sweeper.core.record import BASELINE
-from sweeper.core.template import arguments
-from sweeper.core.workload import script_of
 from sweeper.errors import UserError
 from sweeper.exports import verification
 from sweeper.interventions.kept import FOLDER as KEPT_FOLDER
-from sweeper.production.handover import hand_over
 from sweeper.results.decision_lines import decision_lines
 from sweeper.script.warm import read_warm
 from sweeper.spec import SweepSpec, load
@@ -35,19 +27,13 @@ from sweeper.telemetry.gpu_lines import gpus_for
 from sweeper.tracking.mlflow import MlflowTracker, start_preload
 from sweeper.tuning import words
 from sweeper.tuning.gains import gains_of, largest_gain, untried
+from sweeper.tuning.handover import Observer, hand_over_winner, report_files
 from sweeper.tuning.narrator import Narrator
 from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.race import ChangesRace, changes_of
 from sweeper.tuning.result import TuneResult
 from sweeper.tuning.search import SearchTune
 from sweeper.tuning.specification import specification
-
-
-class Observer(SweepObserver, Protocol):
-    """Watches a tune: its lines, and the sweep underneath it."""
-
-    def command(self, text: str) -> None:
-        """Receives a command or a path for the user to copy, which must stay on one line."""
 
 
 class Tune:
@@ -107,7 +93,7 @@ class Tune:
             tracker,
             _Brief(self._observer, said),
             new=options.new,
-            finish=self._report,
+            finish=lambda sweep: report_files(sweep, self._observer),
             phases=ChangesRace(options, narrator.follow).run,
         )
         sweep = ran.sweep
@@ -148,12 +134,6 @@ class Tune:
             plan["execution"] = {"pass_env": list(names_passed)}
         return load(plan)
 
-    def _report(self, sweep: LoadedSweep) -> list[Path]:
-        # Slow to import, and needed only at the end.
-        from sweeper.report import files
-
-        return files(sweep, self._say)
-
     # -- hand over --------------------------------------------------------------------------------
 
     def _concluded(self, result: TuneResult, sweep: LoadedSweep) -> TuneResult:
@@ -177,17 +157,9 @@ class Tune:
         for line in stack:
             self._say(line)
         result = dataclasses.replace(result, lines=(*result.lines, *stack), fault=verified.difference)
-        return result if result.fault else self._handed_over(result, sweep, record.number)
-
-    def _handed_over(self, result: TuneResult, sweep: LoadedSweep, winner: int) -> TuneResult:
-        options, name = self._options, sweep.journal.name
-        (export,) = hand_over(options.home, name).write()
-        self._observer.command(f"Written to {export}.")
-        command = shlex.join(command_of(sweep.journal.trial_folder(winner)))
-        home = home_option(options.home)
-        self._observer.command(f"Use it:  sweeper exec {shlex.quote(str(export))} -- {command}")
-        self._observer.command(f"For good: sweeper export {name} --format patch{home}")
-        self._observer.command(f"Details: sweeper show {name}{home}")
+        if result.fault:
+            return result
+        export = hand_over_winner(sweep, record.number, self._options.home, self._observer)
         return dataclasses.replace(result, export=export)
 
 
@@ -208,9 +180,3 @@ class _Brief:
     def status(self, status: Status) -> None:
         """Passes the status on."""
         self._observer.status(status)
-
-
-def command_of(folder: Path) -> list[str]:
-    """Returns the command of the trial in `folder`, with the values that `--with-flags` gave its options."""
-    job = read_job(folder)
-    return arguments(script_of(job).command, job.config.args or {})

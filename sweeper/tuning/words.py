@@ -142,17 +142,21 @@ def bound_lines(gain: float | None, untried: Sequence[ChangeValue]) -> Iterator[
         gain: Largest ratio to the script's own speed that they allow; None without any.
     """
     if gain is not None:
-        percent = math.ceil(100 * (gain - 1))
-        if gain > MAX_KNOWN:
-            yield (
-                "Nothing that was tried is known to be faster, but the speeds vary so much that a gain of up "
-                f"to {percent}% may have gone unseen. Run it again while nothing else runs here."
-            )
-        else:
-            yield f"Nothing that was tried {f'brings more than {percent}%' if percent > 0 else 'is faster'}."
+        yield _bound(gain)
     if untried:
         parts = [f"{change}{_at_most(change.ceiling)}" for change in untried]
         yield f"Not tried for lack of time: {', '.join(parts)}. More --minutes would do."
+
+
+def _bound(gain: float) -> str:
+    """Returns what may have gone unseen."""
+    percent = math.ceil(100 * (gain - 1))
+    if gain > MAX_KNOWN:
+        return (
+            "Nothing that was tried is known to be faster, but the speeds vary so much that a gain of up "
+            f"to {percent}% may have gone unseen. Run it again while nothing else runs here."
+        )
+    return f"Nothing that was tried {f'brings more than {percent}%' if percent > 0 else 'is faster'}."
 
 
 def _at_most(ceiling: float) -> str:
@@ -168,15 +172,7 @@ def nothing_lines(sweep: LoadedSweep, changes: Sequence[ChangeValue], minutes: f
     if sweep.decision.kind != "baseline":
         yield f"To have it confirmed, run the same command with --minutes {2 * math.ceil(minutes):g}."
     elif len(halves.untried()) < len(sweep.spec.space):
-        gain = largest_gain(sweep, halves)
-        percent = math.ceil(100 * (gain - 1))
-        if gain > MAX_KNOWN:
-            yield (
-                "Nothing that was tried is known to be faster, but the speeds vary so much that a gain of up "
-                f"to {percent}% may have gone unseen. Run it again while nothing else runs here."
-            )
-        else:
-            yield f"Nothing that was tried {f'brings more than {percent}%' if percent > 0 else 'is faster'}."
+        yield _bound(largest_gain(sweep, halves))
     for change in changes:
         if TOO_LITTLE_TIME in change.refused:
             untried[str(change)] = change.refused.rpartition("; ")[2]

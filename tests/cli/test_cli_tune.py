@@ -26,9 +26,10 @@ from sweeper.sweep.observer import Quiet
 from sweeper.sweep.store.fingerprint import digest_of_scripts
 from sweeper.tuning import state
 from sweeper.tuning.changes import ChangeValue
+from sweeper.tuning.handover import command_of
 from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.state import TuneState
-from sweeper.tuning.tune import Tune, command_of
+from sweeper.tuning.tune import Tune
 
 SCRIPT = """
 import torch
