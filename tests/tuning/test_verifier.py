@@ -224,3 +224,11 @@ def test_the_race_at_the_end_records_all_processes_of_a_round_with_the_same_seed
 @pytest.mark.parametrize(("step", "batches"), [(0.0, 8), (0.001, 60), (0.05, 20), (3.0, 8)])
 def test_a_pass_that_is_cut_short_takes_about_a_second(step, batches):
     assert batches_of_a_pass(step) == batches
+
+
+def test_what_an_arm_does_with_another_seed_is_not_compared_with_the_scripts_own(tmp_path):
+    races = Races(tmp_path, batches=20, repeats=Repeats(are_equal=True))
+    races.started(0, LOSSES)
+    (known,) = races.started(1, LOSSES)
+    assert known.fault == ""
+    assert races.started(1, FAR, number=1) == ()
