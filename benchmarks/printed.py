@@ -1,7 +1,7 @@
 """Writes everything that sweeper says of fixed inputs: `python benchmarks/printed.py HOME OUT`.
 
 A change of the code that must change nothing is checked by two calls with the same HOME, before and after it,
-and `diff -r BEFORE AFTER`. HOME is filled by the first call: sweeps of pipelines, scripts and tunes on a
+and `diff -r BEFORE AFTER`. HOME is filled by the first call: sweeps of pipelines and scripts on a
 launcher that trains nothing. OUT gets a file for each specification (as it is written, fingerprint, labels,
 dry run), and for each sweep (list, show, report, compare, export, MLflow and the closing lines).
 """
@@ -22,7 +22,7 @@ import shutil
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,10 +64,8 @@ from sweeper.sweep.store.past import earlier
 from sweeper.sweep.workloads import fingerprint
 from sweeper.system.cpu import cpu_name
 from sweeper.tracking import NullTracker
-from sweeper.tuning.changes import ChangeValue
-from sweeper.tuning.space import space
-from sweeper.tuning.steps import gains_of
-from sweeper.tuning.words import ladder_lines, nothing_lines
+from sweeper.tuning.options import TuneOptions
+from sweeper.tuning.specification import specification
 
 SCRIPT = """\
 import argparse
@@ -98,16 +96,6 @@ SCRIPT_SPEC: Mapping[str, Any] = {
     "search": {"trials": 8, "minutes": None, "regret": None},
     "confirm": {"top": 2, "rounds": 3},
 }
-CHANGES = (
-    ChangeValue(name="loader", value="gathered", kind="exact", why="no collation"),
-    ChangeValue(
-        name="optimizer", value="fused", kind="close", why="one kernel", proof="equal but for rounding"
-    ),
-    ChangeValue(name="precision", value="bf16", kind="changes training", why="less memory"),
-    ChangeValue(name="threads", value="one", kind="exact", env={"OMP_NUM_THREADS": "{threads}"}),
-    ChangeValue(name="batch_size", value="128", original="64", kind="changes training", why="fewer launches"),
-    ChangeValue(name="compile", value="model", kind="close", refused="there is too little time"),
-)
 VAL_LOSS = {"val_loss": {"max_ratio_to_baseline": 1.02}}
 DEVICE = "cpu EPYC"
 VOLATILE = (
@@ -136,11 +124,6 @@ def merged(tree: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 # -- specifications -------------------------------------------------------------------------------
 
 
-def tune_spec(changes: Iterable[ChangeValue], name: str, minutes: float, **about: Any) -> dict[str, Any]:
-    """Returns the specification that a tune of some changes searches."""
-    return space(["python", "train.py"], list(changes), name, minutes, env={}, **about)
-
-
 VARIANTS: tuple[Mapping[str, Any], ...] = (
     {},
     {"constraints": VAL_LOSS},
@@ -149,8 +132,7 @@ VARIANTS: tuple[Mapping[str, Any], ...] = (
     {"search": {"sampler": "climb", "warm_start": "off"}},
     {"search": {"sampler": "gp", "patience": 4}},
     {"search": {"sampler": "random", "regret": None, "seed": 7}},
-    {"workload": "changes", "confirm": {"top": 1}},
-    {"workload": "changes", "constraints": VAL_LOSS, "search": {"sampler": "auto", "minutes": 5}},
+    {"workload": "changes"},
     {"confirm": {"to_loss": True}},
     {"confirm": {"to_loss": False, "rounds": 0}},
     {"confirm": {"pick": "lowest_loss"}, "objectives": [{"minimize": "time_to_loss_s"}]},
@@ -183,25 +165,19 @@ VARIANTS: tuple[Mapping[str, Any], ...] = (
 
 def generated() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields specifications of all three kinds in many variants."""
-    names = ("loader", "optimizer", "precision", "threads")
-    some = [change for change in CHANGES if not change.refused]
+    options = TuneOptions(command=("python", "train.py"), name="tune-train")
     bases = {
         "pipeline": dict(SPEC),
         "script": dict(SCRIPT_SPEC),
-        "tune": tune_spec(some, "tune-train", 5.0, samples_per_s=1000.0),
-        "tune-small": tune_spec(some[:2], "tune-small", 1.0),
+        "tune": specification(options, 5.0),
     }
     for (kind, base), (i, more) in itertools.product(bases.items(), enumerate(VARIANTS)):
         yield f"{kind}-{i:02d}", merged(base, more)
-    goals: tuple[Mapping[str, Any], ...] = ({}, VARIANTS[1], VARIANTS[2], VARIANTS[13])
+    goals: tuple[Mapping[str, Any], ...] = ({}, VARIANTS[1], VARIANTS[2], VARIANTS[12])
     samplers = ("auto", "climb", "tpe", "random")
     for (kind, base), goal, sampler in itertools.product(bases.items(), range(len(goals)), samplers):
         search = {"search": {"sampler": sampler, "trials": 6, "seed": goal}, "confirm": {"top": 1 + goal}}
         yield f"{kind}-{sampler}-goal-{goal}", merged(merged(base, goals[goal]), search)
-    for size in range(1, len(names)):
-        for chosen in itertools.combinations(names, size):
-            among = [change for change in some if change.name in chosen]
-            yield f"tune-of-{'-'.join(chosen)}", tune_spec(among, "tune-some", 2.0, samples_per_s=50.0)
 
 
 def stored() -> Iterator[tuple[str, Path]]:
@@ -232,9 +208,8 @@ def said_of_spec(spec: SweepSpec, home: Path) -> Iterator[str]:
     draw = random.Random(0)
     params = [{n: drawn(distribution(p), draw) for n, p in spec.space.items()} for _ in range(4)]
     for i, config in enumerate([*spec.references(), *map(spec.config, params)]):
-        learns, sooner = spec.trained_as(config), spec.trained_sooner(config)
         yield f"{run_name(i, 'search', config, tuple(spec.space))} | {label(config, tuple(spec.space))}"
-        yield " ".join(one.key() for one in (config, learns, sooner))
+        yield config.key()
         yield f"{config.quality_key()} {config.work_key()} {spec.params_of(config)}"
     yield attempt(lambda: "\n".join(plan_lines(dry_run(home, spec, new=False, launch=lambda _: replaying()))))
 
@@ -301,20 +276,6 @@ def speed_of(config: TrialConfig) -> float:
     )
 
 
-def gaining(**gains: float) -> Callable[[TrialConfig], float]:
-    """Returns a surface on which each change of a tune multiplies the speed."""
-
-    def speed(config: TrialConfig) -> float:
-        total = 1000.0
-        for name, gain in gains.items():
-            total *= 1.0 if (config.args or {}).get(name) in (None, "original", 64) else gain
-        return total
-
-    return speed
-
-
-PAYS = gaining(loader=2.0, optimizer=1.2, precision=0.9, threads=1.0)
-TUNE = {"search": {"minutes": None}}
 SWEEPS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]] = {
     "pipeline": (SPEC, {}, {}),
     "pipeline-again": (SPEC, {"search": {"trials": 10, "seed": 3}}, {}),
@@ -333,18 +294,6 @@ SWEEPS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, An
         SCRIPT_SPEC,
         {"measure": {"quality_samples": 900}},
         {"is_script": True, "disturbed": True},
-    ),
-    "tune": (
-        tune_spec(CHANGES[:4], "tune", 5.0, samples_per_s=1e3),
-        TUNE,
-        {"is_script": True, "speed": PAYS},
-    ),
-    "tune-exact": (tune_spec(CHANGES[:2], "tune", 5.0), TUNE, {"is_script": True, "speed": PAYS}),
-    "tune-nothing": (tune_spec(CHANGES[:3], "tune", 5.0), TUNE, {"is_script": True, "speed": gaining()}),
-    "tune-batch": (
-        tune_spec(CHANGES[1:5], "tune", 5.0, samples_per_s=1e3),
-        TUNE,
-        {"is_script": True, "speed": gaining(batch_size=1.7, optimizer=1.1), "disturbed": True},
     ),
 }
 """The sweeps: a specification, changes of it, and how its trials go."""
@@ -399,13 +348,12 @@ def command(*words: str) -> str:
 
 
 def closing(folder: Path) -> str:
-    """Returns the closing lines of `run` and `tune` on a sweep."""
+    """Returns the closing lines of `run` on a sweep."""
     sweep, text = load_sweep(Journal(folder)), io.StringIO()
     out = Console(file=text, width=100)
     print_summary(out, sweep.summary, "")
     decision = decision_lines(sweep.summary)
-    gains = [*decision, *ladder_lines(gains_of(sweep), CHANGES), *nothing_lines(sweep, CHANGES, 5.0)]
-    return "\n".join([text.getvalue(), *gains])
+    return "\n".join([text.getvalue(), *decision])
 
 
 def tracked(folder: Path) -> str:

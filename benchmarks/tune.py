@@ -42,13 +42,10 @@ from typing import Any
 from common import Figure, publish
 from programs import PROGRAMS
 
-from sweeper.interventions import known
 from sweeper.interventions.change import CLOSE, EXACT
 from sweeper.judging.arms import commands
 from sweeper.judging.speed import compare
-from sweeper.tuning.changes import ChangeValue
-from sweeper.tuning.proofs import Proofs
-from sweeper.tuning.space import name_of
+from sweeper.tuning.options import name_of
 
 ROOT = Path(__file__).parents[1]
 UNEDITED = ROOT / "benchmarks" / "unedited"
@@ -168,7 +165,12 @@ def batch(asked: Asked) -> Iterator[Figure]:
             continue
         command = [sys.executable, f"{name}.py"]
         found = tuned(f"batch-{name}", command, UNEDITED, asked.home, {}, "--allow-batch-size")
-        yield from figures(f"{name}, larger batches allowed", found, bar)
+        yield from figures(name, found)
+        together = re.search(r"Together with the changes: ([\d.]+)x \[([\d.]+), ([\d.]+)\]", found.output)
+        value, low, high = map(float, together.groups()) if together else found.ratio
+        what = f"{name}, larger batches allowed: lower bound"
+        yield Figure(figure=what, value=low, low=low, high=high, bar=bar, unit="x", repeats=1)
+        print(f"{name}, larger batches allowed: {value:.3g}x", flush=True)
 
 
 def programs(asked: Asked) -> Iterator[Figure]:
@@ -375,18 +377,19 @@ SCRIPTS = {"WRONG": ("train.py",), "WRONG_CAREFUL": ("careful.py",), "WRONG_WORK
 
 def planted(_: Asked) -> Iterator[Figure]:
     """Yields how many of the planted changes are judged wrongly."""
+    # The harness of the tests.
+    sys.path.insert(0, str(PLANTED.parent))
+    from test_planted import Verified
+
     lists = runpy.run_path(str(PLANTED))
-    among = known(str(PLANTED))
     for which, script in (*SCRIPTS.items(), ("HARMLESS", ("train.py",))):
-        proofs = Proofs([sys.executable, *script], PLANTED.parent, {}, 40, on_gpu=False, file=PLANTED)
+        verified, is_wrong = Verified(*script), which != "HARMLESS"
         names = [f"{work.__name__}_{kind}" for work in lists[which] for kind in (EXACT, CLOSE)]
-        changes = [
-            ChangeValue(name=name, value=among[name].choices[0], kind=among[name].kind, why=among[name].why)
-            for name in names
-        ]
-        found = [proofs.prove([each], print)[0] for each in changes]
-        is_wrong = which != "HARMLESS"
-        value = float(sum(bool(each.refused) != is_wrong for each in found))
+        value = 0.0
+        for name in names:
+            answer = verified.planted(name)
+            print(f"  {name}: {answer.fault or answer.kind}", flush=True)
+            value += bool(answer.fault) != is_wrong
         what = "wrong changes accepted" if is_wrong else "harmless changes refused"
         yield _count(f"{what}, of {len(lists[which])} in {' '.join(script)}, each twice", value)
 

@@ -217,8 +217,8 @@ def tune(
         command: The command of the script, as a list of words or as one line (`"python train.py"`), which
             is split as a shell would.
         minutes: Time limit for everything.
-        with_flags: Also search the script's own options that are recognised.
-        allow_batch_size: Also search larger batches, within a limit on the loss.
+        with_flags: Then search the script's own options that are recognised.
+        allow_batch_size: Then search larger batches, within a limit on the loss.
         allow_other_draws: Let more workers augment rows; the random numbers differ.
         changes: A Python file with your own changes, verified like all others.
         name: Name of the sweep; `tune-SCRIPT` by default.

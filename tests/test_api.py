@@ -25,9 +25,9 @@ from sweeper.sweep.observer import Status
 from sweeper.sweep.run import Ran
 from sweeper.sweep.store.load import load_sweep
 from sweeper.tuning.changes import ChangeValue
+from sweeper.tuning.gains import ChangeGain
 from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.result import TuneResult
-from sweeper.tuning.steps import ChangeGain
 from sweeper.tuning.watch import WatchResult, watch
 
 SPEC = {
@@ -195,7 +195,7 @@ def test_a_tune_shows_its_decision_and_its_changes():
         name="tune-train",
         watched=measurement(),
         changes=(
-            ChangeValue(name="loader", value="gathered", kind=EXACT, proof="equal in every bit"),
+            ChangeValue(name="loader", value="gathered", kind=EXACT),
             ChangeValue(name="compile", value="model", kind=CLOSE, refused="there is too little time"),
         ),
         gains=(gain,),
@@ -205,7 +205,7 @@ def test_a_tune_shows_its_decision_and_its_changes():
     assert list(table.index) == ["loader", "compile"]
     assert table.loc["loader", "alone"] == 2.0
     assert list(table["is_kept"]) == [True, False]
-    assert list(table["remark"]) == ["equal in every bit", "there is too little time"]
+    assert list(table["remark"]) == ["", "there is too little time"]
     assert math.isnan(table.loc["compile", "alone"])
     assert repr(result) == "2x as <fast>\n  indeed"
     shown = result._repr_html_()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sweeper.core.registry import resolve
-from sweeper.core.workload import BUILTIN, CHANGES, CHANGES_OF_PIPELINE, PIPELINE, SCRIPT, WorkloadTraits
+from sweeper.core.workload import BUILTIN, CHANGES, PIPELINE, SCRIPT, WorkloadTraits
 from sweeper.errors import UserError
 from sweeper.spec import SweepSpec
 from sweeper.sweep.workloads import Workload, workload_of
@@ -153,7 +153,6 @@ OF_OWN = {
         (OF_PIPELINE, PIPELINE, PIPELINE, ["toy_pipeline"]),
         (OF_SCRIPT, SCRIPT, SCRIPT, ["python", "train.py", "--lr={lr}"]),
         (OF_SCRIPT | {"workload": CHANGES}, CHANGES, CHANGES, ["python", "train.py", "--lr={lr}"]),
-        (OF_PIPELINE | {"workload": CHANGES}, CHANGES, CHANGES_OF_PIPELINE, ["toy_pipeline"]),
     ],
 )
 def test_a_kind_is_named_or_follows_from_the_keys_and_is_stored(

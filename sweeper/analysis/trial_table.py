@@ -118,7 +118,7 @@ class TrialTable:
         return tuple(quality.val_loss for quality in known if quality is not None)
 
     def _key(self, config: TrialConfig, samples: int) -> str:
-        return f"{self._spec.trained_as(config).quality_key()}-{samples}"
+        return f"{config.quality_key()}-{samples}"
 
     def judged(self, number: int) -> TrialRecord:
         """Returns a record, judged again by all that is known now."""

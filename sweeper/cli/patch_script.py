@@ -29,7 +29,6 @@ from sweeper.sweep.store.catalog import cannot_write, find_sweep
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import STDOUT, check_out, write_atomic
 from sweeper.telemetry.gpu_lines import gpus_for
-from sweeper.tuning import steps
 from sweeper.tuning.gains import gains_of
 
 FILE, NOT_FASTER = "best.patch", "not-faster.patch"
@@ -163,7 +162,7 @@ def _gains(sweep: LoadedSweep, names: Sequence[str]) -> Mapping[str, str]:
     # No intervals: those of single changes hold for the hour of their rounds, not for later runs.
     return {
         gain.name: f"{known[0]:.3g}x as fast {'on top of the other changes' if gain.stacked else 'alone'}"
-        for gain in gains_of(sweep) or steps.gains_of(sweep)
+        for gain in gains_of(sweep)
         if (known := gain.stacked or gain.alone)
     }
 

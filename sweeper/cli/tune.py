@@ -26,11 +26,11 @@ def tune(
         float, typer.Option("--minutes", metavar="M", min=0.1, help="Time limit for everything.")
     ] = 5.0,
     with_flags: Annotated[
-        bool, typer.Option("--with-flags", help="Also search the script's own options that are recognised.")
+        bool, typer.Option("--with-flags", help="Then search the script's own options that are recognised.")
     ] = False,
     allow_batch_size: Annotated[
         bool,
-        typer.Option("--allow-batch-size", help="Also search larger batches, within a limit on the loss."),
+        typer.Option("--allow-batch-size", help="Then search larger batches, within a limit on the loss."),
     ] = False,
     allow_other_draws: Annotated[
         bool,
@@ -83,6 +83,6 @@ def tune(
     except TrialFailedError as error:
         prose(out, f"{error.kind}: {error}")
         raise typer.Exit(FAILED) from None
-    if result.ran is not None and result.ran.stopped:
+    if any(ran.stopped for ran in (result.ran, result.searched) if ran is not None):
         raise typer.Exit(INTERRUPTED)
     raise typer.Exit(FAILED if result.fault else PENDING if result.unsent else 0)

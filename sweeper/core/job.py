@@ -70,7 +70,6 @@ class MeasurePlan:
             measured steps.
         quiet_canary_ms: The canary's time when nothing else runs on the machine; 0 where unknown.
         diagnose: Whether the parts of a step are measured separately after the windows.
-        again_if_disturbed: Whether the trial runs once more if its windows stay disturbed.
         screen_seconds: Length of a first window, after which a trial that is too slow ends.
         screen_above: Throughput that a trial must reach in that window; 0 turns screening off.
     """
@@ -87,7 +86,6 @@ class MeasurePlan:
     quality_cap_seconds: float = 600.0
     quiet_canary_ms: float = 0.0
     diagnose: bool = True
-    again_if_disturbed: bool = False
     screen_seconds: float = 0.0
     screen_above: float = 0.0
 

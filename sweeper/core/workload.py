@@ -9,7 +9,7 @@ of its configuration (`TrialConfig.names_are_fields`) and of the functions below
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -17,10 +17,8 @@ from sweeper.core.job import Job
 from sweeper.core.measurement import Measurement
 from sweeper.core.registry import Registry
 from sweeper.core.script import Script
-from sweeper.core.template import names_in
 
 PIPELINE, SCRIPT, CHANGES = "pipeline", "script", "changes"
-CHANGES_OF_PIPELINE = "changes of a pipeline"
 
 
 class SpecLike(Protocol):
@@ -52,14 +50,6 @@ def _module(spec: SpecLike) -> Sequence[str]:
     return (spec.pipeline,)
 
 
-def _all_names(spec: SpecLike) -> Collection[str]:
-    return spec.space.keys()
-
-
-def _batch_and_flags(spec: SpecLike) -> Collection[str]:
-    return {"batch_size", *(name for text in spec.command for name in names_in(text))}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadTraits:
     """One kind of work. The defaults hold for work of which nothing is known but its parameters.
@@ -72,7 +62,6 @@ class WorkloadTraits:
         check: Import string of a function `(spec, home, as_json) -> exit code` behind `check --deep`; empty
             if there is nothing more to check.
         words: Function that returns what is trained, for a table: a module, or the words of a command line.
-        learning_names: Function that returns the names of the space on which the loss may depend.
         names_are_fields: Its parameters are the fields of a trial, whose meaning is known. Otherwise they are
             the user's own names, and have no defaults.
         counts_samples: It trains on as many samples as it is asked to, so that it can train to a loss. A
@@ -84,11 +73,9 @@ class WorkloadTraits:
             sweeper's trainer does, or `between steps`, so that they take turns.
         taken_apart: The trials whose steps are taken apart: `all`, only the `references`, whose second run
             with another start-up is worth it, or `none`.
-        searches: What is searched: a `space`, or `changes` from the user's own values, of which the winner
-            has only those that pay off.
+        is_of_changes: Its parameters are changes to a script, which a tune races.
         simplest_is: Which of two equally fast trials is the simpler one: that with the plainer
             `configuration`, or that with the `fewest changes`.
-        repeats_disturbed: A trial whose windows stay disturbed runs once more.
         drops: The values that leave the space during the search: those that were `refused`, as its reports
             say, or that were `idle`, as they made no difference.
         no_breakdown: Sentence where a breakdown of the step is missing.
@@ -98,7 +85,6 @@ class WorkloadTraits:
     exported: str = ""
     check: str = ""
     words: Callable[[SpecLike], Sequence[str]] = _command_words
-    learning_names: Callable[[SpecLike], Collection[str]] = _all_names
     names_are_fields: bool = False
     counts_samples: bool = False
     is_traced: bool = False
@@ -106,16 +92,10 @@ class WorkloadTraits:
     sees_environment: bool = False
     rests: Literal["never", "between windows", "between steps"] = "never"
     taken_apart: Literal["all", "references", "none"] = "none"
-    searches: Literal["space", "changes"] = "space"
+    is_of_changes: bool = False
     simplest_is: Literal["configuration", "fewest changes"] = "configuration"
-    repeats_disturbed: bool = False
     drops: Literal["refused", "idle"] = "idle"
     no_breakdown: str = "No breakdown of a step is available."
-
-    @property
-    def is_of_changes(self) -> bool:
-        """Whether changes are searched, of which the winner has only those that pay off."""
-        return self.searches == "changes"
 
     @property
     def takes_turns(self) -> bool:
@@ -155,31 +135,11 @@ _SCRIPT = WorkloadTraits(
 )
 _CHANGES = dataclasses.replace(
     _SCRIPT,
-    implementation="sweeper.sweep.workloads.changes:CHANGES",
-    learning_names=_batch_and_flags,
-    # A tune has watched its script before.
-    taken_apart="none",
-    searches="changes",
+    is_of_changes=True,
     simplest_is="fewest changes",
-    repeats_disturbed=True,
 )
-BUILTIN: Mapping[str, WorkloadTraits] = {
-    PIPELINE: _PIPELINE,
-    SCRIPT: _SCRIPT,
-    CHANGES: _CHANGES,
-    # What `workload: changes` makes of a pipeline.
-    CHANGES_OF_PIPELINE: dataclasses.replace(
-        _PIPELINE,
-        learning_names=_batch_and_flags,
-        searches="changes",
-        simplest_is="fewest changes",
-        repeats_disturbed=True,
-    ),
-}
-NAMED = (PIPELINE, SCRIPT, CHANGES)
-WORKLOADS: Registry[WorkloadTraits] = Registry(
-    "`workload`", WorkloadTraits, {name: BUILTIN[name] for name in NAMED}
-)
+BUILTIN: Mapping[str, WorkloadTraits] = {PIPELINE: _PIPELINE, SCRIPT: _SCRIPT, CHANGES: _CHANGES}
+WORKLOADS: Registry[WorkloadTraits] = Registry("`workload`", WorkloadTraits, BUILTIN)
 """What `workload` can name."""
 
 
@@ -191,7 +151,8 @@ def usual_kind(*, has_command: bool) -> str:
 def kind_of(*, named: object, has_command: bool) -> str:
     """Returns the kind of a specification, a key of `BUILTIN` or an import string."""
     if named == CHANGES and not has_command:
-        return CHANGES_OF_PIPELINE
+        # An earlier version had changes of a pipeline.
+        return PIPELINE
     return str(named or usual_kind(has_command=has_command))
 
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from sweeper.core.measurement import Measurement
+from sweeper.core.recording import Recording
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT, HALF, SINGLE
 from sweeper.judging.arms import Arm
-from sweeper.tuning.proofs import Proofs
+from sweeper.race.record import Record, crossed
+from sweeper.race.verify import Answer, Claim, Reference, batches_of_a_pass
+from sweeper.script.watch import record
 
+LIMIT_SECONDS, RECORD_SECONDS = 60.0, 30.0
+"""Seconds in which a record must be complete, beside a start, and after which it is cut off."""
+PASSIVE = {"GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+"""Environment variables that make idle threads sleep, since two runs share the cores."""
 HALF_PRECISIONS = ("bf16", "fp16")
 
 
@@ -57,34 +68,76 @@ class Baseline:
     """
 
     def __init__(self, arm: Arm, measured: Measurement, other: Measurement | None = None) -> None:
-        steps_per_s = 1000 / measured.step_ms if measured.step_ms else 1.0
-        start = max(each.startup_seconds + each.first_step_seconds for each in (measured, other or measured))
-        self._proofs = Proofs(
-            arm.command,
-            arm.folder,
-            arm.env,
-            steps_per_s,
-            on_gpu=measured.trains_on_gpu,
-            cache=arm.cache,
-            start_seconds=start,
+        start = max(one.startup_seconds + one.first_step_seconds for one in (measured, other or measured))
+        self._arm = arm
+        self._recording = Recording(
+            batches=batches_of_a_pass(measured.step_ms / 1000),
+            seconds=RECORD_SECONDS,
+            # Two runs share the cores.
+            limit_seconds=LIMIT_SECONDS + 2 * start,
         )
+        # A GPU may not have room for two runs.
+        self._at_once = 1 if measured.trains_on_gpu else max(1, min(2, len(os.sched_getaffinity(0))))
+        self._reference = Reference()
 
-    def compare(
-        self, arm: Arm, rounding: float, *, is_redrawn: bool = False, same_arithmetic: bool = False
-    ) -> Trained:
+    def compare(self, arm: Arm, claim: Claim) -> Trained:
         """Compares the training of another version with the baseline's.
 
         Args:
-            rounding: Relative difference of the first gradients that rounding explains.
-            is_redrawn: Whether the version may draw other random numbers, as with another seed.
-            same_arithmetic: Whether the version leaves the arithmetic alone. Only then can it be compared
-                if the processes of the training race.
+            claim: How it is to train.
         """
-        if why := self._proofs.unproved or ("" if same_arithmetic else self._proofs.races):
-            return Trained(answer=Losses.UNKNOWN, why=why)
-        kind, why = self._proofs.other(arm.command, arm.folder, rounding, env=arm.env, is_redrawn=is_redrawn)
-        answer = _ANSWERS.get(kind, Losses.DIFFERENT)
-        return Trained(answer=answer, why=why, covers=self._proofs.covers)
+        trained = self._compared(arm, claim)
+        repeats = self._reference.repeats
+        if repeats.are_equal is not False or repeats.race or self._recording.deterministic:
+            return trained
+        # Sums on a GPU may add in any order, unless torch is asked for one.
+        self._recording = dataclasses.replace(self._recording, deterministic=True)
+        self._reference = Reference()
+        return self._compared(arm, claim)
+
+    def _compared(self, arm: Arm, claim: Claim) -> Trained:
+        reference = self._reference
+        if reference.records:
+            (other,) = self._records([(arm, 0)])
+        else:
+            own, other = self._records([(self._arm, 0), (arm, 0)])
+            if own.failure:
+                return Trained(answer=Losses.UNKNOWN, why=own.failure)
+            reference.enter(own)
+        if other.failure:
+            return Trained(answer=Losses.DIFFERENT, why=other.failure)
+        answer = reference.answer(other, claim)
+        while shifts := reference.shifts_wanted(claim, answer):
+            repeats = self._records([(self._arm, shift) for shift in shifts])
+            for shift, repeat in zip(shifts, repeats, strict=True):
+                if repeat.failure:
+                    return Trained(answer=Losses.UNKNOWN, why=repeat.failure)
+                reference.enter(repeat, shift)
+            answer = reference.answer(other, claim)
+        return _trained(answer, crossed(other, reference.records[0]))
+
+    def _records(self, runs: Sequence[tuple[Arm, int]]) -> list[Record]:
+        """Returns the records of versions, each with a shift of its seeds."""
+
+        def run(arm: Arm, shift: int) -> Record:
+            recording = dataclasses.replace(self._recording, shift=shift)
+            return record(arm.command, arm.folder, recording, env={**PASSIVE, **arm.env}, cache=arm.cache)
+
+        # The scripts' output is not needed here.
+        with (
+            open(os.devnull, "w", encoding="utf-8") as nowhere,
+            redirect_stdout(nowhere),
+            ThreadPoolExecutor(self._at_once) as pool,
+        ):
+            return list(pool.map(run, *zip(*runs, strict=True)))
+
+
+def _trained(answer: Answer, covers: str) -> Trained:
+    if answer.is_unknown:
+        return Trained(answer=Losses.UNKNOWN, why=answer.fault)
+    if answer.fault:
+        return Trained(answer=Losses.DIFFERENT, why=answer.fault, covers=covers)
+    return Trained(answer=_ANSWERS[answer.kind], covers=covers)
 
 
 def compare(arms: tuple[Arm, Arm], before: Measurement, after: Measurement) -> Trained:
@@ -94,7 +147,8 @@ def compare(arms: tuple[Arm, Arm], before: Measurement, after: Measurement) -> T
         before: Measurement of the first version; `after` is that of the second.
     """
     first, second = arms
-    return Baseline(first, before, after).compare(second, _rounding(before.observed, after.observed))
+    claim = Claim(rounding=_rounding(before.observed, after.observed), is_version=True)
+    return Baseline(first, before, after).compare(second, claim)
 
 
 def _rounding(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.interventions import CHANGES
-from sweeper.interventions.change import CHANGES_TRAINING, DRAWS, Change
+from sweeper.interventions.change import CHANGES_TRAINING, CLOSE, DRAWS, Change
 from sweeper.interventions.loader import Loader
 from sweeper.judging import speed
 from sweeper.judging.arms import Arm, patched, root_of
@@ -19,6 +19,7 @@ from sweeper.judging.losses import Baseline, Trained
 from sweeper.judging.speed import Compared, Speed
 from sweeper.patching.edits import PatchedChange, Sources, one_name, written
 from sweeper.patching.source import CannotEditError, lines_of, statements_by_line
+from sweeper.race.verify import Claim
 from sweeper.script.command_line import parted
 from sweeper.sweep.store.fingerprint import files_named
 
@@ -139,17 +140,17 @@ def _that_train_the_same(
     """Returns the changes with which the patched script trains the same, and how it trains."""
 
     def trained(some: Sequence[PatchedChange]) -> Trained:
-        rounding = max(sources.changes[change.name].tolerance(sources.facts) for change in some)
+        claim = Claim(
+            kind=DRAWS if any(_kind(sources, change) == DRAWS for change in some) else CLOSE,
+            rounding=max(sources.changes[change.name].tolerance(sources.facts) for change in some),
+            keeps_arithmetic=all(
+                sources.changes[change.name].is_of_environment or change.name == Loader.name
+                for change in some
+            ),
+            is_version=True,
+        )
         with patched(diff(sources, some).encode(), "patched", before.command, before.folder) as (_, after):
-            return baseline.compare(
-                after,
-                rounding,
-                is_redrawn=any(_kind(sources, each) == DRAWS for each in some),
-                same_arithmetic=all(
-                    sources.changes[change.name].is_of_environment or change.name == Loader.name
-                    for change in some
-                ),
-            )
+            return baseline.compare(after, claim)
 
     if not made:
         return (), None

@@ -122,6 +122,21 @@ def _run_for_loss(job: Job, progress: Progress) -> Report:
         return Report(values=encode(found), finished_at=time.time())
 
 
+def run_for_record(job: Job, progress: Progress) -> None:
+    """Runs a script until the record of its first steps is complete, or it has ended.
+
+    Raises:
+        TrialFailedError: It has failed, or cannot be watched.
+        UserError: It cannot be started.
+    """
+    begun_again(job, lambda: _run_for_record(job, progress))
+
+
+def _run_for_record(job: Job, progress: Progress) -> None:
+    with started(job, progress) as script:
+        _Trial(job, progress, script).await_record()
+
+
 class _Trial:
     """A running script and its measurement."""
 

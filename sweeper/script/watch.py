@@ -12,13 +12,17 @@ from types import MappingProxyType
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import ANYWHERE, SCRIPT_RUNNER, Job, MeasurePlan
 from sweeper.core.measurement import Measurement
-from sweeper.core.progress import Progress
+from sweeper.core.progress import Progress, Silent, TrialFailedError
+from sweeper.core.recording import Recording
 from sweeper.core.script import Script
 from sweeper.core.template import literal
+from sweeper.errors import UserError
+from sweeper.race.record import Record
 from sweeper.script import trial
 from sweeper.script.guardian import guarded
 from sweeper.script.scratch import scratch_folder
 from sweeper.script.start import OURS
+from sweeper.script.warm import read_record
 from sweeper.telemetry.nvml.devices import first_gpu
 from sweeper.telemetry.probes import make_probes
 from sweeper.telemetry.sampler import Sampler, summarise
@@ -86,11 +90,7 @@ def watch(
         TrialFailedError: It cannot be measured, for a known reason.
         UserError: It cannot be started.
     """
-    script = Script(
-        command=tuple(map(literal, command)),
-        env={name: literal(text) for name, text in env.items()},
-        folder=str(folder),
-    )
+    script = _script(command, folder, env)
     sampler = Sampler(make_probes())
     with job_outside_a_sweep(script, plan, cache) as job:
         gpu = first_gpu()
@@ -109,3 +109,35 @@ def watch(
             sampler.stop()
     telemetry = summarise(sampler.columns(), found.windows)
     return dataclasses.replace(found, telemetry=telemetry, telemetry_missing=sampler.missing())
+
+
+def record(
+    command: Sequence[str],
+    folder: Path,
+    recording: Recording,
+    *,
+    env: Mapping[str, str] = MappingProxyType({}),
+    cache: Path | None = None,
+) -> Record:
+    """Returns the record of a command's training, which may say why there is none.
+
+    Args:
+        folder: Folder that it runs in, or that is mirrored for it.
+        env: Its additional environment variables.
+        cache: Folder of compile caches and the like, which later runs share.
+    """
+    with job_outside_a_sweep(_script(command, folder, env), cache=cache) as job:
+        job = dataclasses.replace(job, recording=recording)
+        try:
+            trial.run_for_record(job, Silent())
+        except (TrialFailedError, UserError, OSError) as error:
+            return Record(failure=str(error))
+        return read_record(Path(job.folder))
+
+
+def _script(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> Script:
+    return Script(
+        command=tuple(map(literal, command)),
+        env={name: literal(text) for name, text in env.items()},
+        folder=str(folder),
+    )

@@ -179,11 +179,7 @@ class Climb:
         return [(self._known[number][0], self._level(number)) for number in numbers]
 
     def _left(self, number: int, taken: Container[str]) -> list[_Neighbour]:
-        left = [each for each in self._neighbours(number) if each.key not in taken]
-        if self._spec.traits.is_of_changes:
-            # The ladder (`sweep.phases.ladder`) measures the best without each of its changes.
-            left = [each for each in left if each.value != self._own.get(each.name)]
-        return left
+        return [each for each in self._neighbours(number) if each.key not in taken]
 
     def stacked(self, taken: Container[str]) -> Asked | None:
         """Returns all changes that gained alone, combined; None for fewer than two, or if already asked for.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
@@ -98,10 +98,6 @@ def presets(spec: SweepSpec, hints: Hints | None = None) -> list[Start]:
     def add(params: dict[str, Scalar], why: str, *, is_late: bool = False) -> None:
         found.setdefault(spec.config(params).key(), Start(params, why, is_late))
 
-    if spec.traits.is_of_changes:
-        for params, said in (*_larger_batches(spec), *_single_changes(spec)):
-            add(params, said)
-        return list(found.values())
     for index, variant in enumerate(_VARIANTS):
         why, share, other = variant
         if index == 1:
@@ -118,19 +114,6 @@ def presets(spec: SweepSpec, hints: Hints | None = None) -> list[Start]:
         said = ", ".join(f"{name} {value}" for name, value in size.items())
         add({**first.params, **size}, f"the first start at another size: {said}")
     return list(found.values())
-
-
-def _larger_batches(spec: SweepSpec) -> Iterator[tuple[dict[str, Scalar], str]]:
-    """Yields a tune's baseline with larger batches and a gathered loader; its own loader rarely keeps up."""
-    if "batch_size" not in spec.space:
-        return
-    own = spec.baseline_config()
-    base = {name: placed(parameter, own.flatten().get(name)) for name, parameter in spec.space.items()}
-    sooner = spec.trained_sooner(own).flatten()
-    base = {name: sooner.get(name, value) for name, value in base.items()}
-    for factor in (1, *BATCH_FACTORS):
-        size = nearest(spec.space["batch_size"], factor * own.batch_size)
-        yield {**base, "batch_size": size}, f"your baseline with batches of {size}, gathered if possible"
 
 
 def _single_changes(spec: SweepSpec) -> list[tuple[dict[str, Scalar], str]]:

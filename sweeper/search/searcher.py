@@ -20,7 +20,6 @@ from sweeper.core.samplers import AUTO, CLIMB, SAMPLERS, SOBOL
 from sweeper.errors import UserError
 from sweeper.search.climb import Asked, Climb
 from sweeper.search.distributions import combinations, distributions_of, drawn
-from sweeper.search.halves import Halves
 from sweeper.search.history import RUNNING, History, Past
 from sweeper.search.presets import Hints, Start, presets, usual_size
 from sweeper.search.prior import Prior
@@ -78,8 +77,7 @@ class Searcher:
         self._late = [each for each in starts if each.is_late and len(spec.objectives) == 1]
         self._starts = {spec.config(each.params).key(): each for each in starts if each not in self._late}
         self._has_looked = False
-        self._halves = Halves(spec) if Halves.suits(spec) else None
-        guess = hints if hints is not None and self._halves is None else Hints()
+        guess = hints or Hints()
         self._prior = Prior.of(guess.past, spec, guess.baseline)
         self._directions = [objective.direction for objective in spec.objectives]
         self._keeps = SAMPLERS.get(spec.search.sampler).keeps
@@ -131,11 +129,8 @@ class Searcher:
             SpaceExhaustedError: No configuration is left.
             UserError: A third-party sampler fails, or suggests values outside the space.
         """
-        if self._halves is not None and self._halves.is_done:
-            raise SpaceExhaustedError("the effect of every change is known")
         asked = (
-            self._next_of_halves(taken)
-            or self._next_start(taken)
+            self._next_start(taken)
             or self._next_stack(taken)
             or self._next_late(taken)
             or self._next_climb(number, taken)
@@ -178,8 +173,6 @@ class Searcher:
             return None
         if self._climb is not None:
             self._climb.tell(number, placed)
-        if self._halves is not None:
-            self._halves.tell(placed)
         # A failed trial has a made-up value, and counts as beyond a limit.
         is_measured = not any(each > 0 for each in placed.constraints.values())
         if self._prior is not None and placed.values and is_measured:
@@ -205,11 +198,6 @@ class Searcher:
         if not self._keeps:
             return {}
         return {key: each for key, each in attributes.items() if key.startswith(self._keeps)}
-
-    def _next_of_halves(self, taken: Container[str]) -> _Next | None:
-        """Returns the next trial of a search for the changes that pay off."""
-        asked = self._halves.ask(taken) if self._halves is not None else None
-        return _Next(*asked) if asked is not None else None
 
     def _next_start(self, taken: Container[str]) -> _Next | None:
         """Returns the first start that was not asked for yet.

@@ -20,14 +20,14 @@ from sweeper.core.registry import Registry
 from sweeper.core.samplers import AUTO, CLIMB, SAMPLERS
 from sweeper.core.script import FOLDER
 from sweeper.core.template import names_in
-from sweeper.core.workload import NAMED, PIPELINE, SCRIPT, WORKLOADS, WorkloadTraits, kind_of, traits
+from sweeper.core.workload import BUILTIN, PIPELINE, SCRIPT, WORKLOADS, WorkloadTraits, kind_of, traits
+from sweeper.core.workload import CHANGES as OF_CHANGES
 from sweeper.errors import UserError, did_you_mean
 from sweeper.inject.outside import SUBMITTERS
 from sweeper.interventions import CHANGES, FILE_VARIABLE, VARIABLE
 from sweeper.interventions.change import ORIGINAL
 from sweeper.spec.mistakes import Mistake, Path, dotted, show
 from sweeper.spec.secrets import held_secrets
-from sweeper.spec.sections import LATEST, NONE
 from sweeper.spec.space import Parameter
 
 _PARAMETER: TypeAdapter[Parameter] = TypeAdapter(Parameter)
@@ -52,7 +52,7 @@ def broken(tree: Mapping[str, Any], secrets: Collection[str]) -> Iterator[Mistak
             text = f"`{name}` must not be both in `space` and in `fix`. Remove one."
             yield Mistake(("fix", name), text, at_key=True)
     if "ladder" in _mapping(tree.get("confirm")):
-        text = "`confirm.ladder: true` is written as `workload: changes` now. Remove it."
+        text = "`confirm.ladder` is no option any more: `sweeper tune` takes the best apart. Remove it."
         yield Mistake(("confirm", "ladder"), text, at_key=True)
     yield from _goals(tree)
     yield from held_secrets(tree, secrets)
@@ -80,7 +80,10 @@ def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     if not work.names_are_fields and _mapping(tree.get("measure")).get("cold_cache") is True:
         text = f"is for pipelines, but got a `{subject}`, which reads its own data. Remove it."
         yield Mistake(("measure", "cold_cache"), f"`measure.cold_cache: true` {text}")
-    yield from _no_effect_on_search(_mapping(tree.get("search")), tree)
+    yield from _no_effect_on_search(_mapping(tree.get("search")))
+    if tree.get("workload") == OF_CHANGES and "command" not in tree:
+        text = "`workload: changes` needs a `command`, whose changes `sweeper tune` races. Remove it."
+        yield Mistake(("workload",), text)
     if _mapping(tree.get("confirm")).get("to_loss") is True:
         text = ""
         if not work.counts_samples:
@@ -121,16 +124,12 @@ def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
             yield Mistake(path, str(error), at_key=path[0] == "constraints")
 
 
-def _no_effect_on_search(search: Mapping[str, Any], tree: Mapping[str, Any]) -> Iterator[Mistake]:
+def _no_effect_on_search(search: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yields a mistake for each option of the search that another option turns off."""
-    is_of_changes = _traits(tree).is_of_changes
-    warm, regret, sampler = (search.get(name) for name in ("warm_start", "regret", "sampler"))
-    if is_of_changes and warm not in (None, LATEST, NONE):
-        text = f"`search.warm_start: {warm}` has no effect with `workload: changes`. Remove one of them."
-        yield Mistake(("search", "warm_start"), text)
-    other = "workload: changes" if is_of_changes else f"search.sampler: {sampler}"
-    if regret is not None and (is_of_changes or sampler not in (None, AUTO, CLIMB)):
-        text = f"`search.regret: {regret}` has no effect with `{other}`. Remove one of them."
+    regret, sampler = search.get("regret"), search.get("sampler")
+    if regret is not None and sampler not in (None, AUTO, CLIMB):
+        why = f"has no effect with `search.sampler: {sampler}`. Remove one of them."
+        text = f"`search.regret: {regret}` {why}"
         yield Mistake(("search", "regret"), text)
 
 
@@ -170,7 +169,7 @@ def _list(value: Any) -> list[Any]:
 def _subject(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yields a mistake unless there is either a pipeline or a script."""
     named = tree.get("workload")
-    if not {"pipeline", "command"} & tree.keys() and (named is None or named in NAMED):
+    if not {"pipeline", "command"} & tree.keys() and (named is None or named in BUILTIN):
         text = "`pipeline` (a module) or `command` (a script) is required, but both are missing."
         yield Mistake(("pipeline",), text, at_key=True)
     for kind, key, other in ((PIPELINE, "pipeline", "command"), (SCRIPT, "command", "pipeline")):

@@ -17,7 +17,6 @@ from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.script import FOLDER, Script
 from sweeper.core.workload import WorkloadTraits, kind_of, traits, usual_kind
 from sweeper.errors import UserError
-from sweeper.interventions.loader import COLLATED, Loader
 from sweeper.spec import rules
 from sweeper.spec.cluster import BatchJob, Tls
 from sweeper.spec.mistakes import Mistake, SpecError, first_per_place, from_pydantic, show
@@ -215,23 +214,6 @@ class SweepSpec(Section):
     def baseline_config(self) -> TrialConfig:
         """Returns the baseline as written, on top of `fix` and the defaults."""
         return self._complete({**self._carried(), **self.fix, **self._written(self.baseline)})
-
-    def trained_as(self, config: TrialConfig) -> TrialConfig:
-        """Returns a configuration that learns the same: for a tune, the one without proved changes."""
-        learning = self.traits.learning_names(self)
-        others = [name for name in self.space if name not in learning]
-        if not others:
-            return config
-        usual = self.baseline_config().flatten()
-        return config.replace({name: usual[name] for name in others})
-
-    def trained_sooner(self, config: TrialConfig) -> TrialConfig:
-        """Returns a configuration that learns the same, but faster: for a tune, with a gathered loader."""
-        parameter = self.space.get(Loader.name)
-        if not self.traits.is_of_changes or parameter is None:
-            return config
-        faster = next((value for value in COLLATED if parameter.contains(value)), None)
-        return config if faster is None else config.replace({Loader.name: faster})
 
     def references(self) -> tuple[TrialConfig, ...]:
         """Returns the baseline and then `also_try`, never clipped to the space.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sweeper.core.job import OUTCOME
 from sweeper.core.measurement import Failure, FailureKind
+from sweeper.errors import UserError
 from sweeper.search import copy_study
 from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
@@ -78,6 +79,10 @@ def run_sweep(
     Raises:
         SweeperError: See its subclasses; what was measured is kept.
     """
+    if spec.traits.is_of_changes and phases is run_phases:
+        raise UserError(
+            "`workload: changes` is a race of changes, but this is a search. Run `sweeper tune -- COMMAND`."
+        )
     marks = fingerprint(spec, setup.device_model(spec.execution))
     try:
         journal, lock = open_sweep(home, spec, marks, observer, new=new)

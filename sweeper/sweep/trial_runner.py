@@ -90,7 +90,6 @@ class TrialRunner:
             quality_cap_seconds=QUALITY_CAP_SHARE * (spec.search.minutes or 100.0) * 60,
             quiet_canary_ms=self.quiet_canary_ms(),
             diagnose=spec.traits.takes_apart(searching=searching),
-            again_if_disturbed=spec.traits.repeats_disturbed,
             screen_seconds=min(SCREEN_SECONDS, measure.window_seconds / 2),
             screen_above=self.table.screen_above(config) if searching else 0.0,
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sweeper.race.storage import read
 from sweeper.race.tally import Tally
 from sweeper.sweep.store.journal import FINAL_RACE
 from sweeper.sweep.store.load import LoadedSweep
@@ -68,14 +68,33 @@ def largest_gain(sweep: LoadedSweep) -> float | None:
 
 
 def untried(sweep: LoadedSweep, changes: Sequence[ChangeValue]) -> list[ChangeValue]:
-    """Returns the changes that were possible, and that no arm had."""
+    """Returns the changes that a race could have tried, and that no arm had."""
     state = _state(sweep)
     tried = {word.partition("=")[0] for contest in state.contests.values() for word in contest.requested}
-    return [change for change in changes if not change.refused and change.name not in tried]
+    raced = [change for change in changes if not change.refused and not change.changes_training]
+    return [change for change in raced if change.name not in tried]
+
+
+def with_refusals(sweep: LoadedSweep, changes: Sequence[ChangeValue]) -> list[ChangeValue]:
+    """Returns the changes; those that a race has refused have the reason."""
+    state = _state(sweep)
+    why: dict[str, str] = {}
+    for contest in state.contests.values():
+        for text in contest.verified.missing if contest.verified else ():
+            name, _, reason = text.partition(": ")
+            why.update({word: reason for word in contest.requested if word.partition("=")[0] == name})
+        if contest.outcome == REFUSED and len(words := state.difference(contest)) == 1:
+            (word,) = words
+            fault = contest.verified.fault if contest.verified else ""
+            why[word] = fault or "its processes fail"
+    return [
+        dataclasses.replace(change, refused=change.refused or why.get(change.word_of_arm, ""))
+        for change in changes
+    ]
 
 
 def _state(sweep: LoadedSweep) -> RaceState:
-    log = read(sweep.journal.race_log(FIRST_RACE))
+    log = sweep.journal.race_events(FIRST_RACE)
     return TunePolicy(candidates=(), seconds=math.inf).state(log, is_final=True)
 
 

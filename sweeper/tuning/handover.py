@@ -10,6 +10,7 @@ from sweeper.core.home import home_option
 from sweeper.core.job import read_job
 from sweeper.core.template import arguments
 from sweeper.core.workload import script_of
+from sweeper.exports import verification
 from sweeper.production.handover import hand_over
 from sweeper.sweep.observer import Observer as SweepObserver
 from sweeper.sweep.store.load import LoadedSweep
@@ -29,7 +30,8 @@ def hand_over_winner(sweep: LoadedSweep, winner: int, home: Path, observer: Obse
     observer.command(f"Written to {export}.")
     command = shlex.join(command_of(sweep.journal.trial_folder(winner)))
     observer.command(f"Use it:  sweeper exec {shlex.quote(str(export))} -- {command}")
-    observer.command(f"For good: sweeper export {name} --format patch{option}")
+    if verification.read(sweep.table.records[winner]) is not None:
+        observer.command(f"For good: sweeper export {name} --format patch{option}")
     observer.command(f"Details: sweeper show {name}{option}")
     return export
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.home import DEFAULT_HOME
-from sweeper.core.job import SCHEMA
 from sweeper.errors import UserError
 from sweeper.script.command_line import CommandLine, parted, typed_command
 from sweeper.spec import SweepSpec
 from sweeper.spec.rules import leads_elsewhere
-from sweeper.sweep.store.fingerprint import digest_of_files_named
-from sweeper.tuning.space import name_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +23,8 @@ class TuneOptions:
     Attributes:
         command: The command of the script.
         minutes: Time limit for everything.
-        with_flags: Whether the script's own options that are recognised are searched, too.
-        allow_batch_size: Whether larger batches are searched, too, within a limit on the loss.
+        with_flags: Whether the script's own options that are recognised are searched, after the race.
+        allow_batch_size: Whether larger batches are searched after it, within a limit on the loss.
         allow_other_draws: Whether changes with which rows draw other random numbers are tried.
         changes: File of the user's own changes.
         name: Name of the sweep.
@@ -86,11 +81,8 @@ class TuneOptions:
         """The command, split into its parts."""
         return parted(shlex.join(self.command))
 
-    def key(self) -> str:
-        """Returns a digest of command, folder, files and options; an earlier run must share it to count."""
-        own = self.changes.read_text(encoding="utf-8") if self.changes else ""
-        options: list[object] = [self.with_flags, self.allow_batch_size, self.allow_other_draws]
-        # The minutes decide which changes are worth their time.
-        options += [self.minutes, SCHEMA, own]
-        parts = [*self.command, os.getcwd(), digest_of_files_named(self.command), *map(str, options)]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+def name_of(script: str) -> str:
+    """Returns the name of a script's tune."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", script.rpartition("/")[2].removesuffix(".py")).strip("._-")
+    return f"tune-{stem[:90] or 'script'}"

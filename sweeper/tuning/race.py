@@ -14,32 +14,32 @@ from sweeper.core.job import RACE_STAGE, MeasurePlan, write_outcome
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.core.progress import TrialFailedError
 from sweeper.core.record import BASELINE
-from sweeper.errors import UserError
 from sweeper.exports import verification
 from sweeper.exports.verification import Verification, VerifiedChange
-from sweeper.interventions import CHANGES, known, takes_long
+from sweeper.interventions import CHANGES, takes_long
 from sweeper.interventions.change import EXACT
 from sweeper.race import race
 from sweeper.race.log import Life, Verified, rounds_of
 from sweeper.race.policy import Start
 from sweeper.race.scores import Score, scores
-from sweeper.race.storage import read
+from sweeper.race.verify import MORE_SEEDS, batches_of_a_pass
 from sweeper.script.trial import RECORD_ONLY
 from sweeper.script.warm import Warm, read_warm
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.race import MAX_ROUNDS, SweepRace
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.fingerprint import digest_of_scripts
-from sweeper.sweep.store.journal import FINAL_RACE
+from sweeper.sweep.store.journal import DAMAGED_RACE, FINAL_RACE
 from sweeper.sweep.store.result import ConfirmationResult, SweepResult
 from sweeper.sweep.supervisor import load_trials
 from sweeper.sweep.trial_runner import TrialRunner
-from sweeper.tuning.changes import ChangeValue, possible
+from sweeper.system.files import ours
+from sweeper.tuning.changes import ChangeValue, known_changes, possible
 from sweeper.tuning.lives import FIRST_RACE, OnlyBaseline, TuneLives, TuneLog, cut_off
 from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.policy import FINAL_ROUNDS, REFUSED, Candidate, RaceState, TunePolicy
 from sweeper.tuning.specification import is_made_otherwise
-from sweeper.tuning.verifier import LONG_SECONDS, MORE_SEEDS, RaceVerifier, Repeats, batches_of_a_pass
+from sweeper.tuning.verifier import LONG_SECONDS, RaceVerifier
 
 DIAGNOSIS_SECONDS = 10.0
 """Seconds that taking the baseline's steps apart takes, beside its start."""
@@ -140,7 +140,9 @@ class _Phases:
         self._members: dict[int, tuple[str, ...]] = {}
         self._scored: tuple[int, Sequence[Score]] = (-1, ())
         self.ended = "it was stopped"
-        course.log = TuneLog(context.journal.race_log(FIRST_RACE), lambda: follow(course))
+        path = context.journal.race_log(FIRST_RACE)
+        with ours(path, DAMAGED_RACE):
+            course.log = TuneLog(path, lambda: follow(course))
 
     def run(self) -> ConfirmationResult:
         """Runs both races."""
@@ -239,7 +241,7 @@ class _Phases:
                 "the script trains for too short a time to be compared: it must train for some seconds at"
                 " least. Let it train for more steps or epochs",
             )
-        course.changes = changes_of(self._options, warm)
+        course.changes = changes_of(self._options, warm.measurement)
         measured = warm.measurement
         self._verifier.limit_seconds = START_SECONDS + MORE_TIME * measured.startup_seconds
         left, at = trials.budget.seconds_left, log[-1].at
@@ -275,8 +277,7 @@ class _Phases:
 
     def _candidates(self, warm: Warm) -> list[Candidate]:
         """Returns what may be tried, in order."""
-        file = self._options.changes
-        limits = {change.name: change.limit_seconds for change in known(str(file) if file else "").values()}
+        known = known_changes(self._options.changes)
         ranks: dict[str, int] = {}
         among = []
         for change in self._course.changes:
@@ -290,7 +291,7 @@ class _Phases:
                 kind=change.kind,
                 ceiling=change.ceiling,
                 rank=rank,
-                seconds=COMPILE_SHARE * limits.get(change.name, 0.0),
+                seconds=COMPILE_SHARE * known[change.name].limit_seconds,
                 is_own=change.name not in CHANGES,
             )
             among.append(candidate)
@@ -330,8 +331,8 @@ class _Phases:
         # The records of a race that was cut off are not known any more.
         shutil.rmtree(context.journal.race_folder(FINAL_RACE), ignore_errors=True)
         step = warm.measurement.step_ms / 1000
-        repeats: Repeats = self._verifier.repeats
-        verifier = RaceVerifier(self._changes_of, batches=batches_of_a_pass(step), repeats=repeats)
+        batches, repeats = batches_of_a_pass(step), self._verifier.repeats
+        verifier = RaceVerifier(self._changes_of, batches=batches, repeats=repeats)
         verifier.limit_seconds = self._verifier.limit_seconds + LONG_SECONDS
         window = context.spec.measure.window_seconds
         rests = bool(state.rounds[-1].is_in_company)
@@ -398,15 +399,16 @@ class _Phases:
         verification.write(self._trials.table.records[arm], kept)
 
 
-def changes_of(options: TuneOptions, warm: Warm) -> list[ChangeValue]:
-    """Returns all values of all changes; those that are not tried have the reason."""
-    try:
-        changes = possible(warm.measurement, options.changes, allow_other_draws=options.allow_other_draws)
-    except (ValueError, OSError, SyntaxError, ImportError) as error:
-        raise UserError(f"`--changes` must be a file of changes: {error}.") from error
+def changes_of(options: TuneOptions, measured: Measurement) -> list[ChangeValue]:
+    """Returns all values of all changes; those that are not tried have the reason.
+
+    Args:
+        measured: Measurement of the script as it is.
+    """
+    changes = possible(measured, options.changes, allow_other_draws=options.allow_other_draws)
     return [
         change
-        if change.refused or not is_made_otherwise(change, warm.measurement.observed)
+        if change.refused or not is_made_otherwise(change, measured.observed)
         else dataclasses.replace(change, refused="its number of threads is not that of the machine's cores")
         for change in changes
     ]
@@ -414,7 +416,7 @@ def changes_of(options: TuneOptions, warm: Warm) -> list[ChangeValue]:
 
 def _charge(context: SweepContext, trials: TrialRunner) -> None:
     """Subtracts what the race has taken before, if that is more than its trials have."""
-    log = read(context.journal.race_log(FIRST_RACE))
+    log = context.journal.race_events(FIRST_RACE)
     left, minutes = trials.budget.seconds_left, context.spec.search.minutes
     if log and left is not None and minutes is not None:
         spent = log[-1].at + trials.budget.clock() - context.began

@@ -25,11 +25,12 @@ class TuneResult:
         watched: Measurement of the unchanged script.
         changes: All changes; those that were not tried have the reason.
         gains: The speedup of each change that was measured.
-        lines: The decision in words; empty if nothing was searched.
+        lines: The decision in words; empty if nothing was raced.
         fault: Why the winning changes together do not train the same; empty if they do.
         export: The winner's file for `sweeper exec`; None without a winner.
         unsent: What MLflow lacks, and the command that sends it; empty if nothing is missing.
-        ran: The sweep; None if nothing was searched.
+        ran: The sweep; None if nothing was raced.
+        searched: The sweep of the script's own options and its batch size; None if they were not searched.
     """
 
     name: str
@@ -41,17 +42,19 @@ class TuneResult:
     export: Path | None = None
     unsent: tuple[str, ...] = ()
     ran: Ran | None = None
+    searched: Ran | None = None
 
     @property
     def state(self) -> str:
-        """`finished`; `stopped` after Ctrl-C; `nothing to try` without a search."""
-        return "nothing to try" if self.ran is None else self.ran.sweep.state
+        """`finished`; `stopped` after Ctrl-C; `nothing to try` without a race."""
+        last = self.searched or self.ran
+        return "nothing to try" if last is None else last.sweep.state
 
     def frame(self) -> pd.DataFrame:
         """Returns the changes as a table, one row per change.
 
         The columns are `value`, `kind`, `alone` and `stacked` (ratios to the speed without the change; NaN
-        where that was not measured), `is_kept`, and `remark`: its proof, or why it was not tried.
+        where that was not measured), `is_kept`, and `remark`: why it was not tried, or was left out.
         """
         import pandas as pd
 
@@ -67,7 +70,7 @@ class TuneResult:
                     "alone": gain.alone[0] if gain and gain.alone else None,
                     "stacked": gain.stacked[0] if gain and gain.stacked else None,
                     "is_kept": gain is not None and gain.is_kept,
-                    "remark": change.refused or change.proof,
+                    "remark": change.refused,
                 }
             )
         columns = ["change", "value", "kind", "alone", "stacked", "is_kept", "remark"]

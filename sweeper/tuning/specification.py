@@ -9,10 +9,9 @@ from typing import Any
 
 from sweeper.core.template import cases, literal
 from sweeper.core.workload import CHANGES as OF_CHANGES
-from sweeper.errors import UserError
-from sweeper.interventions import CHANGES, FILE_VARIABLE, known
+from sweeper.interventions import CHANGES, FILE_VARIABLE
 from sweeper.interventions.change import CHANGES_TRAINING, DRAWS, Change
-from sweeper.tuning.changes import ChangeValue
+from sweeper.tuning.changes import ChangeValue, known_changes
 from sweeper.tuning.options import TuneOptions
 
 MEASURE = {"window_seconds": 3, "repeats": 3, "warmup_cap_seconds": 8}
@@ -30,13 +29,9 @@ def specification(options: TuneOptions, minutes: float) -> dict[str, Any]:
         minutes: The time limit.
     """
     file = options.changes
-    try:
-        among = known(str(file) if file else "").values()
-    except (ValueError, OSError, SyntaxError, ImportError) as error:
-        raise UserError(f"`--changes` must be a file of changes: {error}.") from error
     changes = [
         change
-        for change in among
+        for change in known_changes(file).values()
         if change.kind != CHANGES_TRAINING and (change.kind != DRAWS or options.allow_other_draws)
     ]
     variables = {}

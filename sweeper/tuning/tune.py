@@ -2,38 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from sweeper.core.record import BASELINE
+from sweeper.core.job import read_job
+from sweeper.core.progress import Silent
+from sweeper.core.record import BASELINE, TrialRecord
+from sweeper.core.workload import script_of
 from sweeper.errors import UserError
 from sweeper.exports import verification
 from sweeper.interventions.kept import FOLDER as KEPT_FOLDER
 from sweeper.results.decision_lines import decision_lines
+from sweeper.scaffold.command_space import Proposal, help_of, propose
 from sweeper.script.warm import read_warm
-from sweeper.spec import SweepSpec, load
+from sweeper.script.watch import watch
+from sweeper.spec import load
 from sweeper.sweep.bootstrap import shared_cache
 from sweeper.sweep.commands import place_lines, unsent_lines
 from sweeper.sweep.observer import Observer as SweepObserver
 from sweeper.sweep.observer import Status
-from sweeper.sweep.run import Ran, run_sweep
+from sweeper.sweep.run import Phases, Ran, run_sweep
 from sweeper.sweep.store.catalog import latest_of_name, require_schema
 from sweeper.sweep.store.load import LoadedSweep
+from sweeper.sweep.supervisor import run_phases
 from sweeper.system.environment import named, script_held_back_line
 from sweeper.telemetry.gpu_lines import gpus_for
 from sweeper.tracking.mlflow import MlflowTracker, start_preload
 from sweeper.tuning import words
-from sweeper.tuning.gains import gains_of, largest_gain, untried
+from sweeper.tuning.gains import gains_of, largest_gain, untried, with_refusals
 from sweeper.tuning.handover import Observer, hand_over_winner, report_files
 from sweeper.tuning.narrator import Narrator
 from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.race import ChangesRace, changes_of
 from sweeper.tuning.result import TuneResult
-from sweeper.tuning.search import SearchTune
+from sweeper.tuning.search_space import own_training_changes, search_space
 from sweeper.tuning.specification import specification
+
+RACE_SHARE = 0.5
+"""Share of the time that the race has, if the script's options are searched after it."""
+MIN_MINUTES = 1.0
+"""Fewest minutes of that search."""
 
 
 class Tune:
@@ -58,9 +73,6 @@ class Tune:
             SweeperError: The sweep cannot go on; what was measured is kept.
         """
         options = self._options
-        if dry or options.with_flags or options.allow_batch_size:
-            # These are searches, which have no race yet in which arms join.
-            return SearchTune(options, self._observer).run(dry=dry)
         if line := script_held_back_line(os.environ):
             self._say(line)
         if (latest := None if options.new else latest_of_name(options.home, options.name)) is not None:
@@ -70,31 +82,119 @@ class Tune:
                 f"`command` must start with a program that can be run, but got {options.command[0]!r}"
                 " (No such file or directory). Give its path, or install it."
             )
-        self._say(words.plan_line(options.minutes))
         with gpus_for(options.command, self._say) as said:
+            if dry:
+                return self._offered()
             try:
-                return self._raced(said)
+                self._say(words.plan_line(options.minutes))
+                proposal = propose(options.line, help_of(options.line)) if options.with_flags else None
+                is_searched = bool(proposal and proposal.searched) or options.allow_batch_size
+                is_searched = is_searched or bool(own_training_changes(options))
+                result = self._raced(said, options.minutes * (RACE_SHARE if is_searched else 1.0))
+                if is_searched and result.ran and not result.ran.stopped and not result.fault:
+                    result = self._searched(result, result.ran.sweep, said, proposal)
+                return result
             finally:
                 shutil.rmtree(shared_cache(options.home) / KEPT_FOLDER, ignore_errors=True)
 
-    def _raced(self, said: Sequence[str]) -> TuneResult:
+    def _offered(self) -> TuneResult:
+        """Watches the script, and says what a race would try."""
+        options = self._options
+        self._say("Watching the script as it is, then taking its steps apart.")
+        # The script's output is not the tune's.
+        with tempfile.TemporaryFile("w", encoding="utf-8") as log, contextlib.redirect_stdout(log):
+            watched = watch(options.command, Path.cwd(), Silent(), cache=shared_cache(options.home))
+        changes = tuple(changes_of(options, watched))
+        for line in (*words.watched_lines(watched), *words.offer_lines(changes)):
+            self._say(line)
+        return TuneResult(name=options.name, watched=watched, changes=changes)
+
+    # -- race and search --------------------------------------------------------------------------
+
+    def _raced(self, said: Sequence[str], minutes: float) -> TuneResult:
         """Races the changes.
 
         Args:
             said: Lines that were said before, and are not said again.
+            minutes: The time for it, from the beginning of the tune on.
         """
         options = self._options
+        narrator = Narrator(self._say, lambda: time.monotonic() - self._began_s)
+        plan = specification(options, minutes - self._minutes())
+        ran, lines, unsent = self._run(plan, said, ChangesRace(options, narrator.follow).run)
+        sweep = ran.sweep
+        watched = sweep.summary.records[BASELINE].measurement
+        warm = read_warm(sweep.journal.trial_folder(BASELINE))
+        assert warm is not None
+        result = TuneResult(
+            name=sweep.journal.name,
+            watched=watched or warm.measurement,
+            changes=tuple(with_refusals(sweep, changes_of(options, warm.measurement))),
+            gains=tuple(gains_of(sweep)),
+            lines=lines,
+            unsent=unsent,
+            ran=ran,
+        )
+        return self._concluded(result, sweep)
+
+    def _searched(
+        self, result: TuneResult, raced: LoadedSweep, said: Sequence[str], proposal: Proposal | None
+    ) -> TuneResult:
+        """Searches the script's own options and its batch size, on top of the changes that won.
+
+        Args:
+            proposal: The script's own options, if they are searched.
+        """
+        options = self._options
+        winner = raced.confirmation.winner if result.export else None
+        job = read_job(raced.journal.trial_folder(BASELINE if winner is None else winner))
+        minutes = max(MIN_MINUTES, options.minutes - self._minutes())
+        script, values = script_of(job), job.config.args or {}
+        plan = search_space(options, script, values, result.watched, minutes, proposal)
+        if plan is None:
+            self._say("None of the script's options can be searched.")
+            return result
+        self._say("")
+        self._say(f"Searching {', '.join(plan['space'])} on top: {minutes:.1f} minutes at most.")
+        ran, lines, unsent = self._run(plan, said)
+        searched = dataclasses.replace(
+            result, lines=(*result.lines, *lines), unsent=(*result.unsent, *unsent), searched=ran
+        )
+        if ran.stopped or ran.sweep.confirmation.winner is None:
+            return searched
+        if (line := words.product_line(raced, ran.sweep)) and result.export:
+            self._say(line)
+            searched = dataclasses.replace(searched, lines=(*searched.lines, line))
+        export = hand_over_winner(ran.sweep, ran.sweep.confirmation.winner, options.home, self._observer)
+        return dataclasses.replace(searched, export=export)
+
+    def _minutes(self) -> float:
+        """Returns the minutes since the tune began."""
+        return (time.monotonic() - self._began_s) / 60
+
+    def _run(
+        self, plan: dict[str, Any], said: Sequence[str], phases: Phases | None = None
+    ) -> tuple[Ran, tuple[str, ...], tuple[str, ...]]:
+        """Runs a sweep; returns it, its decision in lines, and what MLflow lacks.
+
+        Args:
+            plan: Its specification, as plain values.
+            said: Lines that were said before, and are not said again.
+            phases: Its phases; by default, those of a search, whose trials are said.
+        """
+        options = self._options
+        if names_passed := named(os.environ):
+            plan["execution"] = {"pass_env": list(names_passed)}
         tracker = MlflowTracker(options.home, options.uri)
         start_preload()
-        narrator = Narrator(self._say, lambda: time.monotonic() - self._began_s)
         ran = run_sweep(
             options.home,
-            self._spec(),
+            load(plan),
             tracker,
-            _Brief(self._observer, said),
+            _Brief(self._observer, said, says_trials=phases is None),
             new=options.new,
             finish=lambda sweep: report_files(sweep, self._observer),
-            phases=ChangesRace(options, narrator.follow).run,
+            phases=phases or run_phases,
         )
         sweep = ran.sweep
         if not ran.ran:
@@ -108,31 +208,7 @@ class Tune:
         unsent = [] if ran.stopped else unsent_lines(ran, tracker, options.uri, options.home)
         for line in unsent:
             self._observer.command(line)
-        return self._concluded(self._result(ran, decision, unsent), sweep)
-
-    def _result(self, ran: Ran, decision: Sequence[str], unsent: Sequence[str]) -> TuneResult:
-        options, sweep = self._options, ran.sweep
-        watched = sweep.summary.records[BASELINE].measurement
-        warm = read_warm(sweep.journal.trial_folder(BASELINE))
-        assert warm is not None
-        changes = changes_of(options, warm)
-        return TuneResult(
-            name=sweep.journal.name,
-            watched=watched or warm.measurement,
-            changes=tuple(changes),
-            gains=tuple(gains_of(sweep)),
-            lines=tuple(decision),
-            unsent=tuple(unsent),
-            ran=ran,
-        )
-
-    def _spec(self) -> SweepSpec:
-        options = self._options
-        minutes = options.minutes - (time.monotonic() - self._began_s) / 60
-        plan = specification(options, minutes)
-        if names_passed := named(os.environ):
-            plan["execution"] = {"pass_env": list(names_passed)}
-        return load(plan)
+        return ran, tuple(decision), tuple(unsent)
 
     # -- hand over --------------------------------------------------------------------------------
 
@@ -164,18 +240,20 @@ class Tune:
 
 
 class _Brief:
-    """Passes on what a sweep says, but for what is said elsewhere: its trials, and earlier lines."""
+    """Passes on what a sweep says, but for what is said elsewhere: a race's trials, and earlier lines."""
 
-    def __init__(self, observer: SweepObserver, said: Sequence[str]) -> None:
-        self._observer, self._said = observer, said
+    def __init__(self, observer: SweepObserver, said: Sequence[str], *, says_trials: bool) -> None:
+        self._observer, self._said, self._says_trials = observer, said, says_trials
 
     def line(self, text: str) -> None:
         """Passes a line on, unless it was said before."""
         if text not in self._said:
             self._observer.line(text)
 
-    def trial(self, *_: object) -> None:
-        """Does nothing."""
+    def trial(self, record: TrialRecord, name: str, speedup: float | None) -> None:
+        """Passes a trial of a search on."""
+        if self._says_trials:
+            self._observer.trial(record, name, speedup)
 
     def status(self, status: Status) -> None:
         """Passes the status on."""

@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sweeper.analysis.bottleneck import verdict_of
+from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.formatting import interval, rate
 from sweeper.core.measurement import Measurement
 from sweeper.exports.verification import Verification
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT
 from sweeper.script.watch import NO_PARAMETERS
 from sweeper.sweep.store.load import LoadedSweep
-from sweeper.tuning.changes import TOO_LITTLE_TIME, ChangeValue
+from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.gains import ChangeGain, Interval
-from sweeper.tuning.steps import ONCE, largest_gain, search_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,23 +47,6 @@ def plan_line(minutes: float) -> str:
     )
 
 
-def duration_line(minutes: float, min_minutes: float) -> str:
-    """Returns how long a tune takes, as far as that is known before the script has run.
-
-    Args:
-        min_minutes: Minutes that the search has, however long the earlier steps took.
-    """
-    if minutes <= min_minutes:
-        return (
-            "Watching and comparing come first and usually take 1 to 2 minutes; the search then takes"
-            f" {min_minutes:g}."
-        )
-    return (
-        f"This takes about {minutes:g} minutes; longer if watching and comparing, which come first, take more"
-        f" than {minutes - min_minutes:g}, as the search has at least {min_minutes:g}."
-    )
-
-
 def pace(measured: Measurement) -> str:
     """Returns `12,345/s, 2.59 ms per step`."""
     return f"{rate(measured.throughput)}, {measured.step_ms:.3g} ms per step"
@@ -77,11 +60,37 @@ def watched_lines(watched: Measurement) -> Iterator[str]:
         yield f"  Outside its folder, the script {what}. So does every run of this tune."
 
 
-def change_lines(changes: Sequence[ChangeValue]) -> Iterator[str]:
-    """Yields what an earlier run of the same tune found about each change."""
+def offer_lines(changes: Sequence[ChangeValue]) -> Iterator[str]:
+    """Yields what a race would try, and what it would not."""
     for change in changes:
-        if said := f"left out, {change.refused}" if change.refused else change.proof:
-            yield f"  {change}: {said}"
+        if change.refused:
+            yield f"  {change}: not tried, {change.refused}"
+    offered = [change for change in changes if not change.refused and not change.changes_training]
+    parts = [f"{change}{_at_most(change.ceiling)}" for change in offered]
+    yield f"A race would try {', '.join(parts)}." if parts else "Nothing is left to try."
+
+
+def product_line(raced: LoadedSweep, searched: LoadedSweep) -> str:
+    """Returns how fast the winner of a search on top of a race's winner is; empty if that is not known."""
+    pair = [_winning(sweep) for sweep in (raced, searched)]
+    known = [ratio for ratio in pair if ratio is not None and ratio.has_interval]
+    if len(known) < 2:
+        return ""
+    mean = math.prod(ratio.ratio for ratio in known)
+    # The two were measured apart.
+    up, down = (math.hypot(*logs) for logs in zip(*(_sides(ratio) for ratio in known), strict=True))
+    sure = interval(mean / math.exp(down), mean * math.exp(up))
+    return f"Together with the changes: {mean:.3g}x {sure} your script as it is."
+
+
+def _winning(sweep: LoadedSweep) -> Ratio | None:
+    winner = sweep.confirmation.winner
+    return next((ratio for ratio in sweep.confirmation.ratios if ratio.trial == winner), None)
+
+
+def _sides(ratio: Ratio) -> tuple[float, float]:
+    """Returns how far the interval of a ratio reaches up and down, as logs."""
+    return math.log(ratio.high / ratio.ratio), math.log(ratio.ratio / ratio.low)
 
 
 def stack_lines(verified: Verification, changes: Sequence[ChangeValue]) -> list[str]:
@@ -94,15 +103,8 @@ def stack_lines(verified: Verification, changes: Sequence[ChangeValue]) -> list[
         return [f"Together, the changes do not train the same: {verified.difference}. Nothing is exported."]
     values = {change.name: change.value for change in verified.changes}
     made = [change for change in changes if values.get(change.name) == change.value]
-    lines = [
-        f"Not verifiable, but within the limit on the loss: {change}."
-        for change in made
-        if change.changes_training
-    ]
-    if len(lines) < len(made):
-        how = _HOW[_RACES if verified.is_nondeterministic else verified.kind]
-        lines.insert(0, f"Verified together: the training {how}, over {verified.extent}.")
-    return lines
+    how = _HOW[_RACES if verified.is_nondeterministic else verified.kind]
+    return [f"Verified together: the training {how}, over {verified.extent}."] if made else []
 
 
 def html_of(lines: Sequence[str], table: pd.DataFrame) -> str:
@@ -130,7 +132,7 @@ def ladder_lines(rungs: Sequence[ChangeGain], changes: Sequence[ChangeValue]) ->
 def _dropped(rung: ChangeGain) -> str:
     """Returns why a change is not kept."""
     known = rung.stacked or rung.alone
-    if known is None or known[1:] == ONCE:
+    if known is None:
         return ", not kept"
     return ", not kept: it is slower" if known[2] < 1 else ", not kept: it is not shown to pay"
 
@@ -163,33 +165,8 @@ def _at_most(ceiling: float) -> str:
     return f" (at most {ceiling:.3g}x)" if ceiling < MAX_CEILING else ""
 
 
-def nothing_lines(sweep: LoadedSweep, changes: Sequence[ChangeValue], minutes: float) -> Iterator[str]:
-    """Yields what the measurements of a tune without a winner still allow, and what they leave open."""
-    halves = search_of(sweep)
-    if halves is None or sweep.state != "finished":
-        return
-    untried = {name: f"--minutes {2 * math.ceil(minutes):g} would do" for name in halves.untried()}
-    if sweep.decision.kind != "baseline":
-        yield f"To have it confirmed, run the same command with --minutes {2 * math.ceil(minutes):g}."
-    elif len(halves.untried()) < len(sweep.spec.space):
-        yield _bound(largest_gain(sweep, halves))
-    for change in changes:
-        if TOO_LITTLE_TIME in change.refused:
-            untried[str(change)] = change.refused.rpartition("; ")[2]
-    if untried:
-        yield f"Not tried for lack of time: {', '.join(f'{what} ({how})' for what, how in untried.items())}."
-
-
 def _measured(ratio: Interval | None) -> str:
     if ratio is None:
         return "–"
     value, low, high = ratio
-    return f"{value:.3g}x, once" if (low, high) == ONCE else f"{value:.3g}x {interval(low, high)}"
-
-
-def names(changes: Sequence[ChangeValue]) -> str:
-    """Returns `loader gathered, threads one or half`."""
-    values: dict[str, list[str]] = {}
-    for change in changes:
-        values.setdefault(change.name, []).append(change.value)
-    return ", ".join(f"{name} {' or '.join(tried)}" for name, tried in values.items()) or "its options"
+    return f"{value:.3g}x {interval(low, high)}"

@@ -5,6 +5,7 @@ python tests/chaos/chaos_race.py supervisors|keepers|scripts COUNT SEED
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -26,8 +27,8 @@ from sweeper.race.storage import read
 from sweeper.sweep.store.journal import FINAL_RACE, Journal
 
 REPOSITORY = Path(__file__).parents[2]
-MAX_SECONDS = 8.0
-"""A process is killed after this time at the latest: about as long as the race takes."""
+MAX_SECONDS, KILLS_A_RACE = 8.0, 5
+"""Seconds after which a process is killed at the latest, about as long as the race takes, and kills in it."""
 RUN = """\
 import sys
 from pathlib import Path
@@ -112,35 +113,41 @@ def _is_script(process: psutil.Process | None) -> bool:
         return False
 
 
-def kill(kind: str, stage: Stage, draw: random.Random) -> list[str]:
-    """Kills a process at a random moment of a race; returns what is wrong afterwards."""
+def kills(kind: str, stage: Stage, draw: random.Random, most: int) -> tuple[int, list[str]]:
+    """Kills processes at random moments of a race, several times; returns how often, and what is wrong."""
     stage.again()
-    supervisor = stage.begin()
+    supervisor, number, faults = stage.begin(), 0, list[str]()
+    complete: list[Round] = []
+    while number < most and _has_scripts(stage, supervisor):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            supervisor.wait(draw.uniform(0.0, MAX_SECONDS))
+        scripts = stage.scripts()
+        if supervisor.poll() is not None or (kind != "supervisors" and not scripts):
+            # It has ended, or is between two rounds.
+            continue
+        victim = supervisor.pid if kind == "supervisors" else draw.choice(scripts)
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess, IndexError):
+            os.kill(psutil.Process(victim).parents()[1].pid if kind == "keepers" else victim, signal.SIGKILL)
+            number += 1
+        faults += _lost_rounds(stage, complete)
+        complete = compared(read(stage.log))
+        if kind == "supervisors":
+            supervisor.wait()
+            faults += _left(stage)
+            supervisor = stage.begin()
+    if (code := supervisor.wait(PATIENCE_SECONDS)) != 0:
+        return number, [*faults, f"it ended with {code}"]
+    return number, [*faults, *_left(stage), *_lost_rounds(stage, complete), *_other_result(stage)]
+
+
+def _has_scripts(stage: Stage, supervisor: subprocess.Popen[bytes]) -> bool:
+    """Waits until scripts run; returns False if the race has ended before."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not stage.scripts():
-        if time.monotonic() > deadline or supervisor.poll() is not None:
-            return ["no race has begun"]
+        if supervisor.poll() is not None or time.monotonic() > deadline:
+            return False
         time.sleep(0.02)
-    time.sleep(draw.uniform(0.0, MAX_SECONDS))
-    victim = supervisor.pid
-    if kind != "supervisors":
-        scripts = stage.scripts()
-        if not scripts:
-            # Between two rounds, or after the last one.
-            return [] if supervisor.wait(PATIENCE_SECONDS) == 0 else ["it failed without a kill"]
-        victim = draw.choice(scripts)
-        if kind == "keepers":
-            victim = psutil.Process(victim).parents()[1].pid
-    os.kill(victim, signal.SIGKILL)
-    before = compared(read(stage.log))
-    if kind == "supervisors":
-        supervisor.wait()
-        if faults := _left(stage):
-            return faults
-        supervisor = stage.begin()
-    if (code := supervisor.wait(PATIENCE_SECONDS)) != 0:
-        return [f"it ended with {code}"]
-    return _left(stage) + _lost(stage, before)
+    return True
 
 
 def _left(stage: Stage) -> list[str]:
@@ -151,18 +158,23 @@ def _left(stage: Stage) -> list[str]:
     return [f"{pid} is left ({psutil.Process(pid).status()})" for pid in left if psutil.pid_exists(pid)]
 
 
-def _lost(stage: Stage, before: Sequence[Round]) -> list[str]:
-    """Returns what of the complete rounds is lost, and where the result is not that of the log."""
+def _lost_rounds(stage: Stage, complete: Sequence[Round]) -> list[str]:
+    """Returns a fault if the log does not begin with the rounds that were complete."""
+    if compared(read(stage.log))[: len(complete)] == list(complete):
+        return []
+    return [f"{len(complete)} complete rounds are not those of the log any more"]
+
+
+def _other_result(stage: Stage) -> list[str]:
+    """Returns where the result is not that of the log."""
     rounds = compared(read(stage.log))
     result = stage.journal.result()
     assert result is not None
-    faults = []
-    if rounds[: len(before)] != list(before):
-        faults.append(f"{len(before)} complete rounds are not those of the log any more")
-    for ratio in result.confirmation.ratios:
-        if ratio.rounds != tuple(one.speeds[ratio.trial] for one in rounds if ratio.trial in one.speeds):
-            faults.append(f"the result of trial {ratio.trial} has other rounds than the log")
-    return faults
+    return [
+        f"the result of trial {ratio.trial} has other rounds than the log"
+        for ratio in result.confirmation.ratios
+        if ratio.rounds != tuple(one.speeds[ratio.trial] for one in rounds if ratio.trial in one.speeds)
+    ]
 
 
 def run(kind: str, count: int, seed: int) -> dict[str, Any]:
@@ -170,11 +182,15 @@ def run(kind: str, count: int, seed: int) -> dict[str, Any]:
     began, violations = time.monotonic(), list[str]()
     with tempfile.TemporaryDirectory() as folder:
         stage = Stage(Path(folder))
-        for number in range(count):
-            faults = kill(kind, stage, random.Random(f"{seed} {number}"))
-            violations += [f"{seed} {number}: {fault}" for fault in faults]
-            print(kind, number, *faults, file=sys.stderr, flush=True)
-    return {"kills": count, "violations": violations, "seconds": round(time.monotonic() - began, 1)}
+        done = races = 0
+        while done < count and races < count:
+            draw, most = random.Random(f"{seed} {races}"), min(KILLS_A_RACE, count - done)
+            number, faults = kills(kind, stage, draw, most)
+            done, races = done + number, races + 1
+            violations += [f"{seed} {races}: {fault}" for fault in faults]
+            print(kind, done, *faults, file=sys.stderr, flush=True)
+    seconds = round(time.monotonic() - began, 1)
+    return {"kills": done, "races": races, "violations": violations, "seconds": seconds}
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from sweeper.errors import NothingFeasibleError
 from sweeper.exports.verification import VerifiedChange
 from sweeper.judging.speed import Compared, Speed
 from sweeper.patching.patch import Patch
-from sweeper.tuning.steps import ChangeGain
+from sweeper.tuning.gains import ChangeGain
 
 HUNK = "@@ -1 +1 @@\n-a = 1\n+a = 2\n"
 HEAD = "--- a/train.py\n+++ b/train.py\n"

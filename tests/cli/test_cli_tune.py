@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -24,11 +23,9 @@ from sweeper.errors import EnvironmentStopError
 from sweeper.interventions.change import CLOSE, EXACT
 from sweeper.sweep.observer import Quiet
 from sweeper.sweep.store.fingerprint import digest_of_scripts
-from sweeper.tuning import state
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.handover import command_of
 from sweeper.tuning.options import TuneOptions
-from sweeper.tuning.state import TuneState
 from sweeper.tuning.tune import Tune
 
 SCRIPT = """
@@ -181,22 +178,41 @@ def test_a_wrong_name_is_said_before_anything_is_watched(in_process, tmp_path):
 def test_a_dry_run_says_what_would_be_tried_and_ends(tmp_path, monkeypatch, in_process):
     (tmp_path / "train.py").write_text("raise SystemExit(1)")
     monkeypatch.chdir(tmp_path)
-    command = [sys.executable, "train.py"]
-    options = TuneOptions.of(command, home=Path("mlruns"))
+    monkeypatch.setattr("sweeper.tuning.tune.watch", lambda *_, **__: measurement())
     changes = [
-        ChangeValue(name="loader", value="gathered", kind=EXACT, proof="equal in every bit"),
+        ChangeValue(name="loader", value="gathered", kind=EXACT),
         ChangeValue(name="threads", value="one", kind=CLOSE, refused="it has none"),
     ]
-    state.write(
-        options.home, options.name, TuneState(key=options.key(), watched=measurement(), changes=changes)
-    )
-    done = in_process("tune", "--dry-run", "--", *command)
+    monkeypatch.setattr("sweeper.tuning.tune.changes_of", lambda *_: changes)
+    done = in_process("tune", "--dry-run", "--", sys.executable, "train.py")
     assert done.returncode == 0, done.stderr
-    *_, loader, threads, last = done.stdout.splitlines()
-    assert loader == "  loader gathered: equal in every bit"
-    assert threads == "  threads one: left out, it has none"
-    assert last == "A race would try loader gathered, alone and together."
+    *_, threads, last = done.stdout.splitlines()
+    assert threads == "  threads one: not tried, it has none"
+    assert last == "A race would try loader gathered."
     assert not (tmp_path / "mlruns" / "sweeps").exists()
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+def test_options_and_batches_are_searched_on_top_of_the_changes_that_won(sweeper, tmp_path):
+    text = SCRIPT.format(epochs=1000).replace("import torch\n", FLAGS, 1)
+    (tmp_path / "train.py").write_text(text.replace("batch_size=32", "batch_size=flags.batch_size"))
+    words = ("--minutes", "2", "--", sys.executable, "train.py", "--batch-size", "32")
+    done = sweeper("tune", "--with-flags", *words, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Searching batch_size on top" in done.stdout
+    spec = yaml.safe_load((tmp_path / "mlruns/sweeps/tune-train-options/sweep.yaml").read_text())["spec"]
+    assert spec["script"]["changes"]["loader"] == "gathered"
+    assert spec["constraints"]["val_loss"]["max_ratio_to_baseline"] == 1.02
+    assert (tmp_path / "mlruns" / "sweeps" / "tune-train" / "best.yaml").exists()
+
+
+FLAGS = """import argparse
+import torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=32)
+flags = parser.parse_args()
+"""
 
 
 def test_a_home_that_cannot_be_written_is_one_line(tmp_path):

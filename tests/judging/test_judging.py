@@ -18,6 +18,7 @@ from parts.noop import synthetic
 
 from sweeper.cli.judge import lines
 from sweeper.core.measurement import Stats
+from sweeper.core.recording import Recording
 from sweeper.core.script import UNPROTECTED
 from sweeper.errors import UserError
 from sweeper.judging import lives, losses, speed
@@ -124,25 +125,22 @@ def test_a_version_runs_with_its_own_modules(tmp_path: Path, monkeypatch: pytest
     """Timed and recorded alike, and without what the other version has."""
     told: list[object] = []
 
-    class Recorder:
-        unproved = races = covers = ""
-
-        def __init__(self, command: object, folder: object, env: object, *_: object, **__: object) -> None:
-            told.append(env)
-
-        def other(self, *_: object, env: object, **__: object) -> tuple[str, str]:
-            told.append(env)
-            return "exact", ""
+    def recorded(*_: object, env: dict[str, str], **__: object) -> Record:
+        told.append({name: text for name, text in env.items() if name not in losses.PASSIVE})
+        return Record(events={"0": [{"step": number} for number in range(8)]})
 
     monkeypatch.setattr(lives, "watch", lambda *_, env, **__: told.append(env) or synthetic(1.0))
-    monkeypatch.setattr(losses, "Proofs", Recorder)
+    monkeypatch.setattr(losses, "record", recorded)
     mirrors = (tmp_path / "repository", tmp_path / "mirror")
     before = Arm(name="before", command=("python",), folder=tmp_path, mirrors=mirrors)
     after = Arm(name="after", command=("python",), folder=tmp_path)
     for arm in (before, after):
         speed.measured(arm)
     assert losses.compare((before, after), synthetic(1.0), synthetic(1.0)).answer is Losses.EQUAL
-    assert told == [before.env, after.env] * 2
+    assert told[:2] == [before.env, after.env]
+    assert before.env in told[2:]
+    assert after.env in told[2:]
+    assert len(told) == 4
     assert before.env == {INSTEAD_OF: f"{mirrors[0]}\n{mirrors[1]}"}
 
 
@@ -150,11 +148,11 @@ def test_a_version_that_starts_slowly_gets_more_time(tmp_path: Path, monkeypatch
     """Its record would otherwise be cut off, and its losses called different."""
     limits: list[object] = []
 
-    def recorded(*asked: object) -> Record:
-        limits.append(asked[-1])
+    def recorded(_: object, __: object, recording: Recording, **___: object) -> Record:
+        limits.append(recording.limit_seconds)
         return Record(failure="seen enough")
 
-    monkeypatch.setattr("sweeper.tuning.proofs.record", recorded)
+    monkeypatch.setattr(losses, "record", recorded)
     arm = Arm(name="", command=("python",), folder=tmp_path)
     slow = dataclasses.replace(synthetic(1.0), startup_seconds=100.0)
     assert losses.compare((arm, arm), synthetic(1.0), slow).answer is Losses.UNKNOWN

@@ -70,7 +70,7 @@ def test_known_names_are_checked_as_such():
             {"script": {"env": {"SWEEPER_CHANGES": "a=b"}}},
             r"`script\.env\.SWEEPER_CHANGES` is made by `script",
         ),
-        ({"confirm": {"ladder": True}}, r"`confirm\.ladder: true` is written as `workload: changes` now"),
+        ({"confirm": {"ladder": True}}, r"`confirm\.ladder` is no option any more"),
         ({"script": {"changes": {"loadr": "gathered"}}}, "but got `loadr`. Did you mean `loader`"),
         ({"script": {"changes": {"loader": "gatherd"}}}, r"must be one of original, .*, but got 'gatherd'"),
         ({"script": {"changes": {"spin_wait": "short"}}}, r"`script\.changes` must name a change \("),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import strict_cuda
 
-from sweeper.interventions import CHANGES
-from sweeper.tuning.changes import ChangeValue
-from sweeper.tuning.proofs import Proofs
+from sweeper.core.recording import Recording
+from sweeper.interventions import CHANGES, variable_of
+from sweeper.race.record import Record
+from sweeper.race.verify import OTHER_SEEDS, Claim, Reference
+from sweeper.script.watch import record
+from sweeper.tuning.verifier import missing_of
 
 SCRIPT = """
 import sys, types
@@ -46,16 +50,27 @@ for epoch in range(3):
 
 
 @pytest.mark.soak
-def test_all_that_is_changed_on_a_gpu_is_proved(tmp_path: Path) -> None:
+def test_all_that_is_changed_on_a_gpu_trains_the_same(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(stand_in=strict_cuda.__file__))
-    proofs = Proofs([sys.executable, "train.py"], tmp_path, {}, 40, on_gpu=True)
-    assert not proofs.unproved
+
+    def recorded(env: Mapping[str, str] = {}, shift: int = 0) -> Record:
+        recording = Recording(batches=40, seconds=60.0, shift=shift)
+        return record([sys.executable, "train.py"], tmp_path, recording, env=env)
+
+    reference = Reference()
+    reference.enter(recorded())
+    for shift in OTHER_SEEDS:
+        reference.enter(recorded(shift=shift), shift)
     # Nothing can be compiled below the stand-in.
     left_out = ("images", "augmentation_workers", "batch_size", "ddp", "compile", "device.malloc")
-    asked = [
-        ChangeValue(name=name, value=each.choices[0], kind=each.kind, why=each.why, rounding=each.rounding)
-        for name, each in CHANGES.items()
-        if name not in left_out
-    ]
-    assert {"tf32", "cudnn_benchmark", "loader", "precision"} < {each.name for each in asked}
-    assert [each.refused for each in proofs.prove(asked, lambda _: None)] == [""] * len(asked)
+    changes = {name: change for name, change in CHANGES.items() if name not in left_out}
+    assert {"tf32", "cudnn_benchmark", "loader", "precision"} < changes.keys()
+    for name, change in changes.items():
+        value = change.choices[0]
+        is_of_environment = change.is_of_environment
+        env = change.environment(value, {"threads": 2}) if is_of_environment else variable_of({name: value})
+        with_change = recorded(env)
+        assert with_change.failure == "", name
+        assert missing_of([name], with_change) == {}
+        answer = reference.answer(with_change, Claim(kind=change.kind, rounding=change.rounding))
+        assert answer.fault == "", name

@@ -13,18 +13,11 @@ from measurements import measurement
 from sweeper.interventions.change import CLOSE, EXACT, HALF
 from sweeper.race.log import Verified
 from sweeper.race.policy import Start
+from sweeper.race.verify import MORE_SEEDS, OTHER_SEEDS, Repeats, batches_of_a_pass
 from sweeper.script.trial import RECORD_ONLY
 from sweeper.script.warm import Warm, write_warm
 from sweeper.tuning.changes import ChangeValue
-from sweeper.tuning.verifier import (
-    FIRST_SECONDS,
-    FIRST_STEPS,
-    MORE_SEEDS,
-    OTHER_SEEDS,
-    RaceVerifier,
-    Repeats,
-    batches_of_a_pass,
-)
+from sweeper.tuning.verifier import FIRST_SECONDS, FIRST_STEPS, RaceVerifier
 
 LOSSES = [1 / (1 + 0.1 * number) for number in range(40)]
 ROUNDING = [loss * (1 + 1e-6) for loss in LOSSES]

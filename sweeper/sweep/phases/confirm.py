@@ -13,10 +13,9 @@ from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.early_rounds import early_rounds
 from sweeper.sweep.phases.idle_values import without_idle
-from sweeper.sweep.phases.ladder import ladder
 from sweeper.sweep.phases.losses import losses_over_seeds
 from sweeper.sweep.phases.race import ARMS, MAX_ROUNDS, SweepRace
-from sweeper.sweep.phases.reserve import confirm_seconds, loss_seconds, round_seconds
+from sweeper.sweep.phases.reserve import confirm_seconds, loss_seconds
 from sweeper.sweep.phases.to_loss import to_loss
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.journal import FINAL_RACE, INTERIM_RACE
@@ -41,12 +40,6 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
     # From now on, the search has ended.
     make_folder(context.journal.race_folder(FINAL_RACE))
     begun = _begun(context, trials)
-    if spec.traits.is_of_changes and not begun:
-        chosen = ladder(context, trials, chosen[0], lambda among: _fits(context, trials, among))
-        left = trials.budget.seconds_left
-        # A tune ends in time, even without a confirmation.
-        if not chosen or (left is not None and left < round_seconds(context, trials, chosen[:1])):
-            return ConfirmationResult(winner=None)
     chosen = begun or chosen[: _num_candidates(context, trials, chosen)]
     window, early = spec.measure.window_seconds, early_rounds(context.journal)
     race = SweepRace(context, trials, FINAL_RACE, window, early)

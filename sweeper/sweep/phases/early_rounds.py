@@ -25,9 +25,8 @@ class EarlyRounds:
     def __init__(self, context: SweepContext, trials: TrialRunner) -> None:
         self._context, self._trials = context, trials
         spec = context.spec
-        # With several slots, other trials would run at the same time. A tune's trials do not include the
-        # configurations that it confirms.
-        is_alone = len(context.machine.slots) == 1 and not spec.traits.is_of_changes
+        # With several slots, other trials would run at the same time.
+        is_alone = len(context.machine.slots) == 1
         is_wanted = spec.confirm.rounds and spec.search.minutes and is_speed(spec)
         self._wanted = AT if is_alone and is_wanted else ()
         self._next = len(context.journal.early_races())

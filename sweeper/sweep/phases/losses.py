@@ -90,7 +90,7 @@ def losses_over_seeds(
                 quality_parts=PARTS,
                 evaluate=i == 0 or "seed" in context.spec.space,
             )
-            job = trials.job("loss", work.config_for_loss(context.spec, seeded))
+            job = trials.job("loss", seeded)
             job = dataclasses.replace(job, runner=work.loss_runner, plan=plan)
             folder = context.journal.setup_folder(f"{name}-{i}")
             outcome = trials.run(folder, job)

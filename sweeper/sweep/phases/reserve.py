@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from sweeper.analysis.confirmation import changes
 from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.race.policy import FIRST_TURNS
-from sweeper.search.halves import MIN_GAIN, Halves
 from sweeper.spec import SweepSpec
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.lives import can_rest
@@ -17,7 +14,7 @@ from sweeper.sweep.phases.losses import num_seeds
 from sweeper.sweep.phases.race import turn_limits, warmup_seconds
 from sweeper.sweep.trial_runner import TrialRunner
 
-CONFIRM_SHARE, MAX_CONFIRM_SHARE, MAX_LADDER_SHARE = 0.2, 0.5, 0.6
+CONFIRM_SHARE, MAX_CONFIRM_SHARE = 0.2, 0.5
 """Shares of the sweep's time that the search leaves at least, and at most."""
 STOP_SECONDS = 1.0
 """Seconds that a script takes to stop after its turns."""
@@ -36,38 +33,9 @@ def seconds_after_search(context: SweepContext, trials: TrialRunner, spec: Sweep
     if not spec.confirm.rounds:
         return 0.0
     total = (spec.search.minutes or 0.0) * 60
-    if Halves.suits(spec) and not _has_candidate(trials):
-        return 0.0
-    most = MAX_LADDER_SHARE if spec.traits.is_of_changes else MAX_CONFIRM_SHARE
-    return max(CONFIRM_SHARE * total, min(most * total, _shortest_seconds(context, trials, spec)))
-
-
-def _has_candidate(trials: TrialRunner) -> bool:
-    """Returns whether a trial of a tune is enough faster than the baseline to be worth a confirmation."""
-    best, base = trials.table.best(), trials.table.records[BASELINE]
-    if best is None or best.measurement is None or base.measurement is None:
-        return False
-    return best.measurement.throughput >= math.exp(MIN_GAIN) * base.measurement.throughput
-
-
-def _shortest_seconds(context: SweepContext, trials: TrialRunner, spec: SweepSpec) -> float:
-    """Returns about how many seconds the shortest useful confirmation of the best trial so far takes."""
-    table, usual_seconds = trials.table, trials.budget.usual_seconds
-    best = table.best()
-    if best is None:
-        return 0.0
-    number, seconds = 1, 0.0
-    if Halves.suits(spec):
-        # The promising changes may have to run together first.
-        seconds = usual_seconds
-    elif spec.traits.is_of_changes:
-        # The best also runs without each of its changes; trials that the search lacks run first.
-        usual = table.records[BASELINE].config.flatten()
-        rest = [best.config.replace({name: usual[name]}) for name in changes(best.config, usual)]
-        known = {each.config.key() for each in table.finished()}
-        number += len(rest)
-        seconds = usual_seconds * sum(each.key() not in known for each in rest)
-    return seconds + confirm_seconds(context, trials, [best] * number)
+    best = trials.table.best()
+    shortest = confirm_seconds(context, trials, [best]) if best is not None else 0.0
+    return max(CONFIRM_SHARE * total, min(MAX_CONFIRM_SHARE * total, shortest))
 
 
 def confirm_seconds(context: SweepContext, trials: TrialRunner, candidates: Sequence[TrialRecord]) -> float:

@@ -15,7 +15,6 @@ from sweeper.core.samplers import AUTO, CLIMB
 from sweeper.errors import EnvironmentStopError
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
 from sweeper.search.guidance import ACCUMULATION, RECOMPUTATION
-from sweeper.search.halves import Halves
 from sweeper.spec import SweepSpec
 from sweeper.spec.space import acts
 from sweeper.sweep.context import SweepContext
@@ -237,11 +236,9 @@ class Search:
         searched = [each for each in self._table.searched() if not self._failing.explains(each.config)]
         errors = [each.failure.message for each in searched if each.failure and _is_users(each.failure)]
         alike = [error for error in errors if without_numbers(error) == without_numbers(errors[-1])]
-        # The first trials of a tune share some changes, one of which may be at fault.
-        stops = (2 if Halves.suits(self._spec) else 1) * SAME_ERROR_STOPS
-        if len(alike) >= stops:
+        if len(alike) >= SAME_ERROR_STOPS:
             raise EnvironmentStopError(
-                f"the same error ended {stops} trials: {errors[-1]}. "
+                f"the same error ended {SAME_ERROR_STOPS} trials: {errors[-1]}. "
                 f"The full output is in {self._context.journal.folder}/trials/*/worker.log."
             )
 
@@ -285,7 +282,7 @@ class Search:
     def _last_gain(self) -> float | None:
         """Returns the gain that can still be expected if it is too small to continue; else None."""
         search = self._spec.search
-        if search.regret is None or self._spec.traits.is_of_changes or search.sampler not in (AUTO, CLIMB):
+        if search.regret is None or search.sampler not in (AUTO, CLIMB):
             return None
         # The gain of running trials is not known yet.
         expected = self._searcher.expected_gain(_Taken(self._table, self._capacity, ended=True))

@@ -21,7 +21,7 @@ from sweeper.core.measurement import Outcome, Report
 from sweeper.core.place import Place, read_place
 from sweeper.core.record import SearchResult, TrialRecord
 from sweeper.errors import EnvironmentStopError
-from sweeper.race.log import Round, compared, rounds_of_speeds
+from sweeper.race.log import Event, Round, compared, rounds_of_speeds
 from sweeper.race.storage import read
 from sweeper.spec import SweepSpec, read_yaml, to_yaml
 from sweeper.spec.reader import OWN
@@ -175,10 +175,18 @@ class Journal:
 
     def rounds(self, race: str) -> list[Round]:
         """Returns the rounds of a race; none if there was no race."""
+        return compared(self.race_events(race))
+
+    def race_events(self, race: str) -> list[Event]:
+        """Returns the log of a race; empty if there was none.
+
+        Raises:
+            EnvironmentStopError: Its file is damaged.
+        """
         path = self.race_log(race)
         with ours(path, DAMAGED_RACE):
-            rounds = compared(read(path))
-        return rounds
+            events = read(path)
+        return events
 
     def rounds_of_schema_1(self) -> list[Round]:
         """Returns the rounds in the result of an earlier version, with a single turn of each process."""

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job
 from sweeper.core.measurement import Measurement
 from sweeper.core.registry import resolve
@@ -52,10 +51,6 @@ class Workload(ABC):
     def prepare_job(self, spec: SweepSpec, prepared: Path) -> Job | None:
         """Returns the job that prepares the data; None if nothing is prepared."""
         return None
-
-    def config_for_loss(self, spec: SweepSpec, config: TrialConfig) -> TrialConfig:
-        """Returns the configuration that is trained for the loss of `config`; it must learn the same."""
-        return config
 
     def quality_samples(self, spec: SweepSpec, baseline: Measurement, batch_size: int, seconds: float) -> int:
         """Returns after how many training samples losses are compared (`measure.quality_samples: auto`).

@@ -88,7 +88,6 @@ def test_where_there_may_be_none_those_of_before_are_no_obstacle(bench, at_once)
     "change",
     [
         {"confirm": {"rounds": 0}},
-        {"workload": "changes"},
         {"search": {"trials": 4, "minutes": None}},
         {"objectives": [{"maximize": "throughput"}, {"minimize": "val_loss"}], "constraints": {}},
     ],

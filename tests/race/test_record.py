@@ -1,0 +1,106 @@
+"""How two records compare: equal in every bit, equal but for rounding, or different."""
+
+from __future__ import annotations
+
+from sweeper.race.record import Record, close, crossed, equal
+
+
+def run(losses: list[float], *, batch: str = "a", random: str = "r", end: str = "done") -> Record:
+    events: list[dict[str, object]] = []
+    for number, loss in enumerate(losses, start=1):
+        events += [
+            {"batch": f"{batch}{number}"},
+            {"loss": [loss.hex()]},
+            {"gradients": 1, "norm": loss, **({"sums": [[loss, loss]]} if number <= 4 else {})},
+            {"step": number, "samples": 8, "rates": [0.1], "random": random},
+        ]
+    events.append({"end": end, "parameters": str(losses[-1]), "moved": [True]})
+    return Record(events={"record-0": events})
+
+
+LOSSES = [1 / (1 + 0.1 * number) for number in range(40)]
+SEEDS = [run([each * factor for each in LOSSES], batch="b") for factor in (0.97, 1.05)]
+
+
+def test_equal_is_equal_in_every_bit() -> None:
+    assert equal(run(LOSSES), run(LOSSES)) == ""
+    nearly = [*LOSSES[:20], LOSSES[20] * (1 + 1e-15), *LOSSES[21:]]
+    assert equal(run(nearly), run(LOSSES)) == "its losses differ after 20 steps"
+
+
+def test_rounding_is_close() -> None:
+    assert close(run([each * (1 + 1e-6) for each in LOSSES]), run(LOSSES), SEEDS) == ""
+
+
+def test_a_first_loss_that_differs_is_no_rounding() -> None:
+    assert "its losses differ in step 1" in close(run([each * 1.01 for each in LOSSES]), run(LOSSES), SEEDS)
+
+
+def test_later_losses_stay_within_those_of_other_seeds() -> None:
+    near = [each * (1 + 0.001 * max(0, number - 5)) for number, each in enumerate(LOSSES)]
+    far = [each * (1 + 0.01 * max(0, number - 5)) for number, each in enumerate(LOSSES)]
+    assert close(run(near), run(LOSSES), SEEDS) == ""
+    assert "farther from the script's" in close(run(far), run(LOSSES), SEEDS)
+
+
+def test_a_process_is_compared_with_itself_under_other_seeds() -> None:
+    """Also where another one, which only waits for it, has no record in one of the runs."""
+
+    def with_parent(found: Record) -> Record:
+        return Record(events={**found.events, "parent": [{"eval": "Net"}]})
+
+    far = [each * (1 + 0.01 * max(0, number - 5)) for number, each in enumerate(LOSSES)]
+    seeds = [with_parent(each) for each in SEEDS]
+    assert close(run(LOSSES), with_parent(run(LOSSES)), seeds) == ""
+    assert "farther from the script's" in close(run(far), with_parent(run(LOSSES)), seeds)
+
+
+def test_other_batches_or_draws_are_not_close() -> None:
+    assert close(run(LOSSES, batch="x"), run(LOSSES), SEEDS) == "its batches differ after 0 steps"
+    assert "random numbers" in close(run(LOSSES, random="x"), run(LOSSES), SEEDS)
+
+
+def test_fewer_steps_are_not_equal() -> None:
+    assert equal(run(LOSSES[:30]), run(LOSSES)) != ""
+
+
+def test_what_is_covered_is_said() -> None:
+    assert crossed(run(LOSSES)) == "40 steps"
+    assert crossed(run(LOSSES), run(LOSSES[:30])) == "30 steps"
+
+
+def test_a_process_that_waited_for_those_that_train_is_none_of_them() -> None:
+    steps = [{"step": number} for number in range(20)]
+    trained = Record(events={"1": steps, "2": steps})
+    assert not equal(trained, Record(events={**trained.events, "parent": [{"eval": 1}]}))
+    assert equal(trained, Record(events={**trained.events, "3": steps})) == "different processes train"
+
+
+def two_parameters(second: tuple[float, float]) -> Record:
+    """A run whose second parameter has the gradient and update of these norms in its steps."""
+    gradient, update = second
+    gradients, updates = [[1.0, 0.5], [gradient, gradient / 2]], [[0.1, 0.05], [update, -update]]
+    events: list[dict[str, object]] = []
+    for number in range(1, 12):
+        events += [
+            {"batch": f"a{number}"},
+            {"loss": [LOSSES[number].hex()]},
+            {"gradients": 2, "norm": 1.0, "norms": [1.0, gradient], "sums": gradients},
+            {"step": number, "samples": 8, "rates": [0.1], "moved": [True] * 2, "sums": updates},
+        ]
+    events.append({"end": "done", "parameters": str(second), "moved": [True, True]})
+    return Record(events={"record-0": events})
+
+
+def test_whole_steps_of_gradients_that_are_rounding_alone_may_differ() -> None:
+    baseline = two_parameters((1e-9, 0.1))
+    assert close(two_parameters((2e-9, 0.05)), baseline, [baseline]) == ""
+    assert "updates differ" in close(two_parameters((0.5, 0.05)), two_parameters((0.5, 0.1)), [baseline])
+    assert "gradients differ" in close(two_parameters((0.5, 0.1)), baseline, [baseline])
+
+
+def test_a_parameter_that_a_later_step_leaves_alone_is_seen() -> None:
+    baseline, found = two_parameters((0.5, 0.1)), two_parameters((0.5, 0.1))
+    steps = [each for each in found.events["record-0"] if "step" in each]
+    steps[8]["moved"] = [True, False]  # type: ignore[index]
+    assert close(found, baseline, [baseline]) == "its updates differ after 8 steps"

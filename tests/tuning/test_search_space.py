@@ -1,0 +1,95 @@
+"""What a tune searches on top of the changes that won: the script's own options, its batch, own changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from measurements import measurement
+
+from sweeper.core.measurement import Measurement
+from sweeper.core.script import Script
+from sweeper.scaffold.command_space import propose
+from sweeper.spec import load
+from sweeper.tuning.options import TuneOptions
+from sweeper.tuning.search_space import LOSS_SECONDS, search_space
+
+OWN = """
+class Mine:
+    name, choices, kind, why = "mine", ("on",), "changes training", "a test"
+    def apply(self, torch, value, report):
+        report(True)
+
+CHANGES = [Mine()]
+"""
+WINNER = Script(
+    command=("python", "train.py"),
+    env={"MALLOC": "{device.malloc: retain -> yes}", "EMPTY": "{threads: one -> 1}"},
+    changes={"loader": "{loader}", "optimizer": "{optimizer}"},
+)
+VALUES = {"loader": "gathered", "optimizer": "original", "device.malloc": "retain", "threads": "original"}
+
+
+@pytest.fixture
+def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuneOptions:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("")
+    return TuneOptions.of([sys.executable, "train.py", "--batch-size", "32", "--workers", "2"])
+
+
+def measured(**observed: object) -> Measurement:
+    return dataclasses.replace(measurement(), observed=observed)
+
+
+def space(options: TuneOptions, found: Measurement | None = None, **known: Any) -> dict[str, Any] | None:
+    return search_space(options, WINNER, VALUES, found or measured(), 2.0, **known)
+
+
+def test_the_scripts_options_are_searched_with_the_changes_that_won(options: TuneOptions):
+    plan = space(options, proposal=propose(options.line))
+    assert plan is not None
+    assert plan["name"] == "tune-train-options"
+    assert plan["script"] == {"env": {"MALLOC": "yes"}, "changes": {"loader": "gathered"}}
+    assert plan["baseline"] == {"batch_size": 32, "loader.num_workers": 2}
+    assert plan["measure"]["quality_samples"] == int(LOSS_SECONDS * measurement().throughput)
+    spec = load(plan)
+    assert spec.command[-4:] == ("--batch-size", "{batch_size}", "--workers", "{loader.num_workers}")
+    assert spec.search.minutes == 2.0
+
+
+def test_larger_batches_are_multiples_of_the_scripts_own_and_limited_by_the_loss(options: TuneOptions):
+    options = dataclasses.replace(options, allow_batch_size=True)
+    plan = space(options, measured(batch_size=32, num_workers=0))
+    assert plan is not None
+    assert plan["space"] == {
+        "batch_size": {"type": "categorical", "choices": [32, 64, 128, 256, 512, 1024, 2048]}
+    }
+    assert plan["script"]["changes"]["batch_size"] == "{batch_size}/32"
+    assert plan["constraints"] == {"val_loss": {"max_ratio_to_baseline": 1.02}}
+    load(plan)
+    # An unknown batch cannot be enlarged.
+    assert space(options, measured(num_workers=0)) is None
+
+
+def test_changes_of_the_training_that_are_the_users_own_are_searched(options: TuneOptions, tmp_path: Path):
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    plan = space(dataclasses.replace(options, changes=path))
+    assert plan is not None
+    assert plan["space"] == {"mine": {"type": "categorical", "choices": ["original", "on"]}}
+    assert plan["script"]["changes"]["mine"] == "{mine}"
+    assert "constraints" in plan
+
+
+def test_ranks_keep_their_gpus(options: TuneOptions):
+    found = dataclasses.replace(measured(batch_size=32, num_workers=0, ranks=2, device="cuda"))
+    plan = space(dataclasses.replace(options, allow_batch_size=True), found)
+    assert plan is not None
+    assert plan["fix"].get("device.count", 1) == (2 if found.trains_on_gpu else 1)
+
+
+def test_without_anything_to_search_there_is_no_space(options: TuneOptions):
+    assert space(options) is None
