@@ -12,10 +12,12 @@ from sweeper.core import loaders
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Bottleneck, Measurement
 from sweeper.core.workload import is_reported
+from sweeper.interventions.change import ORIGINAL
 
 SATURATED = 0.85
 """CPU utilisation from which more workers cannot help; loadtune has the same bound."""
 
+HALF = ("bf16", "fp16")
 LARGER = 4
 MIN_GAIN = 0.15
 
@@ -46,11 +48,11 @@ def remedy_for(kind: Bottleneck, signals: Signals, found: Measurement, config: T
     A script chooses the names of its settings, so its remedies change no configuration.
     """
     if is_reported(found):
-        return Remedy(_for_script(kind, signals, found))
+        return Remedy(_for_script(kind, signals, found, config))
     return next(_OF[kind](signals, found, config))
 
 
-def _for_script(kind: Bottleneck, s: Signals, found: Measurement) -> str:
+def _for_script(kind: Bottleneck, s: Signals, found: Measurement, config: TrialConfig) -> str:
     lines = found.diagnosis.lines if found.diagnosis else {}
 
     def at(phase: str) -> str:
@@ -65,16 +67,27 @@ def _for_script(kind: Bottleneck, s: Signals, found: Measurement) -> str:
     waits = f" (at {', '.join(s.sync_places)})" if s.sync_places else at("forward")
     crowded = s.cpu is not None and s.cpu >= SATURATED
     workers = "" if crowded or _cores(found) == 1 else "more loader workers, or "
+    seen = found.observed
+    # What it has already, by itself or by a change, is no advice.
+    half = () if _has(config, "precision") or seen.get("precision") in HALF else ("mixed precision",)
+    compiled = () if _has(config, "compile") or seen.get("compiled") else ("torch.compile",)
+    fused = () if _has(config, "optimizer") or seen.get("fused") else ("a fused optimizer",)
+    larger = ", ".join([*fused, *compiled])
     return {
         Bottleneck.INPUT: f"{workers}less work per sample: decode once, and fetch whole batches{at('data')}",
         Bottleneck.TRANSFER: "pinned memory and `non_blocking=True`, or smaller types converted on the GPU",
         Bottleneck.SYNC: f"read numbers every hundred steps, not in every one{waits}",
-        Bottleneck.CAPACITY: "memory is full: mixed precision, or activation checkpointing",
-        Bottleneck.LAUNCH: "a larger batch, or fewer and larger operations: a fused optimizer, torch.compile",
+        Bottleneck.CAPACITY: f"memory is full: {', or '.join([*half, 'activation checkpointing'])}",
+        Bottleneck.LAUNCH: f"a larger batch, or fewer and larger operations{larger and f': {larger}'}",
         Bottleneck.BANDWIDTH: "smaller types, fused operations; on a CPU, an allocator that retains memory",
-        Bottleneck.COMPUTE: f"mixed precision or torch.compile{at('forward')}",
+        Bottleneck.COMPUTE: f"{' or '.join([*half, *compiled]) or 'a smaller model'}{at('forward')}",
         Bottleneck.HOST: f"log, print and evaluate less often{at('rest')}",
     }[kind]
+
+
+def _has(config: TrialConfig, change: str) -> bool:
+    """Returns whether a change is made to a script."""
+    return (config.args or {}).get(change, ORIGINAL) != ORIGINAL
 
 
 def _input(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:

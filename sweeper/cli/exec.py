@@ -50,7 +50,7 @@ def exec(
 
 
 def otherwise(value: Mapping[str, Any], command: Sequence[str]) -> Iterator[str]:
-    """Yields the differences from the training that was measured and proved."""
+    """Yields the differences from the training that was measured and verified."""
     measured = value["conditions"].get("torch")
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         if measured and measured != (here := importlib.metadata.version("torch")):
@@ -58,7 +58,7 @@ def otherwise(value: Mapping[str, Any], command: Sequence[str]) -> Iterator[str]
     verified = value.get("verification")
     with contextlib.suppress(UserError):
         if verified and verified["code"] != digest_of_scripts(command):
-            yield "the script has changed since it was proved and measured; `sweeper tune` proves it again"
+            yield "the script has changed since it was verified and measured; `sweeper tune` verifies it again"
 
 
 def kept(exported: Path, value: Mapping[str, Any]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from sweeper.production.handover import hand_over
 from sweeper.system.files import STDOUT
 
 PATCH = "patch"
-"""A format that is not rendered from an export: it is made and proved with the user's own files."""
+"""A format that is not rendered from an export: it is made and verified with the user's own files."""
 
 
 def export(

@@ -66,9 +66,11 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
     if found.speed is None:
         raise NothingFeasibleError(f"`{name}` has no patch: none of its changes can be made in the script.")
     if not found.holds:
-        unproved = sweep.journal.folder / NOT_FASTER
-        _write(unproved, found.text)
-        raise NothingFeasibleError(f"`{name}` has no patch: {not_faster(found, unproved, command, folder)}")
+        path_of_diff = sweep.journal.folder / NOT_FASTER
+        _write(path_of_diff, found.text)
+        raise NothingFeasibleError(
+            f"`{name}` has no patch: {not_faster(found, path_of_diff, command, folder)}"
+        )
     if path == STDOUT:
         print(found.text, end="")
         return

@@ -74,7 +74,7 @@ def known(path: str = "") -> dict[str, Change]:
     """Returns all changes by name, those of a user's file included.
 
     Raises:
-        ValueError: The file has no list `CHANGES` of changes that can be proved.
+        ValueError: The file has no list `CHANGES` of changes that can be verified.
     """
     if not path:
         return dict(CHANGES)

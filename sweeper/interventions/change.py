@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from typing import ClassVar, NoReturn
 
 EXACT, CLOSE = "exact", "close"
-"""Kinds of changes: equal in every bit, or except for rounding. Each change is proved before it is used."""
+"""Kinds of changes: equal in every bit, or except for rounding. Each change is verified before it is used."""
 
 DRAWS = "other draws"
 """Kind that changes only the random numbers, as another seed would; tried only on request."""
 
 CHANGES_TRAINING = "changes training"
-"""Kind that no proof can show to be harmless; tried only on request, within a limit on the loss."""
+"""Kind that no comparison can show to be harmless; tried only on request, within a limit on the loss."""
 
 SINGLE, HALF = 1e-3, 0.08
 """Relative differences of early gradients that the rounding of 32-bit and of 16-bit floats explains."""

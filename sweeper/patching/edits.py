@@ -308,7 +308,7 @@ class SourceEditor:
     def _gathering(self, call: cst.Call) -> cst.Call:
         position = POSITIONS["loader", "collate_fn"]
         rows = argument(call, "dataset", 0)
-        # If `**` unpacks another `collate_fn`, the call fails, and the proof shows it.
+        # If `**` unpacks another `collate_fn`, the call fails, and the comparison shows it.
         collate = argument(call, "collate_fn", position, may_be_unpacked=True)
         if rows is None:
             raise CannotEditError("the call of its loader has no `dataset`")

@@ -67,7 +67,7 @@ def make(
 
     Args:
         folder: Folder that the command runs in.
-        minutes: Limit for the comparison of speeds alone; the proofs before it have none.
+        minutes: Limit for the comparison of speeds alone; the comparison of the training before it has none.
         say: Called with a line for each finding.
         changes: All changes that there are, by name.
 
@@ -92,10 +92,10 @@ def make(
         except CannotEditError as error:
             leave_out(each, str(error))
     free = [each for each in kept if _kind(sources, each) == CHANGES_TRAINING]
-    proved, training = _that_train_the_same(
+    verified, training = _that_train_the_same(
         Baseline(before, found), before, sources, [each for each in kept if each not in free], leave_out
     )
-    kept = [each for each in kept if each in free or each in proved]
+    kept = [each for each in kept if each in free or each in verified]
     text = diff(sources, kept)
     if not text:
         return Patch(text="", made=(), left_out=left_out)

@@ -10,6 +10,7 @@ from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.decision import Decision, Side, later_pace
 from sweeper.analysis.finalists import SPEEDS
 from sweeper.analysis.formatting import interval, loss, metric, rate, seconds, times
+from sweeper.analysis.labels import label
 from sweeper.analysis.summary import Row, Summary
 from sweeper.analysis.time_to_loss import MAX_SAMPLES, TimeToLoss
 from sweeper.core.record import BASELINE
@@ -87,7 +88,9 @@ def headline(summary: Summary, decision: Decision) -> str:
         aim = f"{times(sooner.ratio)} as fast to your baseline's loss of {loss(sooner.loss)}"
         return f"Trial {trial} is {aim} ({later_to_loss(sooner)}); in samples per second, {speed}."
     missed = "" if summary.unreached_loss is None else ", but does not reach its loss"
-    return f"Trial {trial} is {speed}{missed}."
+    # The trials of a tune are known by their changes.
+    made = f" ({label(best.record.config, summary.varied)})" if summary.is_verified else ""
+    return f"Trial {trial}{made} is {speed}{missed}."
 
 
 def _speed(decision: Decision) -> str:

@@ -11,8 +11,9 @@ from sweeper.race.tally import Tally
 from sweeper.sweep.store.journal import FINAL_RACE
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.tuning.changes import ChangeValue
+from sweeper.tuning.contests import REFUSED, RaceState
 from sweeper.tuning.lives import FIRST_RACE
-from sweeper.tuning.policy import REFUSED, RaceState, TunePolicy
+from sweeper.tuning.policy import TunePolicy
 
 Interval = tuple[float, float, float]
 

@@ -11,7 +11,7 @@ from sweeper.interventions.change import CLOSE, DRAWS, EXACT
 from sweeper.race.log import BASELINE
 from sweeper.race.tally import Tally
 from sweeper.tuning.changes import ChangeValue
-from sweeper.tuning.policy import REFUSED, WON, Contest, RaceState
+from sweeper.tuning.contests import REFUSED, WON, Contest, RaceState
 from sweeper.tuning.race import Course
 from sweeper.tuning.words import pace
 

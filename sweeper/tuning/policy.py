@@ -14,7 +14,7 @@ import math
 import random
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sweeper.interventions.change import EXACT
 from sweeper.race.log import BASELINE, Added, Ended, Event, Life, Round, Started, Turned, Verified, rounds_of
@@ -31,6 +31,7 @@ from sweeper.race.policy import (
     Turn,
 )
 from sweeper.race.tally import Tally
+from sweeper.tuning.contests import LOST, REFUSED, WON, Candidate, Contest, Members, RaceState
 
 MIN_GAIN = math.log(1.02)
 """Log of the smallest gain for which a change joins the leader."""
@@ -58,111 +59,6 @@ MAX_SHORT_ROUNDS = 4
 """Rounds in a row that end before the baseline has taken a turn."""
 
 TRIED, TIME, FAILED = "everything was tried", "the time is up", "the baseline cannot be measured"
-WON, LOST, REFUSED = "won", "lost", "refused"
-
-Members = frozenset[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A value of a change that may be tried.
-
-    Attributes:
-        name: Its parameter. An arm has at most one value of each.
-        word: `name=value`.
-        kind: How it changes the training, as declared.
-        ceiling: Largest ratio to the baseline's speed that it may reach.
-        rank: Number of values of its parameter that come before it, and must have failed.
-        seconds: Seconds that a process may take longer to start with it.
-        is_own: Whether it is the user's own.
-    """
-
-    name: str
-    word: str
-    kind: str
-    ceiling: float = math.inf
-    rank: int = 0
-    seconds: float = 0.0
-    is_own: bool = False
-
-
-@dataclass(slots=True)
-class Contest:
-    """An arm beside the baseline, and how it compares with its reference.
-
-    Attributes:
-        requested: The words of what it was to change.
-        missing: Those of them that are not in effect.
-        verified: What is known about its training; None before that.
-        num_failed: Number of its latest processes that have failed before their first turn.
-        outcome: `WON`, `LOST` or `REFUSED`; empty while it is open.
-    """
-
-    arm: int
-    reference: int
-    requested: Members
-    missing: Members = frozenset()
-    verified: Verified | None = None
-    num_failed: int = 0
-    outcome: str = ""
-
-    @property
-    def members(self) -> Members:
-        """The words of what it changes."""
-        return self.requested - self.missing
-
-
-@dataclass(slots=True)
-class RaceState:
-    """How a tune stands.
-
-    Attributes:
-        rounds: The rounds so far, the unfinished one included.
-        contests: All arms but the baseline, in order.
-        leader: The best arm so far.
-        challenger: The arm whose contest is open.
-        out: The words that are not tried again; `impossible` are those that cannot be made here.
-        apart: Sets of words that failed together, to be tried as parts.
-    """
-
-    rounds: Sequence[Round]
-    contests: dict[int, Contest]
-    leader: int = BASELINE
-    challenger: Contest | None = None
-    out: set[str] = field(default_factory=set)
-    impossible: set[str] = field(default_factory=set)
-    apart: list[Members] = field(default_factory=list)
-
-    def members(self, arm: int) -> Members:
-        """Returns the words of what an arm changes."""
-        return self.contests[arm].members if arm in self.contests else frozenset()
-
-    def is_smaller(self, contest: Contest) -> bool:
-        """Returns whether an arm is its reference without something."""
-        return contest.members < self.members(contest.reference)
-
-    def difference(self, contest: Contest) -> Members:
-        """Returns the words in which an arm differs from its reference."""
-        return contest.members ^ self.members(contest.reference)
-
-    def gain_of(self, word: str) -> Tally:
-        """Returns the log ratios of arms with a word to the same arms without it."""
-        logs: list[float] = []
-        variances: list[float] = []
-        is_in_turns = True
-        for contest in self.contests.values():
-            if contest.outcome not in (WON, LOST) or self.difference(contest) != {word}:
-                continue
-            pair = contest.arm, contest.reference
-            tally = Tally.of(self.rounds, *(pair[::-1] if self.is_smaller(contest) else pair))
-            logs += tally.logs
-            variances += tally.turn_variances
-            is_in_turns = is_in_turns and tally.is_in_turns
-        return Tally(logs, variances, is_in_turns=is_in_turns)
-
-    def pays(self, word: str) -> bool:
-        """Returns whether it is shown that a word makes an arm faster."""
-        return self.gain_of(word).interval()[0] > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

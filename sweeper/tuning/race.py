@@ -35,9 +35,10 @@ from sweeper.sweep.supervisor import load_trials
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import ours
 from sweeper.tuning.changes import ChangeValue, known_changes, possible
+from sweeper.tuning.contests import REFUSED, Candidate, RaceState
 from sweeper.tuning.lives import FIRST_RACE, OnlyBaseline, TuneLives, TuneLog, cut_off
 from sweeper.tuning.options import TuneOptions
-from sweeper.tuning.policy import FINAL_ROUNDS, REFUSED, Candidate, RaceState, TunePolicy
+from sweeper.tuning.policy import FINAL_ROUNDS, TunePolicy
 from sweeper.tuning.specification import is_made_otherwise
 from sweeper.tuning.verifier import LONG_SECONDS, RaceVerifier
 

@@ -334,3 +334,41 @@ def test_tf32_is_named_only_where_its_generation_has_it():
 
 def test_data_on_the_device_is_not_sent_ahead_of_the_step():
     assert next_of(Bottleneck.TRANSFER, {"loader.kind": "resident"}, gpu=True).changes == {}
+
+
+# -- a script ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "observed", "made", "text"),
+    [
+        (Bottleneck.COMPUTE, {}, {}, "mixed precision or torch.compile"),
+        (Bottleneck.COMPUTE, {"precision": "bf16"}, {}, "torch.compile"),
+        (Bottleneck.COMPUTE, {}, {"precision": "bf16", "compile": "original"}, "torch.compile"),
+        (Bottleneck.COMPUTE, {"compiled": True, "precision": "fp16"}, {}, "a smaller model"),
+        (
+            Bottleneck.LAUNCH,
+            {"fused": False},
+            {},
+            "a larger batch, or fewer and larger operations: a fused optimizer, torch.compile",
+        ),
+        (
+            Bottleneck.LAUNCH,
+            {"fused": True},
+            {},
+            "a larger batch, or fewer and larger operations: torch.compile",
+        ),
+        (
+            Bottleneck.LAUNCH,
+            {},
+            {"optimizer": "fused", "compile": "model"},
+            "a larger batch, or fewer and larger operations",
+        ),
+        (Bottleneck.CAPACITY, {}, {"precision": "bf16"}, "memory is full: activation checkpointing"),
+    ],
+)
+def test_what_a_script_has_already_is_no_advice(
+    kind: Bottleneck, observed: dict[str, Any], made: dict[str, Any], text: str
+):
+    found = dataclasses.replace(measurement(), reported_by="torch", observed=observed)
+    assert named(kind, found, TrialConfig(args=made)).text == text

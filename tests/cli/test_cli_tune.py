@@ -103,7 +103,7 @@ def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     assert made.stdout.startswith("loss ")
     if verified["kind"] == "exact":
         assert made.stdout == plain.stdout
-    assert "the script has changed since it was proved and measured" in made.stderr
+    assert "the script has changed since it was verified and measured" in made.stderr
 
 
 def wait_for(process: subprocess.Popen[str], pattern: str) -> None:
@@ -248,6 +248,6 @@ def test_exec_says_what_is_no_longer_as_it_was_proved(tmp_path, monkeypatch):
     assert list(otherwise(proved, command)) == []
     script.write_text("a = 2\n")
     assert [each.partition(";")[0] for each in otherwise(proved, command)] == [
-        "the script has changed since it was proved and measured"
+        "the script has changed since it was verified and measured"
     ]
     assert "measured with torch 0.1" in next(otherwise({"conditions": {"torch": "0.1"}}, command))

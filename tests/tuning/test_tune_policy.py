@@ -13,8 +13,9 @@ from tuning.virtual import Script, VirtualTune, close, exact, tuned
 from sweeper.race import race
 from sweeper.race.log import Added, Ended, Event, Started, Turned, Verified, rounds_of
 from sweeper.race.policy import Done
+from sweeper.tuning.contests import REFUSED
 from sweeper.tuning.lives import _all_ended
-from sweeper.tuning.policy import FAILED, REFUSED, TIME, TRIED, TunePolicy
+from sweeper.tuning.policy import FAILED, TIME, TRIED, TunePolicy
 
 QUIET = {"process": 0.005, "turn": 0.01}
 

@@ -13,7 +13,8 @@ from sweeper.race import race
 from sweeper.race.log import Event, Started, Verified
 from sweeper.race.policy import Done, Start
 from sweeper.race.race import Taken
-from sweeper.tuning.policy import Candidate, RaceState, TunePolicy
+from sweeper.tuning.contests import Candidate, RaceState
+from sweeper.tuning.policy import TunePolicy
 
 
 @dataclass
