@@ -33,7 +33,6 @@ from typing import Any
 from common import RESULTS, Figure, device_folder, publish
 from programs import PROGRAMS
 
-from sweeper.interventions.change import SINGLE
 from sweeper.judging.arms import Arm, commands
 from sweeper.judging.lives import ScriptLives
 from sweeper.judging.losses import Baseline
@@ -43,6 +42,7 @@ from sweeper.race.log import BASELINE, Event, Round, Verified, rounds_of
 from sweeper.race.policy import Policy, Start
 from sweeper.race.race import Taken
 from sweeper.race.tally import Tally
+from sweeper.race.verify import Claim
 
 ROOT = Path(__file__).parents[1]
 UNEDITED = ROOT / "benchmarks" / "unedited"
@@ -294,7 +294,8 @@ def wrong(_: Asked) -> Iterator[Figure]:
         for each in lists[which]:
             planted = f"{TUNING / 'planted.py'}:{each.__name__}"
             command = (sys.executable, CHANGED, planted, *script)
-            found = baseline.compare(Arm(name="after", command=command, folder=TUNING), SINGLE)
+            after = Arm(name="after", command=command, folder=TUNING)
+            found = baseline.compare(after, Claim(is_version=True))
             print(f"{each.__name__}: {found.answer} {found.why}", flush=True)
             accepted += found.is_same
             count += 1

@@ -167,10 +167,18 @@ def batch(asked: Asked) -> Iterator[Figure]:
         found = tuned(f"batch-{name}", command, UNEDITED, asked.home, {}, "--allow-batch-size")
         yield from figures(name, found)
         together = re.search(r"Together with the changes: ([\d.]+)x \[([\d.]+), ([\d.]+)\]", found.output)
-        value, low, high = map(float, together.groups()) if together else found.ratio
+        value, low, high = map(float, together.groups()) if together else alone(name, asked.home)
         what = f"{name}, larger batches allowed: lower bound"
         yield Figure(figure=what, value=low, low=low, high=high, bar=bar, unit="x", repeats=1)
         print(f"{name}, larger batches allowed: {value:.3g}x", flush=True)
+
+
+def alone(name: str, home: Path) -> tuple[float, float, float]:
+    """Returns the ratio of larger batches alone; 1 if none won."""
+    arguments, where = sweeper("show", f"batch-{name}-batch", f"--home={home}", "--json", folder=UNEDITED)
+    shown = subprocess.run(arguments, **where, capture_output=True, text=True).stdout
+    winner = json.loads(shown).get("winner") if shown.startswith("{") else None
+    return (winner["ratio"], winner["ratio_low"], winner["ratio_high"]) if winner else (1.0, 1.0, 1.0)
 
 
 def programs(asked: Asked) -> Iterator[Figure]:

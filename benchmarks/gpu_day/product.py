@@ -118,6 +118,25 @@ def watch(day: Day) -> str:
     return said
 
 
+def _arms(path: Path) -> list[dict[str, str]]:
+    """Returns the arms of a tune's race, each with its changes, its kind and what differs first."""
+    members: dict[int, str] = {}
+    arms: dict[int, int] = {}
+    found: dict[int, dict[str, str]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        event = json.loads(line)
+        if event["event"] == "arm":
+            members[event["arm"]] = " ".join(event["members"])
+        elif event["event"] == "start":
+            arms[event["life"]] = event["arm"]
+        elif event["event"] == "verified" and event["life"] in arms:
+            arm = arms[event["life"]]
+            if arm in members:
+                known = {"changes": members[arm], "kind": event["kind"], "fault": event["fault"]}
+                found[arm] = {**known, "extent": event["extent"]}
+    return list(found.values())
+
+
 def tune(day: Day) -> str:
     """Tunes the training that the step's name ends with, as a newcomer would."""
     with tempfile.TemporaryDirectory() as folder:
@@ -128,7 +147,7 @@ def tune(day: Day) -> str:
         command = _training(name.removeprefix("tune-"), day)
         seconds = day.left() - RESERVE_SECONDS
         status, text = shown_as_it_comes("tune", *options, "--", *command, seconds=seconds)
-        changes = _read(home / "tunes" / f"{name}.json").get("changes", [])
+        changes = _arms(home / "sweeps" / name / "races" / "first" / "race.jsonl")
         path = next((home / "sweeps" / name).glob("trials/*/verification.json"), Path())
         verified = _read(path) if path.name else {}
         for change in changes:
@@ -137,9 +156,9 @@ def tune(day: Day) -> str:
         day.keep(home)
         winner = _winner(home, name)
     if not changes:
-        raise FailedError(f"exit {status}: nothing was proved or refused")
-    refused = sum(bool(change["refused"]) for change in changes)
-    said = f"exit {status}; {len(changes) - refused} changes proved, {refused} left out"
+        raise FailedError(f"exit {status}: nothing was verified or refused")
+    refused = sum(bool(change["fault"]) for change in changes)
+    said = f"exit {status}; {len(changes) - refused} arms verified, {refused} left out"
     if not winner or not verified:
         return f"{said}; nothing is handed over"
     made = " ".join(f"{each['name']}={each['value']}" for each in verified["changes"])

@@ -116,8 +116,9 @@ def section(rows: list[Row]) -> Iterator[str]:
     for row in rows:
         if row["kind"] == "change":
             change = row["change"]
-            outcome = f"left out, {change['refused']}" if change["refused"] else change["proof"]
-            yield f"| {row['step']}: {change['name']} {change['value']} | {_cell(outcome)} |"
+            how = f"{change['kind']} over {change['extent']}"
+            outcome = f"left out, {change['fault']}" if change["fault"] else how
+            yield f"| {row['step']}: {change['changes']} | {_cell(outcome)} |"
 
 
 def _cell(text: str) -> str:

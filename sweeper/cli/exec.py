@@ -58,7 +58,8 @@ def otherwise(value: Mapping[str, Any], command: Sequence[str]) -> Iterator[str]
     verified = value.get("verification")
     with contextlib.suppress(UserError):
         if verified and verified["code"] != digest_of_scripts(command):
-            yield "the script has changed since it was verified and measured; `sweeper tune` verifies it again"
+            again = "`sweeper tune` verifies it again"
+            yield f"the script has changed since it was verified and measured; {again}"
 
 
 def kept(exported: Path, value: Mapping[str, Any]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from sweeper.analysis.formatting import times
+from sweeper.analysis.formatting import seconds, times
 from sweeper.cli import signals
 from sweeper.cli.options import Json, PassEnv, Unprotected, understood
 from sweeper.cli.screen import LiveScreen, console, prose
@@ -23,6 +23,7 @@ from sweeper.judging.arms import Arm, commands, patched, since
 from sweeper.judging.speed import Compared, Speed
 from sweeper.judging.verdict import SCHEMA, Required, Verdict, words
 from sweeper.judging.verdict import judge as judge_change
+from sweeper.judging.whole import Whole, both
 from sweeper.results.words import sure
 from sweeper.script.command_line import as_typed
 from sweeper.spec.rules import leads_elsewhere
@@ -74,6 +75,10 @@ def judge(
         Required | None,
         typer.Option("--require", help="Exit with 1 unless this holds and the new version trains the same."),
     ] = None,
+    whole: Annotated[
+        bool,
+        typer.Option("--whole", help="Then run both to their end, and compare the numbers they print last."),
+    ] = False,
     unprotected: Unprotected = None,
     pass_env: PassEnv = None,
     as_json: Json = False,
@@ -103,7 +108,7 @@ def judge(
         screen.line(f"{arms[0].name}: {shlex.join(arms[0].command)}")
         screen.line(f"{arms[1].name}: {shlex.join(arms[1].command)}")
         try:
-            found = judge_change(arms, minutes, screen.line)
+            found = judge_change(arms, minutes, screen.line, whole=whole)
         except TrialFailedError as error:
             failure = str(error)
             screen.line(f"It cannot be judged: {failure}.")
@@ -191,6 +196,8 @@ def lines(found: Verdict, require: Required | None) -> Iterator[str]:
         if before is not None and after is not None:
             yield f"  {what}: {before:.3g} {unit} before, {after:.3g} {unit} after."
     yield from _of_both_kinds(speed)
+    if found.whole is not None:
+        yield from _whole_lines(*found.whole)
     if speed.is_stopped:
         yield "  Ctrl-C ended it early."
     if speed.answer is Speed.UNDECIDED:
@@ -198,6 +205,16 @@ def lines(found: Verdict, require: Required | None) -> Iterator[str]:
     if require is not None:
         met = "met" if found.meets(require) else "not met"
         yield f"  The requirement ({require}, and trains the same) is {met}."
+
+
+def _whole_lines(before: Whole, after: Whole) -> Iterator[str]:
+    """Yields how both versions ended."""
+    yield f"  To the end: {seconds(before.seconds)} before, {seconds(after.seconds)} after."
+    numbers = both(before, after)
+    for name, (was, now) in numbers.items():
+        yield f"    {name}: {was:g} before, {now:g} after"
+    if not numbers:
+        yield "    No number with a name, such as `loss: 0.31`, was printed by both."
 
 
 def _of_both_kinds(speed: Compared) -> Iterator[str]:

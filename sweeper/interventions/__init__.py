@@ -55,11 +55,6 @@ CHANGES: Mapping[str, Change] = {change.name: change for change in _ALL}
 """All changes that come with sweeper, by the name of their parameter, in the order in which they are made."""
 
 
-def is_exact(name: str) -> bool:
-    """Returns whether a change is declared to leave every bit of the training as it is."""
-    return name in CHANGES and CHANGES[name].kind == EXACT
-
-
 def is_original(name: str, value: str) -> bool:
     """Returns whether a value of a change leaves the script as it is."""
     return value == ORIGINAL or (name == BATCH_SIZE.name and BATCH_SIZE.is_own(value))

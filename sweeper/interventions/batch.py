@@ -24,7 +24,6 @@ class BatchSize(Change):
     choices = ()
     kind = CHANGES_TRAINING
     why = "each step trains on more samples; the learning rate grows with the batch"
-    helps = ("launch-bound", "sync-bound", "host-bound")
 
     def accepts(self, value: str) -> bool:
         """Returns whether a text is a valid value."""

@@ -166,13 +166,12 @@ class Change:
 
     Attributes:
         name: Name of its parameter.
-        choices: Its values, without the one that leaves the script as it is.
+        choices: Its values, without the one that leaves the script as it is, the best first: a later one is
+            tried only if those before it fail.
         original: The value that leaves the script as it is.
-        are_ranked: Whether a value is tried only if none before it is possible.
         kind: Kind of its effect on the training.
         why: One line for the report on what it saves.
         rounding: Relative difference that it may make in the first steps.
-        helps: The verdicts that it is for, such as `input-bound`.
         limit_seconds: Seconds that a run with it may take longer than one without, such as for compiling.
         no_edit: Why it is not written into the user's source; empty if `edit` does.
     """
@@ -183,8 +182,6 @@ class Change:
     why: str
     original: ClassVar[str] = ORIGINAL
     rounding: float = SINGLE
-    are_ranked: bool = False
-    helps: tuple[str, ...] = ()
     limit_seconds: float = 0.0
     no_edit: str = ""
 

@@ -18,7 +18,6 @@ class Ddp(Change):
     choices = ("views",)
     kind = EXACT
     why = "gradients are views of the buckets that ranks exchange, not copies"
-    helps = ("memory-bandwidth-bound", "memory-capacity-limited")
     no_edit = NO_EDIT
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:

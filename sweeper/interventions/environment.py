@@ -46,7 +46,6 @@ class Malloc(_Environment):
     choices = ("retain",)
     kind = EXACT
     why = "freed host memory is kept for the next step instead of being returned to the system"
-    helps = ("memory-bandwidth-bound", "compute-bound")
 
     def environment(self, value: str, facts: Mapping[str, Any]) -> Mapping[str, str]:
         """Returns the variables of glibc."""
@@ -69,7 +68,6 @@ class Threads(_Environment):
     choices = ("one", "half")
     kind = CLOSE
     why = "with fewer threads, small operations spend less time on synchronization"
-    helps = ("launch-bound",)
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
@@ -103,7 +101,6 @@ class Spinning(_Environment):
     choices = ("short",)
     kind = EXACT
     why = "idle threads stop spinning and free their core for others"
-    helps = ("input-bound", "launch-bound")
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
@@ -128,7 +125,6 @@ class Allocator(_Environment):
     choices = ("expandable",)
     kind = EXACT
     why = "blocks of GPU memory can grow, so that varying sizes leave fewer gaps"
-    helps = ("memory-capacity-limited",)
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
@@ -153,7 +149,6 @@ class Pages(_Environment):
     choices = ("on",)
     kind = EXACT
     why = "host memory is in huge pages, which are faster to look up and vary less between processes"
-    helps = ("memory-bandwidth-bound", "compute-bound")
     no_edit = "the C library reads it before Python starts; use `sweeper exec`"
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:

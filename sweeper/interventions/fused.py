@@ -19,7 +19,6 @@ class Fused(Change):
     choices = ("fused",)
     kind = CLOSE
     why = "one call updates all parameters"
-    helps = ("launch-bound", "sync-bound", "memory-bandwidth-bound")
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Changes the optimizers that are made from now on."""

@@ -26,7 +26,6 @@ class Tf32(_OnGpu):
     choices = ("on",)
     why = "tensor cores multiply float32 matrices"
     rounding = HALF
-    helps = ("compute-bound",)
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
@@ -59,7 +58,6 @@ class Cudnn(_OnGpu):
     name = "cudnn_benchmark"
     choices = ("search",)
     why = "convolutions use the algorithm that was measured to be the fastest"
-    helps = ("compute-bound", "memory-bandwidth-bound")
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
@@ -94,7 +92,6 @@ class Pinned(_OnGpu):
     choices = ("on",)
     kind = EXACT
     why = "batches are in page-locked memory, which a GPU copies faster"
-    helps = ("transfer-bound",)
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""

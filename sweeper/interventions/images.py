@@ -52,7 +52,6 @@ class Images(Change):
     choices = ("decoded",)
     kind = EXACT
     why = "images are decoded once, and read as pixels from then on; random crops and flips stay random"
-    helps = ("input-bound",)
     no_edit = NO_EDIT
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:

@@ -23,10 +23,8 @@ class Loader(Change):
 
     name = "loader"
     choices = (ON_DEVICE, GATHERED, NO_WORKERS, CORES)
-    are_ranked = True
     kind = EXACT
     why = "batches are gathered from a data set that was collated once, or the number of workers changes"
-    helps = ("input-bound",)
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""

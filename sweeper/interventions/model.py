@@ -39,7 +39,6 @@ class Precision(Change):
     kind = CLOSE
     why = "layers multiply in bfloat16, which halves the bytes that they read"
     rounding = HALF
-    helps = ("compute-bound", "memory-bandwidth-bound", "memory-capacity-limited")
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
@@ -174,7 +173,6 @@ class Layout(Change):
     choices = ("channels_last",)
     kind = CLOSE
     why = "convolutions read all channels of a pixel at once"
-    helps = ("compute-bound", "memory-bandwidth-bound")
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
@@ -269,10 +267,8 @@ class Compiled(Change):
 
     name = "compile"
     choices = (GRAPHS, MODEL)
-    are_ranked = True
     kind = CLOSE
     why = "operations are fused into fewer kernels, or launched at once"
-    helps = ("launch-bound", "memory-bandwidth-bound", "compute-bound")
     limit_seconds = 240.0
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:

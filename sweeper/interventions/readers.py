@@ -34,7 +34,6 @@ class Readers(Change):
     kind = DRAWS
     why = "one worker per core reads and augments the rows"
     rounding = math.inf
-    helps = ("input-bound",)
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""

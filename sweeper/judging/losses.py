@@ -77,7 +77,8 @@ class Baseline:
             limit_seconds=LIMIT_SECONDS + 2 * start,
         )
         # A GPU may not have room for two runs.
-        self._at_once = 1 if measured.trains_on_gpu else max(1, min(2, len(os.sched_getaffinity(0))))
+        self._is_on_gpu = measured.trains_on_gpu
+        self._at_once = 1 if self._is_on_gpu else min(2, len(os.sched_getaffinity(0)))
         self._reference = Reference()
 
     def compare(self, arm: Arm, claim: Claim) -> Trained:
@@ -88,7 +89,9 @@ class Baseline:
         """
         trained = self._compared(arm, claim)
         repeats = self._reference.repeats
-        if repeats.are_equal is not False or repeats.race or self._recording.deterministic:
+        if repeats.are_equal is not False or self._recording.deterministic:
+            return trained
+        if repeats.race and not self._is_on_gpu:
             return trained
         # Sums on a GPU may add in any order, unless torch is asked for one.
         self._recording = dataclasses.replace(self._recording, deterministic=True)
@@ -101,20 +104,25 @@ class Baseline:
             (other,) = self._records([(arm, 0)])
         else:
             own, other = self._records([(self._arm, 0), (arm, 0)])
-            if own.failure:
-                return Trained(answer=Losses.UNKNOWN, why=own.failure)
             reference.enter(own)
+        if why := reference.records[0].failure:
+            return Trained(answer=Losses.UNKNOWN, why=why)
         if other.failure:
             return Trained(answer=Losses.DIFFERENT, why=other.failure)
         answer = reference.answer(other, claim)
+        if self._is_on_gpu and answer.kind != EXACT and len(reference.records) < 2:
+            self._enter((0,))
+            answer = reference.answer(other, claim)
         while shifts := reference.shifts_wanted(claim, answer):
-            repeats = self._records([(self._arm, shift) for shift in shifts])
-            for shift, repeat in zip(shifts, repeats, strict=True):
-                if repeat.failure:
-                    return Trained(answer=Losses.UNKNOWN, why=repeat.failure)
-                reference.enter(repeat, shift)
+            self._enter(shifts)
             answer = reference.answer(other, claim)
         return _trained(answer, crossed(other, reference.records[0]))
+
+    def _enter(self, shifts: Sequence[int]) -> None:
+        """Enters records of the version itself. One that has failed says nothing, and is not run again."""
+        repeats = self._records([(self._arm, shift) for shift in shifts])
+        for shift, repeat in zip(shifts, repeats, strict=True):
+            self._reference.enter(repeat, shift)
 
     def _records(self, runs: Sequence[tuple[Arm, int]]) -> list[Record]:
         """Returns the records of versions, each with a shift of its seeds."""

@@ -15,6 +15,7 @@ from sweeper.judging import losses, speed
 from sweeper.judging.arms import Arm
 from sweeper.judging.losses import Losses, Trained
 from sweeper.judging.speed import Compared, Speed
+from sweeper.judging.whole import Whole, run_whole
 from sweeper.race.tally import LEVEL
 from sweeper.script.scratch import scratch_folder
 
@@ -30,11 +31,16 @@ class Required(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The result of judging a change."""
+    """The result of judging a change.
+
+    Attributes:
+        whole: How both versions ended; None if they did not run to their end.
+    """
 
     arms: tuple[Arm, Arm]
     speed: Compared
     training: Trained
+    whole: tuple[Whole, Whole] | None = None
 
     def meets(self, required: Required) -> bool:
         """Returns whether the change is as fast as required, and trains the same."""
@@ -61,14 +67,18 @@ class Verdict:
             "covers": self.training.covers,
             "before": _described(self.arms[0], found.before),
             "after": _described(self.arms[1], found.after),
+            **({"whole": [dataclasses.asdict(whole) for whole in self.whole]} if self.whole else {}),
         }
 
 
-def judge(arms: tuple[Arm, Arm], minutes: float, say: Callable[[str], None]) -> Verdict:
+def judge(
+    arms: tuple[Arm, Arm], minutes: float, say: Callable[[str], None], *, whole: bool = False
+) -> Verdict:
     """Compares two versions of a training within some minutes.
 
     Args:
         say: Function that is called with a line for each finding.
+        whole: Whether both run to their end afterwards, however long that takes.
 
     Raises:
         TrialFailedError: A version cannot be measured; the message names it.
@@ -78,7 +88,12 @@ def judge(arms: tuple[Arm, Arm], minutes: float, say: Callable[[str], None]) -> 
         cache = scratch / "cache"
         cache.mkdir()
         before, after = (dataclasses.replace(arm, cache=cache) for arm in arms)
-        return _judged((before, after), 60 * minutes, say)
+        verdict = _judged((before, after), 60 * minutes, say)
+        if not whole or verdict.speed.is_stopped:
+            return verdict
+        say("  running both to their end")
+        on_gpu = any(measured.trains_on_gpu for measured in (*verdict.speed.before, *verdict.speed.after))
+        return dataclasses.replace(verdict, whole=run_whole((before, after), on_gpu=on_gpu))
 
 
 def _judged(arms: tuple[Arm, Arm], seconds: float, say: Callable[[str], None]) -> Verdict:

@@ -45,13 +45,11 @@ class Record:
         events: Events in order (`sweeper.inject.recorder`), by rank.
         changes: For each requested change, why it is not in effect; empty if it is.
         failure: Why there is no record; empty if there is one.
-        seconds: Seconds that it ran.
     """
 
     events: Mapping[str, Sequence[Event]] = field(default_factory=dict)
     changes: Mapping[str, str] = field(default_factory=dict)
     failure: str = ""
-    seconds: float = 0.0
 
 
 def equal(one: Record, other: Record) -> str:

@@ -16,7 +16,7 @@ OTHER_SEEDS, MORE_SEEDS = (1000, 2000), (3000, 4000, 5000)
 of other parameters."""
 MIN_RACING = 3
 """Fewest other records that show how far apart those of processes lie which race for the same parameters."""
-RACES = "two runs of the unchanged script differ, because its processes race"
+RACES = "two runs of the unchanged script differ, as where processes race for the same parameters"
 MIN_BATCHES, MAX_BATCHES, PASS_SECONDS = 8, 60, 1.0
 """Fewest and most batches of a pass that is cut short, and seconds that it takes in between."""
 
@@ -111,7 +111,8 @@ class Reference:
         is_exact = claim.kind == EXACT
         if is_exact and repeats.are_equal is not False:
             return Answer(fault=fault, is_open=repeats.are_equal is None)
-        if repeats.difference:
+        # In half precision, a GPU's choice of kernels differs by more than in single.
+        if repeats.difference and (is_exact or claim.rounding <= SINGLE):
             why = f"two runs of the unchanged script with the same seeds differ: {repeats.difference}"
             return Answer(fault=why, is_unknown=True)
         if repeats.race and not claim.keeps_arithmetic:

@@ -22,13 +22,14 @@ from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.core.workload import script_of
 from sweeper.errors import UserError
 from sweeper.race.policy import MIN_STEPS
+from sweeper.race.record import Record
 from sweeper.script import failure
 from sweeper.script.output import Listener
 from sweeper.script.result import effective, left_out, peak_gib, quality, window_of
 from sweeper.script.start import Started, begun_again, started
 from sweeper.script.taken_apart import TakenApart
 from sweeper.script.timeline import Stretch, Timeline
-from sweeper.script.warm import Warm, write_warm
+from sweeper.script.warm import Warm, read_record, write_warm
 from sweeper.script.watched import Watched
 from sweeper.system.process import proportional_bytes, tree, usage
 from sweeper.trainer.conditions import Conditions, read_conditions
@@ -122,19 +123,46 @@ def _run_for_loss(job: Job, progress: Progress) -> Report:
         return Report(values=encode(found), finished_at=time.time())
 
 
-def run_for_record(job: Job, progress: Progress) -> None:
-    """Runs a script until the record of its first steps is complete, or it has ended.
+def run_to_end(job: Job, progress: Progress) -> list[str]:
+    """Runs a script until it ends by itself; returns its last lines of output.
+
+    Raises:
+        TrialFailedError: It has failed.
+        UserError: It cannot be started.
+    """
+    return begun_again(job, lambda: _run_to_end(job, progress))
+
+
+def _run_to_end(job: Job, progress: Progress) -> list[str]:
+    with started(job, progress) as script:
+        trial = _Trial(job, progress, script)
+        trial.listen_to_end()
+        return list(script.listener.last_lines)
+
+
+def run_for_record(job: Job, progress: Progress) -> Record:
+    """Runs a script until the record of its first steps is complete, or it has ended; returns the record.
+
+    A record that is not complete in time is compared as far as it goes.
 
     Raises:
         TrialFailedError: It has failed, or cannot be watched.
         UserError: It cannot be started.
     """
-    begun_again(job, lambda: _run_for_record(job, progress))
+    return begun_again(job, lambda: _run_for_record(job, progress))
 
 
-def _run_for_record(job: Job, progress: Progress) -> None:
+def _run_for_record(job: Job, progress: Progress) -> Record:
     with started(job, progress) as script:
-        _Trial(job, progress, script).await_record()
+        try:
+            _Trial(job, progress, script).await_record()
+        except TrialFailedError as error:
+            if error.kind not in (FailureKind.TIMEOUT, FailureKind.STALLED):
+                raise
+            found = read_record(Path(job.folder))
+            return Record(failure=str(error)) if found.failure else found
+        # Before it is stopped: then, its processes write that they have ended.
+        return read_record(Path(job.folder))
 
 
 class _Trial:
@@ -272,6 +300,17 @@ class _Trial:
             while not found.is_done and time.perf_counter() < deadline and self._listen():
                 self._progress.steps.add()
         return found
+
+    def listen_to_end(self) -> None:
+        """Listens until the script has exited.
+
+        Raises:
+            TrialFailedError: It failed.
+        """
+        while self._listen():
+            pass
+        if self._process.status != 0:
+            self._fail()
 
     def listen_for_loss(self) -> None:
         """Listens until the script has trained on the samples of the loss, or has exited.

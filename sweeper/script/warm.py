@@ -46,17 +46,12 @@ def read_warm(folder: Path) -> Warm | None:
         return None
 
 
-def read_record(folder: Path, failure: str = "") -> Record:
-    """Returns the record in a job's folder.
-
-    Args:
-        failure: Why the job has failed; empty if it has not.
-    """
+def read_record(folder: Path) -> Record:
+    """Returns the record in a job's folder."""
     warm = read_warm(folder)
     changes = warm.changes if warm is not None else {}
     events = {path.stem: _events(path) for path in sorted(folder.glob(RECORD.format("*")))}
-    if not failure and not any(events.values()):
-        failure = "its training was not observed"
+    failure = "" if any(events.values()) else "its training was not observed"
     return Record(events=events, changes=changes, failure=failure)
 
 

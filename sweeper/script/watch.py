@@ -22,7 +22,6 @@ from sweeper.script import trial
 from sweeper.script.guardian import guarded
 from sweeper.script.scratch import scratch_folder
 from sweeper.script.start import OURS
-from sweeper.script.warm import read_record
 from sweeper.telemetry.nvml.devices import first_gpu
 from sweeper.telemetry.probes import make_probes
 from sweeper.telemetry.sampler import Sampler, summarise
@@ -129,10 +128,31 @@ def record(
     with job_outside_a_sweep(_script(command, folder, env), cache=cache) as job:
         job = dataclasses.replace(job, recording=recording)
         try:
-            trial.run_for_record(job, Silent())
+            return trial.run_for_record(job, Silent())
         except (TrialFailedError, UserError, OSError) as error:
             return Record(failure=str(error))
-        return read_record(Path(job.folder))
+
+
+def last_lines(
+    command: Sequence[str],
+    folder: Path,
+    *,
+    env: Mapping[str, str] = MappingProxyType({}),
+    cache: Path | None = None,
+) -> list[str]:
+    """Runs a command until it ends by itself; returns its last lines of output.
+
+    Args:
+        folder: Folder that it runs in, or that is mirrored for it.
+        env: Its additional environment variables.
+        cache: Folder of compile caches and the like, which later runs share.
+
+    Raises:
+        TrialFailedError: It has failed.
+        UserError: It cannot be started.
+    """
+    with job_outside_a_sweep(_script(command, folder, env), cache=cache) as job:
+        return trial.run_to_end(job, Silent())
 
 
 def _script(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> Script:

@@ -55,9 +55,6 @@ THREADS = "device.cpu_threads"
 MAX_SINGLE_CHANGES = 10
 """Largest number of starts that differ from a script's baseline in one value."""
 
-BATCH_FACTORS = (4, 16)
-"""Factors of a tune's first larger batches; the climb continues from there."""
-
 MAX_SIZES = 6
 """Largest number of model sizes besides the baseline's that get a start each."""
 

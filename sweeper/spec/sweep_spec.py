@@ -177,7 +177,8 @@ class SweepSpec(Section):
         used = set(script.names()) - {FOLDER}
         given = {**self.fix, **self.baseline}
         for name in (*self.space, *given, *(name for entry in self.also_try for name in entry)):
-            if name not in used:
+            # What is fixed of it is the number of GPUs that a trial gets.
+            if name not in used and not (name == "device.count" and name in self.fix):
                 raise UserError(rules.unused(name, used))
         for name in used - given.keys():
             raise UserError(f"`{name}` in a template needs a value in `baseline` or `fix`.")

@@ -12,7 +12,6 @@ from sweeper.core.measurement import Measurement
 from sweeper.errors import UserError
 from sweeper.interventions import known
 from sweeper.interventions.change import (
-    CHANGES_TRAINING,
     CLOSE,
     DRAWS,
     EXACT,
@@ -38,7 +37,7 @@ class ChangeValue:
         name: Name of the parameter.
         value: The value.
         original: The parameter's value that leaves the script as it is.
-        kind: `exact`, `close`, `other draws` or `changes training`, as declared.
+        kind: `exact`, `close` or `other draws`, as declared.
         why: One line on what it saves.
         rounding: Relative difference that rounding may cause in the first steps.
         env: Environment variables that make the change; empty for a change at run time.
@@ -60,11 +59,6 @@ class ChangeValue:
     def is_of_environment(self) -> bool:
         """Whether environment variables alone make it."""
         return bool(self.env)
-
-    @property
-    def changes_training(self) -> bool:
-        """Whether it changes the training itself, so that no comparison can show it to be harmless."""
-        return self.kind == CHANGES_TRAINING
 
     @property
     def word_of_arm(self) -> str:

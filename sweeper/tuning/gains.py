@@ -72,24 +72,28 @@ def untried(sweep: LoadedSweep, changes: Sequence[ChangeValue]) -> list[ChangeVa
     """Returns the changes that a race could have tried, and that no arm had."""
     state = _state(sweep)
     tried = {word.partition("=")[0] for contest in state.contests.values() for word in contest.requested}
-    raced = [change for change in changes if not change.refused and not change.changes_training]
-    return [change for change in raced if change.name not in tried]
+    return [change for change in changes if not change.refused and change.name not in tried]
 
 
 def with_refusals(sweep: LoadedSweep, changes: Sequence[ChangeValue]) -> list[ChangeValue]:
     """Returns the changes; those that a race has refused have the reason."""
     state = _state(sweep)
+    winner = sweep.confirmation.winner
+    kept = state.members(winner) if winner is not None else frozenset()
     why: dict[str, str] = {}
     for contest in state.contests.values():
-        for text in contest.verified.missing if contest.verified else ():
+        verified = contest.verified
+        for text in verified.missing if verified is not None else ():
             name, _, reason = text.partition(": ")
             why.update({word: reason for word in contest.requested if word.partition("=")[0] == name})
-        if contest.outcome == REFUSED and len(words := state.difference(contest)) == 1:
-            (word,) = words
-            fault = contest.verified.fault if contest.verified else ""
-            why[word] = fault or "its processes fail"
+        if verified is None or not verified.fault or verified.is_open or state.is_smaller(contest):
+            continue
+        if len(words := state.difference(contest)) == 1:
+            why.update(dict.fromkeys(words, verified.fault))
     return [
-        dataclasses.replace(change, refused=change.refused or why.get(change.word_of_arm, ""))
+        dataclasses.replace(change, refused=change.refused or why[change.word_of_arm])
+        if change.word_of_arm in why and change.word_of_arm not in kept
+        else change
         for change in changes
     ]
 

@@ -69,12 +69,19 @@ class TuneOptions:
         """
         if self.changes is not None and not self.changes.is_file():
             raise UserError(f"`--changes` must be a Python file, but {str(self.changes)!r} is not.")
-        # A wrong name must not come to light after minutes of watching and proving.
-        SweepSpec.from_dict({"name": self.name, "pipeline": "tune", "space": {}, "baseline": {}})
+        # A wrong name must not come to light after minutes of racing.
+        is_searched = self.with_flags or self.allow_batch_size
+        name = f"{self.name}-{self.name_of_search}" if is_searched else self.name
+        SweepSpec.from_dict({"name": name, "pipeline": "tune", "space": {}, "baseline": {}})
         if reason := leads_elsewhere(self.command):
             raise UserError(f"`sweeper tune` runs the command many times on this machine, but {reason}.")
         if not self.minutes > 0:
             raise UserError(f"`minutes` must be above 0, but got {self.minutes:g}.")
+
+    @property
+    def name_of_search(self) -> str:
+        """What is searched after the race, as part of a name."""
+        return "batch" if not self.with_flags else "options" if self.allow_batch_size else "flags"
 
     @property
     def line(self) -> CommandLine:

@@ -282,7 +282,7 @@ class _Phases:
         ranks: dict[str, int] = {}
         among = []
         for change in self._course.changes:
-            if change.refused or change.changes_training:
+            if change.refused:
                 continue
             rank = ranks.get(change.name, 0)
             ranks[change.name] = rank + 1

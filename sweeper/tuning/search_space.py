@@ -11,12 +11,10 @@ from sweeper.core.config import Scalar
 from sweeper.core.measurement import Measurement
 from sweeper.core.script import Script
 from sweeper.core.template import literal
-from sweeper.interventions import BATCH_SIZE, CHANGES
+from sweeper.interventions import BATCH_SIZE
 from sweeper.interventions.batch import FACTORS
-from sweeper.interventions.change import CHANGES_TRAINING, Change
 from sweeper.scaffold.command_space import Proposal
 from sweeper.scaffold.known_options import Dimension
-from sweeper.tuning.changes import known_changes
 from sweeper.tuning.options import TuneOptions
 
 MEASURE = {"window_seconds": 1, "repeats": 3, "warmup_cap_seconds": 8}
@@ -28,18 +26,14 @@ LOSS_SECONDS = 8.0
 """Losses are compared after the samples of this many seconds; a larger batch takes fewer steps for them."""
 
 
-def own_training_changes(options: TuneOptions) -> list[Change]:
-    """Returns the user's own changes that change the training itself, which no race can verify."""
-    own = [change for name, change in known_changes(options.changes).items() if name not in CHANGES]
-    return [change for change in own if change.kind == CHANGES_TRAINING]
-
-
 def search_space(
     options: TuneOptions,
     script: Script,
     values: Mapping[str, Scalar],
     measured: Measurement,
     minutes: float,
+    *,
+    name: str,
     proposal: Proposal | None = None,
 ) -> dict[str, Any] | None:
     """Returns the specification of the search, as plain values; None if there is nothing to search.
@@ -49,6 +43,7 @@ def search_space(
     Args:
         script: The script of the sweep before, with the values of its winner, or of its baseline.
         measured: Measurement of the script.
+        name: Name of the search.
         proposal: The script's own options, if they are searched.
     """
     space: dict[str, Any] = {}
@@ -62,22 +57,20 @@ def search_space(
         arguments = [word for argument in in_use for word in argument.words]
         fix.update(proposal.fix)
         for dimension in proposal.searched:
-            if dimension.name not in made:
-                space[dimension.name] = _dimension(dimension)
-                baseline[dimension.name] = dimension.value
+            if dimension.name in made:
+                # Its option stays as it is, since a change does the same.
+                fix[dimension.name] = dimension.value
+                continue
+            space[dimension.name] = _dimension(dimension)
+            baseline[dimension.name] = dimension.value
     changes_training = proposal is not None and proposal.trains_differently
     size = int(measured.observed.get("batch_size") or 0)
-    if options.allow_batch_size and BATCH_SIZE.name not in space and not _refusal(measured):
+    if options.allow_batch_size and BATCH_SIZE.name not in space and not batch_refusal(measured):
         # A number, as elsewhere, so that memory and losses are known to depend on it.
         choices = [size, *(size * factor for factor in FACTORS)]
         space[BATCH_SIZE.name] = {"type": "categorical", "choices": choices}
         baseline[BATCH_SIZE.name] = size
         at_run_time[BATCH_SIZE.name] = f"{{{BATCH_SIZE.name}}}/{size}"
-        changes_training = True
-    for change in own_training_changes(options):
-        space[change.name] = {"type": "categorical", "choices": [change.original, *change.choices]}
-        baseline[change.name] = change.original
-        at_run_time[change.name] = f"{{{change.name}}}"
         changes_training = True
     if not space:
         return None
@@ -86,7 +79,7 @@ def search_space(
     if ranks > 1:
         fix["device.count"] = ranks
     plan: dict[str, Any] = {
-        "name": f"{options.name}-options",
+        "name": name,
         "command": arguments,
         "script": {
             "env": env,
@@ -105,7 +98,7 @@ def search_space(
     return plan
 
 
-def _refusal(measured: Measurement) -> str:
+def batch_refusal(measured: Measurement) -> str:
     """Returns why the batch size cannot be changed; empty if it can."""
     return BATCH_SIZE.refusal("", measured.observed)
 

@@ -18,6 +18,7 @@ from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.core.workload import script_of
 from sweeper.errors import UserError
 from sweeper.exports import verification
+from sweeper.interventions import BATCH_SIZE
 from sweeper.interventions.kept import FOLDER as KEPT_FOLDER
 from sweeper.results.decision_lines import decision_lines
 from sweeper.scaffold.command_space import Proposal, help_of, propose
@@ -42,13 +43,15 @@ from sweeper.tuning.narrator import Narrator
 from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.race import ChangesRace, changes_of
 from sweeper.tuning.result import TuneResult
-from sweeper.tuning.search_space import own_training_changes, search_space
+from sweeper.tuning.search_space import batch_refusal, search_space
 from sweeper.tuning.specification import specification
 
 RACE_SHARE = 0.5
 """Share of the time that the race has, if the script's options are searched after it."""
 MIN_MINUTES = 1.0
 """Fewest minutes of that search."""
+SHORTEST_MINUTES = 0.05
+"""Fewest minutes that a race may be given, however long it took to begin."""
 
 
 class Tune:
@@ -88,11 +91,12 @@ class Tune:
             try:
                 self._say(words.plan_line(options.minutes))
                 proposal = propose(options.line, help_of(options.line)) if options.with_flags else None
+                if proposal is not None and not proposal.searched:
+                    self._say("None of the script's options is recognised, so that none is searched.")
                 is_searched = bool(proposal and proposal.searched) or options.allow_batch_size
-                is_searched = is_searched or bool(own_training_changes(options))
                 result = self._raced(said, options.minutes * (RACE_SHARE if is_searched else 1.0))
-                if is_searched and result.ran and not result.ran.stopped and not result.fault:
-                    result = self._searched(result, result.ran.sweep, said, proposal)
+                if is_searched and result.ran is not None and not result.ran.stopped:
+                    result = self._searched(result, result.ran, said, proposal)
                 return result
             finally:
                 shutil.rmtree(shared_cache(options.home) / KEPT_FOLDER, ignore_errors=True)
@@ -107,6 +111,12 @@ class Tune:
         changes = tuple(changes_of(options, watched))
         for line in (*words.watched_lines(watched), *words.offer_lines(changes)):
             self._say(line)
+        proposal = propose(options.line, help_of(options.line)) if options.with_flags else None
+        names = [dimension.name for dimension in proposal.searched] if proposal is not None else []
+        if options.allow_batch_size and not batch_refusal(watched) and BATCH_SIZE.name not in names:
+            names.append(BATCH_SIZE.name)
+        if names:
+            self._say(f"A search on top would try {', '.join(names)}.")
         return TuneResult(name=options.name, watched=watched, changes=changes)
 
     # -- race and search --------------------------------------------------------------------------
@@ -120,7 +130,7 @@ class Tune:
         """
         options = self._options
         narrator = Narrator(self._say, lambda: time.monotonic() - self._began_s)
-        plan = specification(options, minutes - self._minutes())
+        plan = specification(options, max(SHORTEST_MINUTES, minutes - self._minutes()))
         ran, lines, unsent = self._run(plan, said, ChangesRace(options, narrator.follow).run)
         sweep = ran.sweep
         watched = sweep.summary.records[BASELINE].measurement
@@ -138,21 +148,31 @@ class Tune:
         return self._concluded(result, sweep)
 
     def _searched(
-        self, result: TuneResult, raced: LoadedSweep, said: Sequence[str], proposal: Proposal | None
+        self, result: TuneResult, raced: Ran, said: Sequence[str], proposal: Proposal | None
     ) -> TuneResult:
         """Searches the script's own options and its batch size, on top of the changes that won.
 
         Args:
             proposal: The script's own options, if they are searched.
         """
-        options = self._options
-        winner = raced.confirmation.winner if result.export else None
-        job = read_job(raced.journal.trial_folder(BASELINE if winner is None else winner))
-        minutes = max(MIN_MINUTES, options.minutes - self._minutes())
-        script, values = script_of(job), job.config.args or {}
-        plan = search_space(options, script, values, result.watched, minutes, proposal)
+        options, sweep = self._options, raced.sweep
+        if options.allow_batch_size and (why := batch_refusal(result.watched)):
+            self._say(f"Larger batches are not searched: {why}.")
+        winner = sweep.confirmation.winner if result.export else None
+        job = read_job(sweep.journal.trial_folder(BASELINE if winner is None else winner))
+        # What a race has taken that ended before is not known here.
+        spent = self._minutes() if raced.ran else RACE_SHARE * options.minutes
+        minutes = max(MIN_MINUTES, options.minutes - spent)
+        plan = search_space(
+            options,
+            script_of(job),
+            job.config.args or {},
+            result.watched,
+            minutes,
+            name=f"{sweep.journal.name}-{options.name_of_search}",
+            proposal=proposal,
+        )
         if plan is None:
-            self._say("None of the script's options can be searched.")
             return result
         self._say("")
         self._say(f"Searching {', '.join(plan['space'])} on top: {minutes:.1f} minutes at most.")
@@ -160,12 +180,13 @@ class Tune:
         searched = dataclasses.replace(
             result, lines=(*result.lines, *lines), unsent=(*result.unsent, *unsent), searched=ran
         )
-        if ran.stopped or ran.sweep.confirmation.winner is None:
+        winner = ran.sweep.confirmation.winner
+        if winner is None or (ran.stopped and not words.is_confirmed(ran.sweep)):
             return searched
-        if (line := words.product_line(raced, ran.sweep)) and result.export:
+        if result.export and (line := words.product_line(sweep, ran.sweep)):
             self._say(line)
             searched = dataclasses.replace(searched, lines=(*searched.lines, line))
-        export = hand_over_winner(ran.sweep, ran.sweep.confirmation.winner, options.home, self._observer)
+        export = hand_over_winner(ran.sweep, winner, options.home, self._observer)
         return dataclasses.replace(searched, export=export)
 
     def _minutes(self) -> float:

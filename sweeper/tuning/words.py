@@ -65,7 +65,7 @@ def offer_lines(changes: Sequence[ChangeValue]) -> Iterator[str]:
     for change in changes:
         if change.refused:
             yield f"  {change}: not tried, {change.refused}"
-    offered = [change for change in changes if not change.refused and not change.changes_training]
+    offered = [change for change in changes if not change.refused]
     parts = [f"{change}{_at_most(change.ceiling)}" for change in offered]
     yield f"A race would try {', '.join(parts)}." if parts else "Nothing is left to try."
 
@@ -81,6 +81,12 @@ def product_line(raced: LoadedSweep, searched: LoadedSweep) -> str:
     up, down = (math.hypot(*logs) for logs in zip(*(_sides(ratio) for ratio in known), strict=True))
     sure = interval(mean / math.exp(down), mean * math.exp(up))
     return f"Together with the changes: {mean:.3g}x {sure} your script as it is."
+
+
+def is_confirmed(sweep: LoadedSweep) -> bool:
+    """Returns whether a sweep's winner has an interval."""
+    ratio = _winning(sweep)
+    return ratio is not None and ratio.has_interval
 
 
 def _winning(sweep: LoadedSweep) -> Ratio | None:

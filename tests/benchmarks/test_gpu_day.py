@@ -209,7 +209,7 @@ def test_what_came_back_becomes_results_and_a_section(tmp_path):
     shown = {"figure": "threads", "value": 1, "low": 1, "high": 1, "bar": "<= 1", "unit": "", "repeats": 1}
     probe = {"kind": "probe", "step": "probe", "process": 2, "workspace": ":4096:8", "question": "dropout"}
     trial = {"kind": "trial", "step": "trials", "number": 0, "pipeline": "tabular", "changes": {"x": 1}}
-    change = {"name": "precision", "value": "bf16", "refused": "its gradients differ", "proof": ""}
+    change = {"changes": "precision=bf16", "kind": "", "fault": "its gradients differ", "extent": "9 steps"}
     came_back(
         out,
         {"kind": "figure", "step": "threads", **shown},
@@ -232,7 +232,7 @@ def test_what_came_back_becomes_results_and_a_section(tmp_path):
         "| oom | ok | 3 | 1 \\| 2 |",
         "| dropout: bfloat16 | 2 :4096:8 | 0.5 |",
         "| tabular, 1 | oom: too large |",
-        "| tune-pictures: precision bf16 | left out, its gradients differ |",
+        "| tune-pictures: precision=bf16 | left out, its gradients differ |",
     ):
         assert f"\n{line}\n" in written
     # Read again, a section takes the place of its former self, and others stay.

@@ -201,7 +201,7 @@ def test_options_and_batches_are_searched_on_top_of_the_changes_that_won(sweeper
     done = sweeper("tune", "--with-flags", *words, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Searching batch_size on top" in done.stdout
-    spec = yaml.safe_load((tmp_path / "mlruns/sweeps/tune-train-options/sweep.yaml").read_text())["spec"]
+    spec = yaml.safe_load((tmp_path / "mlruns/sweeps/tune-train-flags/sweep.yaml").read_text())["spec"]
     assert spec["script"]["changes"]["loader"] == "gathered"
     assert spec["constraints"]["val_loss"]["max_ratio_to_baseline"] == 1.02
     assert (tmp_path / "mlruns" / "sweeps" / "tune-train" / "best.yaml").exists()

@@ -1,4 +1,4 @@
-"""Passes that are cut short for a proof: about as many rows each, and later ones as they would have been."""
+"""Passes that are cut short for a record: about as many rows each, and later ones as they would have been."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_record import LOSSES, run
 
-from sweeper.interventions.change import CLOSE, DRAWS, EXACT
+from sweeper.interventions.change import CLOSE, DRAWS, EXACT, HALF
 from sweeper.race.record import Record
 from sweeper.race.verify import OTHER_SEEDS, RACES, Answer, Claim, Reference, Repeats
 
@@ -50,6 +50,13 @@ def test_what_is_close_is_compared_with_other_seeds_before_it_is_said():
     assert "farther from the script's" in known.answer(run(FAR), claim).fault
     assert known.answer(run(ROUNDED), claim) == Answer(kind=CLOSE)
     assert known.shifts_wanted(claim, Answer(kind=CLOSE)) == ()
+
+
+def test_repeats_that_differ_in_half_precision_alone_leave_room_for_it():
+    known = reference(run(LOSSES), run([loss * 1.01 for loss in LOSSES]))
+    assert known.repeats.difference
+    answer = known.answer(run([loss * 1.005 for loss in LOSSES]), Claim(rounding=HALF))
+    assert (answer.kind, answer.fault) == (CLOSE, "")
 
 
 @pytest.mark.parametrize("kind", [EXACT, CLOSE])

@@ -1,4 +1,4 @@
-"""Changes to a script that are fast and wrong, or harmless: what a proof must tell apart."""
+"""Changes to a script that are fast and wrong, or harmless: what a comparison must tell apart."""
 
 from __future__ import annotations
 

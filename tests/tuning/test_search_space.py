@@ -1,4 +1,4 @@
-"""What a tune searches on top of the changes that won: the script's own options, its batch, own changes."""
+"""What a tune searches on top of the changes that won: the script's own options, its batch."""
 
 from __future__ import annotations
 
@@ -17,14 +17,6 @@ from sweeper.spec import load
 from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.search_space import LOSS_SECONDS, search_space
 
-OWN = """
-class Mine:
-    name, choices, kind, why = "mine", ("on",), "changes training", "a test"
-    def apply(self, torch, value, report):
-        report(True)
-
-CHANGES = [Mine()]
-"""
 WINNER = Script(
     command=("python", "train.py"),
     env={"MALLOC": "{device.malloc: retain -> yes}", "EMPTY": "{threads: one -> 1}"},
@@ -45,19 +37,21 @@ def measured(**observed: object) -> Measurement:
 
 
 def space(options: TuneOptions, found: Measurement | None = None, **known: Any) -> dict[str, Any] | None:
-    return search_space(options, WINNER, VALUES, found or measured(), 2.0, **known)
+    name = f"tune-train-{options.name_of_search}"
+    return search_space(options, WINNER, VALUES, found or measured(), 2.0, name=name, **known)
 
 
 def test_the_scripts_options_are_searched_with_the_changes_that_won(options: TuneOptions):
-    plan = space(options, proposal=propose(options.line))
+    plan = space(dataclasses.replace(options, with_flags=True), proposal=propose(options.line))
     assert plan is not None
-    assert plan["name"] == "tune-train-options"
+    assert plan["name"] == "tune-train-flags"
     assert plan["script"] == {"env": {"MALLOC": "yes"}, "changes": {"loader": "gathered"}}
     assert plan["baseline"] == {"batch_size": 32, "loader.num_workers": 2}
     assert plan["measure"]["quality_samples"] == int(LOSS_SECONDS * measurement().throughput)
     spec = load(plan)
     assert spec.command[-4:] == ("--batch-size", "{batch_size}", "--workers", "{loader.num_workers}")
     assert spec.search.minutes == 2.0
+    spec.script_in(Path())
 
 
 def test_larger_batches_are_multiples_of_the_scripts_own_and_limited_by_the_loss(options: TuneOptions):
@@ -74,21 +68,25 @@ def test_larger_batches_are_multiples_of_the_scripts_own_and_limited_by_the_loss
     assert space(options, measured(num_workers=0)) is None
 
 
-def test_changes_of_the_training_that_are_the_users_own_are_searched(options: TuneOptions, tmp_path: Path):
-    path = tmp_path / "own.py"
-    path.write_text(OWN)
-    plan = space(dataclasses.replace(options, changes=path))
+def test_an_option_for_what_a_change_does_already_stays_as_it_is(tmp_path: Path, options: TuneOptions):
+    Path("train.py").write_text("")
+    line = TuneOptions.of([sys.executable, "train.py", "--bs", "32", "--compile", "true"]).line
+    script = dataclasses.replace(WINNER, changes={"compile": "{compile}"})
+    plan = search_space(
+        options, script, {"compile": "model"} | VALUES, measured(), 2.0, name="a", proposal=propose(line)
+    )
     assert plan is not None
-    assert plan["space"] == {"mine": {"type": "categorical", "choices": ["original", "on"]}}
-    assert plan["script"]["changes"]["mine"] == "{mine}"
-    assert "constraints" in plan
+    assert plan["script"]["changes"] == {"compile": "model"}
+    assert "compile" not in plan["space"]
+    load(plan).script_in(tmp_path)
 
 
-def test_ranks_keep_their_gpus(options: TuneOptions):
-    found = dataclasses.replace(measured(batch_size=32, num_workers=0, ranks=2, device="cuda"))
+def test_ranks_keep_their_gpus(options: TuneOptions, tmp_path: Path):
+    found = measured(batch_size=32, num_workers=0, ranks=2, device="cuda")
     plan = space(dataclasses.replace(options, allow_batch_size=True), found)
     assert plan is not None
-    assert plan["fix"].get("device.count", 1) == (2 if found.trains_on_gpu else 1)
+    assert plan["fix"] == {"device.count": 2}
+    load(plan).script_in(tmp_path)
 
 
 def test_without_anything_to_search_there_is_no_space(options: TuneOptions):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from sweeper.exports.verification import Verification, VerifiedChange
-from sweeper.interventions.change import CHANGES_TRAINING, CLOSE, EXACT
+from sweeper.interventions.change import CLOSE, EXACT
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.words import bound_lines, offer_lines, plan_line, product_line, stack_lines
 
@@ -33,8 +33,7 @@ def test_what_was_not_tried_comes_with_its_ceiling():
 
 def test_an_offer_has_what_a_race_would_try_and_what_not():
     left = ChangeValue(name="threads", value="one", kind=CLOSE, refused="it has none")
-    own = ChangeValue(name="mine", value="on", kind=CHANGES_TRAINING)
-    assert list(offer_lines([*CHANGES, left, own])) == [
+    assert list(offer_lines([*CHANGES, left])) == [
         "  threads one: not tried, it has none",
         "A race would try loader gathered, optimizer fused (at most 1.25x).",
     ]

@@ -1,0 +1,136 @@
+"""How two versions train: which runs are recorded, and what follows from them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from parts.noop import synthetic
+
+from sweeper.core.recording import Recording
+from sweeper.judging import losses
+from sweeper.judging.arms import Arm
+from sweeper.judging.losses import Baseline, Losses
+from sweeper.race.record import Record
+from sweeper.race.verify import Claim
+
+LOSSES = [1 / (1 + 0.1 * number) for number in range(40)]
+BEFORE, AFTER = (Arm(name=name, command=("python", name), folder=Path()) for name in ("before", "after"))
+
+
+def trained(values: list[float]) -> Record:
+    events: list[Mapping[str, Any]] = []
+    for number, loss in enumerate(values, start=1):
+        events += [
+            {"batch": f"{number}"},
+            {"loss": [loss.hex()]},
+            {"gradients": 1, "norm": loss, **({"sums": [[loss, loss]]} if number <= 4 else {})},
+            {"step": number, "samples": 8, "rates": [0.1], "random": "r"},
+        ]
+    return Record(events={"record-0": events})
+
+
+class Runs:
+    """Runs that are made up: a function gives the record of a version."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, made: Callable[[str, Recording, int], Record]
+    ) -> None:
+        self.seen: list[tuple[str, int, bool]] = []
+
+        def record(command: tuple[str, ...], _: Path, recording: Recording, **__: object) -> Record:
+            key = (command[1], recording.shift, recording.deterministic)
+            self.seen.append(key)
+            return made(command[1], recording, self.seen.count(key))
+
+        monkeypatch.setattr(losses, "record", record)
+
+    def count(self, name: str, shift: int = 0, *, deterministic: bool = False) -> int:
+        return self.seen.count((name, shift, deterministic))
+
+
+def baseline(*, on_gpu: bool = False) -> Baseline:
+    observed = {"device": "cuda"} if on_gpu else {}
+    return Baseline(BEFORE, dataclasses.replace(synthetic(1.0), observed=observed))
+
+
+VERSION = Claim(is_version=True)
+
+
+def test_what_is_equal_in_every_bit_takes_one_run_of_each(monkeypatch: pytest.MonkeyPatch):
+    runs = Runs(monkeypatch, lambda *_: trained(LOSSES))
+    known = baseline()
+    found = known.compare(AFTER, VERSION)
+    assert (found.answer, found.covers) == (Losses.EQUAL, "40 steps")
+    assert sorted(runs.seen) == [("after", 0, False), ("before", 0, False)]
+    assert known.compare(AFTER, VERSION).answer is Losses.EQUAL
+    assert runs.count("before") == 1
+
+
+def test_what_is_close_is_compared_with_other_seeds(monkeypatch: pytest.MonkeyPatch):
+    def made(name: str, recording: Recording, _: int) -> Record:
+        factor = 1 + 1e-6 if name == "after" else 1 + recording.shift / 1e5
+        return trained([loss * factor for loss in LOSSES])
+
+    runs = Runs(monkeypatch, made)
+    assert baseline().compare(AFTER, VERSION).answer is Losses.CLOSE
+    assert [runs.count("before", shift) for shift in (0, 1000, 2000, 3000)] == [1, 1, 1, 0]
+
+
+def test_a_version_that_fails_trains_differently_and_one_that_cannot_be_compared_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    Runs(monkeypatch, lambda name, *_: Record(failure="no data") if name == "after" else trained(LOSSES))
+    found = baseline().compare(AFTER, VERSION)
+    assert (found.answer, found.why) == (Losses.DIFFERENT, "no data")
+    runs = Runs(
+        monkeypatch, lambda name, *_: Record(failure="no data") if name == "before" else trained(LOSSES)
+    )
+    known = baseline()
+    for _ in range(2):
+        found = known.compare(AFTER, VERSION)
+        assert (found.answer, found.why) == (Losses.UNKNOWN, "no data")
+    assert runs.count("before") == 1
+
+
+def test_a_seed_that_fails_says_nothing_and_is_not_run_again(monkeypatch: pytest.MonkeyPatch):
+    def made(name: str, recording: Recording, _: int) -> Record:
+        if recording.shift == 1000:
+            return Record(failure="no such seed")
+        factor = 1 + 1e-6 if name == "after" else 1 + recording.shift / 1e5
+        return trained([loss * factor for loss in LOSSES])
+
+    runs = Runs(monkeypatch, made)
+    known = baseline()
+    assert known.compare(AFTER, VERSION).answer is Losses.CLOSE
+    assert known.compare(AFTER, VERSION).answer is Losses.CLOSE
+    assert runs.count("before", 1000) == 1
+
+
+def test_a_gpu_that_adds_in_any_order_is_asked_for_one(monkeypatch: pytest.MonkeyPatch):
+    def made(name: str, recording: Recording, number: int) -> Record:
+        noise = 0 if recording.deterministic else 1e-6 * number + 1e-6 * (name == "after")
+        return trained([loss * (1 + noise) for loss in LOSSES])
+
+    runs = Runs(monkeypatch, made)
+    assert baseline(on_gpu=True).compare(AFTER, VERSION).answer is Losses.EQUAL
+    assert (runs.count("before"), runs.count("before", deterministic=True)) == (2, 1)
+    # What differs by itself is not asked for another order.
+    runs = Runs(monkeypatch, lambda name, *_: trained([loss * (1 + (name == "after")) for loss in LOSSES]))
+    assert baseline(on_gpu=True).compare(AFTER, VERSION).answer is Losses.DIFFERENT
+    assert runs.count("before", deterministic=True) == 0
+
+
+def test_a_script_that_does_not_repeat_itself_leaves_the_answer_open(monkeypatch: pytest.MonkeyPatch):
+    runs = Runs(monkeypatch, lambda _, __, number: trained([loss * (1 + 0.1 * number) for loss in LOSSES]))
+    found = baseline().compare(AFTER, VERSION)
+    # The first runs of both are equal here, so that the second one of the version is compared.
+    assert found.answer is Losses.EQUAL
+    known = baseline()
+    runs.seen.append(("after", 0, False))
+    found = known.compare(AFTER, VERSION)
+    assert found.answer is Losses.UNKNOWN
+    assert found.why.startswith("two runs of the unchanged script with the same seeds differ")
