@@ -17,11 +17,8 @@ from sweeper.script.watch import last_lines
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _WORD = r"[A-Za-z_][\w.@/%-]*"
 _NAMED = re.compile(rf"({_WORD}(?: {_WORD}){{0,2}})\s*[:=]\s*({_NUMBER})")
-_COUNTS = frozenset(
-    ("epoch", "epochs", "step", "steps", "iter", "iteration", "batch", "time", "eta", "elapsed")
-    + ("seconds", "lr")
-)
-"""Names, by their last word, of numbers that tell how far a training is, not how good."""
+_COUNTS = ("epoch", "step", "iter", "batch", "time", "eta", "elapsed", "sec", "lr")
+"""Beginnings of the last words of names whose numbers tell how far a training is, not how good."""
 MAX_NAMES = 12
 
 
@@ -69,7 +66,7 @@ def numbers_in(lines: Iterable[str]) -> dict[str, float]:
     numbers: dict[str, float] = {}
     for line in lines:
         for name, text in _NAMED.findall(line):
-            if name.lower().rpartition(" ")[2] not in _COUNTS:
+            if not name.lower().rpartition(" ")[2].startswith(_COUNTS):
                 numbers[name] = float(text)
     return numbers
 

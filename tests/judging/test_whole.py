@@ -39,5 +39,5 @@ def test_both_run_to_their_end(tmp_path: Path):
     before, after = run_whole(arms, on_gpu=False)
     assert both(before, after) == {"loss": (0.5, 0.25)}
     arms = commands(*([sys.executable, "train.py", "1", code] for code in ("0", "3")), tmp_path)
-    with pytest.raises(TrialFailedError, match="^after: "):
+    with pytest.raises(TrialFailedError, match=r"^after: "):
         run_whole(arms, on_gpu=False)
