@@ -235,6 +235,8 @@ class Tune:
 
     def _concluded(self, result: TuneResult, sweep: LoadedSweep) -> TuneResult:
         """Says what each change brings, and hands a winner over."""
+        for line in words.outside_lines(result.watched):
+            self._say(line)
         self._say("")
         for line in words.ladder_lines(result.gains, result.changes):
             self._say(line)

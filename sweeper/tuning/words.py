@@ -56,8 +56,13 @@ def watched_lines(watched: Measurement) -> Iterator[str]:
     """Yields the speed of the unchanged script, what limits it, and what it writes elsewhere."""
     verdict = verdict_of(watched, NO_PARAMETERS)
     yield f"  {pace(watched)}; {verdict.kind}: {verdict.why}."
+    yield from outside_lines(watched)
+
+
+def outside_lines(watched: Measurement) -> Iterator[str]:
+    """Yields what the script does outside its folder."""
     for what in watched.diagnosis.outside if watched.diagnosis else ():
-        yield f"  Outside its folder, the script {what}. So does every run of this tune."
+        yield f"  Outside its folder, the script {what}. So does every run of a tune."
 
 
 def offer_lines(changes: Sequence[ChangeValue]) -> Iterator[str]:

@@ -1,0 +1,50 @@
+"""What a tune's log says about each of its changes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from tuning.virtual import Raced, Script, exact, tuned
+
+from sweeper.interventions.change import EXACT
+from sweeper.tuning.changes import ChangeValue
+from sweeper.tuning.gains import gains_of, largest_gain, untried, with_refusals
+
+QUIET = {"process": 0.005, "turn": 0.01}
+CHANGES = [
+    ChangeValue(name=name, value=value, kind=EXACT)
+    for name, value in (("loader", "gathered"), ("pages", "on"), ("malloc", "retain"), ("spin", "short"))
+]
+
+
+def sweep_of(raced: Raced, winner: int | None) -> Any:
+    journal = SimpleNamespace(race_events=lambda _: raced.log, rounds=lambda _: [])
+    return SimpleNamespace(journal=journal, confirmation=SimpleNamespace(winner=winner))
+
+
+def test_what_a_race_refuses_has_the_reason_and_what_it_keeps_has_none():
+    faults, missing = {"pages=on": "its losses differ after 3 steps"}, {"malloc=retain": "no such library"}
+    script = Script({"loader=gathered": 0.5}, faults, missing, **QUIET)
+    raced = tuned(script, exact("loader=gathered", "pages=on", "malloc=retain"))
+    sweep = sweep_of(raced, raced.state.leader)
+    refused = {change.name: change.refused for change in with_refusals(sweep, CHANGES)}
+    assert refused == {
+        "loader": "",
+        "pages": "its losses differ after 3 steps",
+        "malloc": "no such library",
+        "spin": "",
+    }
+    assert [change.name for change in untried(sweep, CHANGES)] == ["spin"]
+    kept = {gain.name for gain in gains_of(sweep) if gain.is_kept}
+    assert kept == {"loader"}
+
+
+def test_a_contest_that_was_cut_off_is_no_refusal():
+    raced = tuned(Script({"loader=gathered": 0.5}, **QUIET), exact("loader=gathered"), seconds=300.0)
+    # The tune is stopped before the second process is warm.
+    place = next(n for n, event in enumerate(raced.log) if getattr(event, "members", ()))
+    del raced.log[place + 1 :]
+    sweep = sweep_of(raced, None)
+    assert [change.refused for change in with_refusals(sweep, CHANGES)] == [""] * 4
+    assert largest_gain(sweep) is None
