@@ -26,7 +26,7 @@ from sweeper.race.verify import MORE_SEEDS, batches_of_a_pass
 from sweeper.script.trial import RECORD_ONLY
 from sweeper.script.warm import Warm, read_warm
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.phases.race import MAX_ROUNDS, SweepRace
+from sweeper.sweep.phases.race import ARMS, MAX_ROUNDS, SweepRace
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.fingerprint import digest_of_scripts
 from sweeper.sweep.store.journal import DAMAGED_RACE, FINAL_RACE
@@ -326,11 +326,14 @@ class _Phases:
         numbers = [arms[members] for members in policy.finalists(log) if members in arms]
         if not numbers:
             return ConfirmationResult(winner=None, ratios=self._ratios())
+        folder = context.journal.race_folder(FINAL_RACE)
+        begun = next((entry.job.params for entry in context.journal.race_jobs(FINAL_RACE)), {})
+        if list(begun.get(ARMS, ())) != numbers:
+            shutil.rmtree(folder, ignore_errors=True)
         left, usual = trials.budget.seconds_left, policy.seconds_of_a_round(state, len(numbers) + 1)
-        if left is not None and left + max(LATE_SECONDS, LATE_SHARE * policy.seconds) < usual:
+        is_late = left is not None and left + max(LATE_SECONDS, LATE_SHARE * policy.seconds) < usual
+        if is_late and not context.journal.rounds(FINAL_RACE):
             return self.best_so_far("there was no time for a race of new processes")
-        # The records of a race that was cut off are not known any more.
-        shutil.rmtree(context.journal.race_folder(FINAL_RACE), ignore_errors=True)
         step = warm.measurement.step_ms / 1000
         batches, repeats = batches_of_a_pass(step), self._verifier.repeats
         verifier = RaceVerifier(self._changes_of, batches=batches, repeats=repeats)
@@ -338,6 +341,7 @@ class _Phases:
         window = context.spec.measure.window_seconds
         rests = bool(state.rounds[-1].is_in_company)
         final = SweepRace(context, trials, FINAL_RACE, window, verifier=verifier, rests=rests)
+        verifier.replay(context.journal.race_events(FINAL_RACE), folder)
         final.run(numbers, FINAL_ROUNDS, MAX_ROUNDS * context.spec.confirm.rounds, REPORT_SECONDS)
         final.record()
         verified = dict(final.verified)

@@ -11,10 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sweeper.core.job import read_outcome
+from sweeper.core.measurement import Failure
 from sweeper.core.recording import Recording
 from sweeper.inject.recorder import EXIT
 from sweeper.interventions import CHANGES
-from sweeper.race.log import BASELINE, Verified
+from sweeper.race.log import BASELINE, Event, Started, Verified
 from sweeper.race.policy import Start
 from sweeper.race.record import Record, crossed
 from sweeper.race.verify import OTHER_SEEDS, Claim, Reference, Repeats
@@ -126,6 +128,21 @@ class RaceVerifier:
             if not record.failure:
                 self._recorded.add(start.arm)
         return list(self._news()) if self._reference.records else ()
+
+    def replay(self, log: Sequence[Event], folder: Path) -> None:
+        """Enters the records of a race that goes on.
+
+        Args:
+            log: Its events so far.
+            folder: The folder of its processes.
+        """
+        for event in log:
+            if not isinstance(event, Started):
+                continue
+            place = folder / f"{event.life:04d}"
+            outcome = read_outcome(place)
+            failure = f"{outcome.kind}: {outcome.message}" if isinstance(outcome, Failure) else ""
+            self.verified(event.life, Start(event.arm, event.round, 0.0), place, failure)
 
     def seed_wanted(self, arm: int) -> int | None:
         """Returns the shift of a seed that the baseline must be recorded with to know more about an arm.

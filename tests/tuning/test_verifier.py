@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from measurements import measurement
 
+from sweeper.core.job import write_outcome
+from sweeper.core.measurement import Failure, FailureKind
 from sweeper.interventions.change import CLOSE, EXACT, HALF
-from sweeper.race.log import Verified
+from sweeper.race.log import Ended, Started, Verified
 from sweeper.race.policy import Start
 from sweeper.race.verify import MORE_SEEDS, OTHER_SEEDS, Repeats, batches_of_a_pass
 from sweeper.script.trial import RECORD_ONLY
@@ -225,3 +227,20 @@ def test_what_an_arm_does_with_another_seed_is_not_compared_with_the_scripts_own
     (known,) = races.started(1, LOSSES)
     assert known.fault == ""
     assert races.started(1, FAR, number=1) == ()
+
+
+def test_a_race_that_goes_on_knows_the_records_of_its_processes(tmp_path):
+    races = Races(tmp_path, batches=20, repeats=Repeats(are_equal=True))
+    for name in ("0000", "0001"):
+        races.write(name, LOSSES)
+    log = [Started(0, 0, 3.0, 3.0, 0), Started(1, 4, 6.0, 3.0, 0), Ended(1, 9.0)]
+    races.verifier.replay(log, tmp_path)
+    # The baseline's next process has another seed, as if the race had not been cut off.
+    assert races.verifier.recording(Start(0, 1, 1.0)).shift == OTHER_SEEDS[0]
+    assert races.verifier.recording(Start(4, 1, 1.0)).shift == OTHER_SEEDS[0]
+    assert races.verifier.seed_wanted(4) is None
+    failed = Failure(kind=FailureKind.OOM, message="out of memory")
+    races = Races(tmp_path, batches=20, repeats=Repeats(are_equal=True))
+    write_outcome(tmp_path / "0001", failed)
+    races.verifier.replay(log, tmp_path)
+    assert races.verifier.recording(Start(4, 1, 1.0)).shift == 0
