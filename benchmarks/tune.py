@@ -385,13 +385,10 @@ SCRIPTS = {"WRONG": ("train.py",), "WRONG_CAREFUL": ("careful.py",), "WRONG_WORK
 
 def planted(_: Asked) -> Iterator[Figure]:
     """Yields how many of the planted changes are judged wrongly."""
-    # The harness of the tests.
-    sys.path.insert(0, str(PLANTED.parent))
-    from test_planted import Verified
-
+    harness = runpy.run_path(str(PLANTED.with_name("test_planted.py")))
     lists = runpy.run_path(str(PLANTED))
     for which, script in (*SCRIPTS.items(), ("HARMLESS", ("train.py",))):
-        verified, is_wrong = Verified(*script), which != "HARMLESS"
+        verified, is_wrong = harness["Verified"](*script), which != "HARMLESS"
         names = [f"{work.__name__}_{kind}" for work in lists[which] for kind in (EXACT, CLOSE)]
         value = 0.0
         for name in names:

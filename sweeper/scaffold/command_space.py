@@ -308,7 +308,7 @@ def _related(found: Mapping[str, Dimension]) -> tuple[Dimension, ...]:
     workers, prefetch = found.get(WORKERS), found.get(PREFETCH)
     if workers and prefetch and workers.is_searched and prefetch.is_searched:
         if workers.value == 0:
-            related[PREFETCH] = replace(prefetch, when=f"{{{WORKERS}: {{min: 1}}}}")
+            related[PREFETCH] = replace(prefetch, at_least={WORKERS: 1})
         else:
             related[WORKERS] = replace(workers, low=1)
     return tuple(related.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
@@ -75,7 +75,7 @@ class Dimension:
     Attributes:
         value: The baseline's value; None if unknown.
         choices: Its values if they are few; otherwise they range from `low` to `high`.
-        when: The condition under which it applies, as YAML; empty for none.
+        at_least: The smallest values of others with which it applies, by name.
         is_shared: Whether other options may add choices, as `--bf16` does to those of `--fp16`.
     """
 
@@ -85,7 +85,7 @@ class Dimension:
     low: int = 0
     high: int = 0
     log: bool = False
-    when: str = ""
+    at_least: Mapping[str, int] = field(default_factory=dict)
     is_shared: bool = False
 
     @property
@@ -104,7 +104,8 @@ class Dimension:
             text = f"type: categorical, choices: [{', '.join(map(shown, self.choices))}]"
         else:
             text = f"type: int, low: {self.low}, high: {self.high}{', log: true' if self.log else ''}"
-        return f"{{{text}{f', when: {self.when}' if self.when else ''}}}"
+        when = ", ".join(f"{name}: {{min: {least}}}" for name, least in self.at_least.items())
+        return f"{{{text}{f', when: {{{when}}}' if when else ''}}}"
 
 
 Found = tuple[Dimension, str]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from sweeper.core.config import Scalar
 from sweeper.core.measurement import Measurement
 from sweeper.core.script import Script
@@ -104,7 +102,8 @@ def batch_refusal(measured: Measurement) -> str:
 
 
 def _dimension(dimension: Dimension) -> dict[str, Any]:
-    when = {"when": yaml.safe_load(dimension.when)} if dimension.when else {}
+    conditions = {name: {"min": least} for name, least in dimension.at_least.items()}
+    when = {"when": conditions} if conditions else {}
     if dimension.choices:
         return {"type": "categorical", "choices": list(dimension.choices), **when}
     log = {"log": True} if dimension.log else {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,6 @@ from tuning.virtual import Raced, Script, close, exact, tuned
 
 from sweeper.core.measurement import Breakdown
 from sweeper.interventions.change import CLOSE, EXACT
-from sweeper.race.storage import StoredLog
 from sweeper.script.warm import Warm
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.gains import gains_of, largest_gain, untried
@@ -70,12 +68,9 @@ def test_nothing_is_said_of_changes_that_are_tried():
 
 
 @pytest.fixture
-def sweep(raced: Raced, tmp_path: Path) -> Any:
-    log = StoredLog(tmp_path / "race.jsonl")
-    for event in raced.log:
-        log.append(event)
+def sweep(raced: Raced) -> Any:
     winner = next(arm for arm, one in raced.state.contests.items() if one.members == {"loader=gathered"})
-    journal = SimpleNamespace(race_log=lambda _: tmp_path / "race.jsonl", rounds=lambda _: [])
+    journal = SimpleNamespace(race_events=lambda _: raced.log, rounds=lambda _: [])
     return SimpleNamespace(journal=journal, confirmation=SimpleNamespace(winner=winner))
 
 
