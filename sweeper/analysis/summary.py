@@ -62,6 +62,7 @@ class Summary:
     Attributes:
         state: `finished`, `stopped` (what is known is the best so far), or `unfinished`.
         winner: None if nothing is better than the baseline, or nothing was confirmed.
+        is_tune: Whether its trials are changes to a script.
         is_verified: Whether the winner was verified to train the same, so that no loss is asked for.
         ratio: The winner's confirmed ratio; None if it is not confirmed.
         unconfirmed: Before confirmation, the fastest feasible trial of the baseline's size; None if it
@@ -99,6 +100,7 @@ class Summary:
     counts: Mapping[str, int]
     production_samples: float | None
     records: tuple[TrialRecord, ...]
+    is_tune: bool = False
     is_verified: bool = False
     unconfirmed: TrialRecord | None = None
     undecided: Ratio | None = None

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from sweeper.analysis.formatting import seconds, times
+from sweeper.analysis.formatting import times
 from sweeper.cli import signals
 from sweeper.cli.options import Json, PassEnv, Unprotected, understood
 from sweeper.cli.screen import LiveScreen, console, prose
@@ -209,12 +209,11 @@ def lines(found: Verdict, require: Required | None) -> Iterator[str]:
 
 def _whole_lines(before: Whole, after: Whole) -> Iterator[str]:
     """Yields how both versions ended."""
-    yield f"  To the end: {seconds(before.seconds)} before, {seconds(after.seconds)} after."
     numbers = both(before, after)
     for name, (was, now) in numbers.items():
-        yield f"    {name}: {was:g} before, {now:g} after"
+        yield f"  At the end, {name}: {was:g} before, {now:g} after."
     if not numbers:
-        yield "    No number with a name, such as `loss: 0.31`, was printed by both."
+        yield "  At the end: no number with a name, such as `loss: 0.31`, was printed by both."
 
 
 def _of_both_kinds(speed: Compared) -> Iterator[str]:

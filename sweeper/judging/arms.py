@@ -15,6 +15,8 @@ from sweeper.script.mirror import make_mirror
 from sweeper.script.sandbox import INSTEAD_OF
 from sweeper.script.scratch import scratch_folder
 
+PASSIVE = {"GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+"""Environment variables that make idle threads sleep, where two versions run at the same time."""
 ABSENT, LINK, EXECUTABLE, SUBMODULE = "000000", "120000", "100755", "160000"
 """Modes of files, as git writes them."""
 

@@ -14,15 +14,13 @@ from typing import Any
 from sweeper.core.measurement import Measurement
 from sweeper.core.recording import Recording
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT, HALF, SINGLE
-from sweeper.judging.arms import Arm
+from sweeper.judging.arms import PASSIVE, Arm
 from sweeper.race.record import Record, crossed
 from sweeper.race.verify import Answer, Claim, Reference, batches_of_a_pass
 from sweeper.script.watch import record
 
 LIMIT_SECONDS, RECORD_SECONDS = 60.0, 30.0
 """Seconds in which a record must be complete, beside a start, and after which it is cut off."""
-PASSIVE = {"GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
-"""Environment variables that make idle threads sleep, since two runs share the cores."""
 HALF_PRECISIONS = ("bf16", "fp16")
 
 

@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 
 from sweeper.core.progress import TrialFailedError
-from sweeper.judging.arms import Arm
+from sweeper.judging.arms import PASSIVE, Arm
 from sweeper.script.watch import last_lines
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -27,7 +27,7 @@ class Whole:
     """How a version ended.
 
     Attributes:
-        seconds: Seconds from its start to its end.
+        seconds: Seconds from its start to its end, beside the other one if both fit.
         numbers: The last number of each name that it printed, such as `test loss`.
     """
 
@@ -55,7 +55,7 @@ def run_whole(arms: tuple[Arm, Arm], *, on_gpu: bool) -> tuple[Whole, Whole]:
 def _run(arm: Arm) -> Whole:
     began = time.monotonic()
     try:
-        lines = last_lines(arm.command, arm.folder, env=arm.env, cache=arm.cache)
+        lines = last_lines(arm.command, arm.folder, env={**PASSIVE, **arm.env}, cache=arm.cache)
     except TrialFailedError as error:
         raise TrialFailedError(error.kind, f"{arm.name}: {error}") from error
     return Whole(seconds=time.monotonic() - began, numbers=numbers_in(lines))

@@ -6,9 +6,13 @@ import math
 
 from sweeper.analysis.decision import Decision, Side, decide
 from sweeper.analysis.summary import Summary
+from sweeper.core.measurement import Bottleneck
 from sweeper.core.record import TrialRecord
 from sweeper.core.workload import is_reported
 from sweeper.results import words
+
+OF_THE_CODE = (Bottleneck.SYNC, Bottleneck.HOST, Bottleneck.CAPACITY)
+"""Limits that no change of a tune removes, but only the user."""
 
 
 def decision_lines(summary: Summary) -> list[str]:
@@ -24,6 +28,9 @@ def decision_lines(summary: Summary) -> list[str]:
         lines.append(f"The search ended because {summary.reason}.")
     for whose, side in (("your baseline", base), (words.title(decision), best)):
         first, *others = words.limits(whose, side) or ("",)
+        if summary.is_tune and side and side.verdict and side.verdict.kind not in OF_THE_CODE:
+            # What its changes can do, a tune has tried.
+            others = []
         lines += [first, *(f"  {line}" for line in others)]
         if side is not None and side.disturbance:
             lines.append(words.disturbed(whose, side.disturbance))

@@ -89,7 +89,7 @@ def headline(summary: Summary, decision: Decision) -> str:
         return f"Trial {trial} is {aim} ({later_to_loss(sooner)}); in samples per second, {speed}."
     missed = "" if summary.unreached_loss is None else ", but does not reach its loss"
     # The trials of a tune are known by their changes.
-    made = f" ({label(best.record.config, summary.varied)})" if summary.is_verified else ""
+    made = f" ({label(best.record.config, summary.varied)})" if summary.is_tune else ""
     return f"Trial {trial}{made} is {speed}{missed}."
 
 

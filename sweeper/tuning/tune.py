@@ -64,6 +64,8 @@ class Tune:
         self._options, self._observer = options, observer
         self._say = observer.line
         self._began_s = time.monotonic()
+        # Lines that are not said again.
+        self._said: Sequence[str] = ()
 
     def run(self, *, dry: bool = False) -> TuneResult:
         """Races the changes and hands the best over.
@@ -85,7 +87,7 @@ class Tune:
                 f"`command` must start with a program that can be run, but got {options.command[0]!r}"
                 " (No such file or directory). Give its path, or install it."
             )
-        with gpus_for(options.command, self._say) as said:
+        with gpus_for(options.command, self._say) as self._said:
             if dry:
                 return self._offered()
             try:
@@ -94,9 +96,9 @@ class Tune:
                 if proposal is not None and not proposal.searched:
                     self._say("None of the script's options is recognised, so that none is searched.")
                 is_searched = bool(proposal and proposal.searched) or options.allow_batch_size
-                result = self._raced(said, options.minutes * (RACE_SHARE if is_searched else 1.0))
+                result = self._raced(options.minutes * (RACE_SHARE if is_searched else 1.0))
                 if is_searched and result.ran is not None and not result.ran.stopped:
-                    result = self._searched(result, result.ran, said, proposal)
+                    result = self._searched(result, result.ran, proposal)
                 return result
             finally:
                 shutil.rmtree(shared_cache(options.home) / KEPT_FOLDER, ignore_errors=True)
@@ -121,17 +123,16 @@ class Tune:
 
     # -- race and search --------------------------------------------------------------------------
 
-    def _raced(self, said: Sequence[str], minutes: float) -> TuneResult:
+    def _raced(self, minutes: float) -> TuneResult:
         """Races the changes.
 
         Args:
-            said: Lines that were said before, and are not said again.
             minutes: The time for it, from the beginning of the tune on.
         """
         options = self._options
         narrator = Narrator(self._say, lambda: time.monotonic() - self._began_s)
         plan = specification(options, max(SHORTEST_MINUTES, minutes - self._minutes()))
-        ran, lines, unsent = self._run(plan, said, ChangesRace(options, narrator.follow).run)
+        ran, lines, unsent = self._run(plan, ChangesRace(options, narrator.follow).run)
         sweep = ran.sweep
         watched = sweep.summary.records[BASELINE].measurement
         warm = read_warm(sweep.journal.trial_folder(BASELINE))
@@ -147,9 +148,7 @@ class Tune:
         )
         return self._concluded(result, sweep)
 
-    def _searched(
-        self, result: TuneResult, raced: Ran, said: Sequence[str], proposal: Proposal | None
-    ) -> TuneResult:
+    def _searched(self, result: TuneResult, raced: Ran, proposal: Proposal | None) -> TuneResult:
         """Searches the script's own options and its batch size, on top of the changes that won.
 
         Args:
@@ -176,7 +175,7 @@ class Tune:
             return result
         self._say("")
         self._say(f"Searching {', '.join(plan['space'])} on top: {minutes:.1f} minutes at most.")
-        ran, lines, unsent = self._run(plan, said)
+        ran, lines, unsent = self._run(plan)
         searched = dataclasses.replace(
             result, lines=(*result.lines, *lines), unsent=(*result.unsent, *unsent), searched=ran
         )
@@ -194,13 +193,12 @@ class Tune:
         return (time.monotonic() - self._began_s) / 60
 
     def _run(
-        self, plan: dict[str, Any], said: Sequence[str], phases: Phases | None = None
+        self, plan: dict[str, Any], phases: Phases | None = None
     ) -> tuple[Ran, tuple[str, ...], tuple[str, ...]]:
         """Runs a sweep; returns it, its decision in lines, and what MLflow lacks.
 
         Args:
             plan: Its specification, as plain values.
-            said: Lines that were said before, and are not said again.
             phases: Its phases; by default, those of a search, whose trials are said.
         """
         options = self._options
@@ -208,15 +206,17 @@ class Tune:
             plan["execution"] = {"pass_env": list(names_passed)}
         tracker = MlflowTracker(options.home, options.uri)
         start_preload()
+        brief = _Brief(self._observer, self._said, says_trials=phases is None)
         ran = run_sweep(
             options.home,
             load(plan),
             tracker,
-            _Brief(self._observer, said, says_trials=phases is None),
+            brief,
             new=options.new,
             finish=lambda sweep: report_files(sweep, self._observer),
             phases=phases or run_phases,
         )
+        self._said = [*self._said, *brief.lines]
         sweep = ran.sweep
         if not ran.ran:
             self._say(f"`{sweep.journal.name}` is already finished; nothing was run.")
@@ -263,14 +263,20 @@ class Tune:
 
 
 class _Brief:
-    """Passes on what a sweep says, but for what is said elsewhere: a race's trials, and earlier lines."""
+    """Passes on what a sweep says, but for what is said elsewhere: a race's trials, and earlier lines.
+
+    Attributes:
+        lines: The lines that were passed on.
+    """
 
     def __init__(self, observer: SweepObserver, said: Sequence[str], *, says_trials: bool) -> None:
         self._observer, self._said, self._says_trials = observer, said, says_trials
+        self.lines: list[str] = []
 
     def line(self, text: str) -> None:
         """Passes a line on, unless it was said before."""
         if text not in self._said:
+            self.lines.append(text)
             self._observer.line(text)
 
     def trial(self, record: TrialRecord, name: str, speedup: float | None) -> None:

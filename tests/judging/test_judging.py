@@ -22,7 +22,7 @@ from sweeper.core.recording import Recording
 from sweeper.core.script import UNPROTECTED
 from sweeper.errors import UserError
 from sweeper.judging import lives, losses, speed
-from sweeper.judging.arms import INSTEAD_OF, Arm, commands, patched, since
+from sweeper.judging.arms import INSTEAD_OF, PASSIVE, Arm, commands, patched, since
 from sweeper.judging.losses import Losses, Trained
 from sweeper.judging.speed import Compared, Part, Speed, answer
 from sweeper.judging.verdict import Required, Verdict, judge
@@ -126,7 +126,7 @@ def test_a_version_runs_with_its_own_modules(tmp_path: Path, monkeypatch: pytest
     told: list[object] = []
 
     def recorded(*_: object, env: dict[str, str], **__: object) -> Record:
-        told.append({name: text for name, text in env.items() if name not in losses.PASSIVE})
+        told.append({name: text for name, text in env.items() if name not in PASSIVE})
         return Record(events={"0": [{"step": number} for number in range(8)]})
 
     monkeypatch.setattr(lives, "watch", lambda *_, env, **__: told.append(env) or synthetic(1.0))

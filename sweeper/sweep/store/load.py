@@ -294,6 +294,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
         unknown_metrics=tuple(name for name in sweep.spec.metrics() if not is_known_metric(name)),
         yardstick=table.yardstick,
         winner=table.records[winner] if winner is not None else None,
+        is_tune=sweep.spec.traits.is_of_changes,
         is_verified=winner is not None and verification.read(table.records[winner]) is not None,
         ties=tuple(sweep.name_of(table.records[number]) for number in found.ties),
         ratio=ratios.get(winner) if winner is not None else None,
