@@ -26,6 +26,7 @@ from sweeper.judging.arms import INSTEAD_OF, PASSIVE, Arm, commands, patched, si
 from sweeper.judging.losses import Losses, Trained
 from sweeper.judging.speed import Compared, Part, Speed, answer
 from sweeper.judging.verdict import Required, Verdict, judge
+from sweeper.judging.whole import Whole
 from sweeper.race.record import Record
 from sweeper.race.tally import Tally
 
@@ -96,6 +97,19 @@ def test_what_is_required_is_speed_and_the_same_training(
     arm = Arm(name="", command=(), folder=HERE)
     verdict = Verdict(arms=(arm, arm), speed=found, training=Trained(answer=losses))
     assert (verdict.meets(Required.FASTER), verdict.meets(Required.NOT_SLOWER)) == met
+
+
+def test_the_numbers_at_the_end_are_said_if_both_printed_them():
+    arm = Arm(name="", command=(), folder=HERE)
+    measured = (dataclasses.replace(synthetic(1.0)),)
+    found = Compared(answer=Speed.FASTER, ratio=1.3, low=1.2, high=1.4, before=measured, after=measured)
+    ends = (Whole(seconds=3.0, numbers={"loss": 0.031}), Whole(seconds=2.0, numbers={"loss": 0.0309}))
+    verdict = Verdict(arms=(arm, arm), speed=found, training=Trained(answer=Losses.EQUAL), whole=ends)
+    assert "  At the end, loss: 0.031 before, 0.0309 after." in list(lines(verdict, None))
+    assert verdict.to_dict()["whole"][1] == {"seconds": 2.0, "numbers": {"loss": 0.0309}}
+    nothing = dataclasses.replace(verdict, whole=(ends[0], Whole(seconds=2.0, numbers={})))
+    assert any("was printed by both" in line for line in lines(nothing, None))
+    assert not any("At the end" in line for line in lines(dataclasses.replace(verdict, whole=None), None))
 
 
 # -- the versions -----------------------------------------------------------------------------------
