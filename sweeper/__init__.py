@@ -1,4 +1,4 @@
-"""sweeper makes PyTorch training faster, and proves it.
+"""sweeper makes PyTorch training faster, and shows that it trains the same.
 
 from sweeper import Pipeline, Prepared, Samples, Source, TrialConfig, UserError    # a pipeline
 from sweeper import meter                                                          # a training script

@@ -12,7 +12,6 @@ from sweeper.core import loaders
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Bottleneck, Measurement
 from sweeper.core.workload import is_reported
-from sweeper.interventions.change import ORIGINAL
 
 SATURATED = 0.85
 """CPU utilisation from which more workers cannot help; loadtune has the same bound."""
@@ -69,9 +68,11 @@ def _for_script(kind: Bottleneck, s: Signals, found: Measurement, config: TrialC
     workers = "" if crowded or _cores(found) == 1 else "more loader workers, or "
     seen = found.observed
     # What it has already, by itself or by a change, is no advice.
-    half = () if _has(config, "precision") or seen.get("precision") in HALF else ("mixed precision",)
-    compiled = () if _has(config, "compile") or seen.get("compiled") else ("torch.compile",)
-    fused = () if _has(config, "optimizer") or seen.get("fused") else ("a fused optimizer",)
+    half = () if _has(config, "precision", *HALF) or seen.get("precision") in HALF else ("mixed precision",)
+    compiled = (
+        () if _has(config, "compile", "model", "graphs") or seen.get("compiled") else ("torch.compile",)
+    )
+    fused = () if _has(config, "optimizer", "fused") or seen.get("fused") else ("a fused optimizer",)
     larger = ", ".join([*fused, *compiled])
     return {
         Bottleneck.INPUT: f"{workers}less work per sample: decode once, and fetch whole batches{at('data')}",
@@ -85,9 +86,9 @@ def _for_script(kind: Bottleneck, s: Signals, found: Measurement, config: TrialC
     }[kind]
 
 
-def _has(config: TrialConfig, change: str) -> bool:
-    """Returns whether a change is made to a script."""
-    return (config.args or {}).get(change, ORIGINAL) != ORIGINAL
+def _has(config: TrialConfig, change: str, *values: str) -> bool:
+    """Returns whether a change is made to a script, with one of these values."""
+    return (config.args or {}).get(change) in values
 
 
 def _input(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:

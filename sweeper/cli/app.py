@@ -87,7 +87,7 @@ class Commands(TyperGroup):
 app = typer.Typer(
     name="sweeper",
     cls=Commands,
-    help="Finds the training configuration that keeps your GPU busy and your run short, and proves it.",
+    help="Finds the training configuration that keeps your GPU busy and your run short, and confirms it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -209,6 +209,12 @@ def lines(found: Verdict, require: Required | None) -> Iterator[str]:
 
 def _whole_lines(before: Whole, after: Whole) -> Iterator[str]:
     """Yields how both versions ended."""
+    failures = {"before": before.failure, "after": after.failure}
+    for when, why in failures.items():
+        if why:
+            yield f"  At the end, the version {when} failed: {why}."
+    if any(failures.values()):
+        return
     numbers = both(before, after)
     for name, (was, now) in numbers.items():
         yield f"  At the end, {name}: {was:g} before, {now:g} after."

@@ -83,6 +83,6 @@ def tune(
     except TrialFailedError as error:
         prose(out, f"{error.kind}: {error}")
         raise typer.Exit(FAILED) from None
-    if any(ran.stopped for ran in (result.ran, result.searched) if ran is not None):
+    if result.is_stopped:
         raise typer.Exit(INTERRUPTED)
     raise typer.Exit(FAILED if result.fault else PENDING if result.unsent else 0)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+import psutil
 
 from sweeper.core.measurement import Measurement
 from sweeper.core.metrics import joules_per_sample
@@ -20,6 +23,8 @@ from sweeper.race.tally import LEVEL
 from sweeper.script.scratch import scratch_folder
 
 SCHEMA = 1
+MEMORY, MEMORY_SHARE = "tree_mem_gib", 0.8
+"""Telemetry of a version's memory in GiB, and share of the free memory that two may take."""
 
 
 class Required(StrEnum):
@@ -92,8 +97,12 @@ def judge(
         if not whole or verdict.speed.is_stopped:
             return verdict
         say("  running both to their end")
-        on_gpu = any(measured.trains_on_gpu for measured in (*verdict.speed.before, *verdict.speed.after))
-        return dataclasses.replace(verdict, whole=run_whole((before, after), on_gpu=on_gpu))
+        try:
+            ends = run_whole((before, after), at_once=_has_room(verdict.speed))
+        except KeyboardInterrupt:
+            say("  stopped before their end")
+            return verdict
+        return dataclasses.replace(verdict, whole=ends)
 
 
 def _judged(arms: tuple[Arm, Arm], seconds: float, say: Callable[[str], None]) -> Verdict:
@@ -112,6 +121,17 @@ def _judged(arms: tuple[Arm, Arm], seconds: float, say: Callable[[str], None]) -
     return Verdict(arms=arms, speed=compared, training=trained[0])
 
 
+def _has_room(speed: Compared) -> bool:
+    """Returns whether both versions may run at the same time."""
+    measured = [*speed.before, *speed.after]
+    needed = sum(
+        max((one.telemetry[MEMORY].p95 for one in side if MEMORY in one.telemetry), default=math.inf)
+        for side in (speed.before, speed.after)
+    )
+    has_memory = needed < MEMORY_SHARE * psutil.virtual_memory().available / 2**30
+    return has_memory and not any(one.trains_on_gpu for one in measured)
+
+
 def words(training: Trained) -> str:
     """Returns the comparison of two trainings in words."""
     if training.answer is Losses.EQUAL:
@@ -128,7 +148,7 @@ def _described(arm: Arm, found: Sequence[Measurement]) -> dict[str, Any]:
         "throughput": [each.throughput for each in found],
         "step_ms": statistics.fmean(each.step_ms for each in found),
     }
-    for key, name in (("memory_gib", "tree_mem_gib"), ("gpu_memory_gib", "gpu_mem_used_gib")):
+    for key, name in (("memory_gib", MEMORY), ("gpu_memory_gib", "gpu_mem_used_gib")):
         values = [each.telemetry[name].p95 for each in found if name in each.telemetry]
         described[key] = max(values) if values else None
     described["joules_per_sample"] = _joules(found)

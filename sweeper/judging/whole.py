@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,13 +14,20 @@ from dataclasses import dataclass
 
 from sweeper.core.progress import TrialFailedError
 from sweeper.judging.arms import PASSIVE, Arm
-from sweeper.script.watch import last_lines
+from sweeper.script.patterns import number
+from sweeper.script.watch import run_to_end
+from sweeper.system.process import tree
 
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_WORD = r"[A-Za-z_][\w.@/%-]*"
-_NAMED = re.compile(rf"({_WORD}(?: {_WORD}){{0,2}})\s*[:=]\s*({_NUMBER})")
-_COUNTS = ("epoch", "step", "iter", "batch", "time", "eta", "elapsed", "sec", "lr")
-"""Beginnings of the last words of names whose numbers tell how far a training is, not how good."""
+_WORD = r"[A-Za-z_][\w%@-]*"
+_NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf"
+_NAMED = re.compile(rf"(?<![\w/.:@-])({_WORD}(?: {_WORD}){{0,2}})\s*[:=]\s*({_NUMBER})(?![\w:])", re.I)
+_COUNTS = frozenset(
+    [
+        *("epoch", "epochs", "step", "steps", "iter", "iteration", "iterations", "batch", "batches", "rank"),
+        *("time", "eta", "elapsed", "seconds", "sec", "lr", "cuda", "cpu", "device", "seed", "version"),
+    ]
+)
+"""Last words of names whose numbers do not tell how good a training is."""
 MAX_NAMES = 12
 
 
@@ -29,36 +38,62 @@ class Whole:
     Attributes:
         seconds: Seconds from its start to its end, beside the other one if both fit.
         numbers: The last number of each name that it printed, such as `test loss`.
+        failure: Why it has failed; empty if it has not.
     """
 
     seconds: float
     numbers: Mapping[str, float]
+    failure: str = ""
 
 
-def run_whole(arms: tuple[Arm, Arm], *, on_gpu: bool) -> tuple[Whole, Whole]:
-    """Runs two versions to their end: at the same time, unless they share a GPU.
+def run_whole(arms: tuple[Arm, Arm], *, at_once: bool) -> tuple[Whole, Whole]:
+    """Runs two versions to their end.
+
+    Args:
+        at_once: Whether they run at the same time.
 
     Raises:
-        TrialFailedError: A version fails; the message names it.
         UserError: A version cannot be started.
     """
-    at_once = 1 if on_gpu else min(2, len(os.sched_getaffinity(0)))
+    running = dict.fromkeys(arms, 0)
+
+    def run(arm: Arm) -> Whole:
+        began, numbers, failure = time.monotonic(), dict[str, float](), ""
+        try:
+            run_to_end(
+                arm.command,
+                arm.folder,
+                lambda line: numbers.update(numbers_in([line])),
+                lambda pid: running.update({arm: pid}),
+                env={**PASSIVE, **arm.env},
+                cache=arm.cache,
+            )
+        except TrialFailedError as error:
+            failure = str(error)
+        return Whole(seconds=time.monotonic() - began, numbers=numbers, failure=failure)
+
     with (
         open(os.devnull, "w", encoding="utf-8") as nowhere,
         redirect_stdout(nowhere),
-        ThreadPoolExecutor(at_once) as pool,
+        ThreadPoolExecutor(2 if at_once else 1) as pool,
     ):
-        before, after = pool.map(_run, arms)
+        futures = [pool.submit(run, arm) for arm in arms]
+        try:
+            before, after = (future.result() for future in futures)
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            for pid in filter(None, running.values()):
+                _kill(pid)
+            raise
     return before, after
 
 
-def _run(arm: Arm) -> Whole:
-    began = time.monotonic()
-    try:
-        lines = last_lines(arm.command, arm.folder, env={**PASSIVE, **arm.env}, cache=arm.cache)
-    except TrialFailedError as error:
-        raise TrialFailedError(error.kind, f"{arm.name}: {error}") from error
-    return Whole(seconds=time.monotonic() - began, numbers=numbers_in(lines))
+def _kill(pid: int) -> None:
+    """Kills a script; a launcher's workers are in sessions of their own."""
+    for one in list(tree(pid)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
 
 
 def numbers_in(lines: Iterable[str]) -> dict[str, float]:
@@ -66,8 +101,9 @@ def numbers_in(lines: Iterable[str]) -> dict[str, float]:
     numbers: dict[str, float] = {}
     for line in lines:
         for name, text in _NAMED.findall(line):
-            if not name.lower().rpartition(" ")[2].startswith(_COUNTS):
-                numbers[name] = float(text)
+            value = number(text)
+            if value is not None and name.lower().rpartition(" ")[2] not in _COUNTS:
+                numbers[name] = value
     return numbers
 
 

@@ -15,7 +15,6 @@ from sweeper.tracking.content import RunContent
 from sweeper.tracking.mlflow import MlflowTracker
 
 FLUSH_SECONDS = 30.0
-_EXPERIMENT = "experiment"
 
 
 class RunPublisher:

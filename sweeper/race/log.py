@@ -228,7 +228,9 @@ def without_unfinished(log: Sequence[Event]) -> list[Event]:
     rounds = rounds_of(log)
     ended = {life.number for one in rounds for life in one.lives.values() if life.is_over}
     if rounds and rounds[-1].is_in_company and not all(life.is_over for life in rounds[-1].lives.values()):
-        ended -= {life.number for life in rounds[-1].lives.values()}
+        # With what was said of others meanwhile.
+        first = min(life.number for life in rounds[-1].lives.values())
+        log = log[: next(n for n, e in enumerate(log) if isinstance(e, Started) and e.life == first)]
     kept: list[Event] = []
     is_known = False
     for event in log:

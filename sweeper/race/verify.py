@@ -117,7 +117,8 @@ class Reference:
             return Answer(fault=why, is_unknown=True)
         if repeats.race and not claim.keeps_arithmetic:
             return Answer(fault=RACES, is_unknown=True)
-        seeds = [*self.records[1:], *self.seeds.values()]
+        seeded = [record for record in self.seeds.values() if record.events]
+        seeds = [*self.records[1:], *seeded]
         fault = close(
             record,
             baseline,
@@ -125,7 +126,7 @@ class Reference:
             HOGWILD if repeats.race else SINGLE if is_exact else claim.rounding,
             is_redrawn=claim.kind == DRAWS,
             is_version=claim.is_version,
-            is_early=len(self.seeds) < len(OTHER_SEEDS) and not repeats.race,
+            is_early=len(seeded) < len(OTHER_SEEDS) and not repeats.race,
         )
         kind = DRAWS if claim.kind == DRAWS else CLOSE
         is_open = repeats.are_equal is None or (repeats.race and len(seeds) < MIN_RACING)

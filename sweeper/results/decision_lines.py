@@ -21,7 +21,8 @@ def decision_lines(summary: Summary) -> list[str]:
     base, best = decision.baseline, decision.best
     if summary.state == "unfinished":
         return [f"{summary.name}: {words.state(summary)}"]
-    lines = [words.remedy(decision), words.state(summary)]
+    # A tune has no rounds to ask for: what it leaves open follows.
+    lines = ["" if summary.is_tune else words.remedy(decision), words.state(summary)]
     if base is not None and best is not None and decision.ratio is not None:
         lines += _winner_lines(summary, decision, best, base)
     if summary.state == "finished" and summary.reason:

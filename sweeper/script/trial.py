@@ -123,21 +123,28 @@ def _run_for_loss(job: Job, progress: Progress) -> Report:
         return Report(values=encode(found), finished_at=time.time())
 
 
-def run_to_end(job: Job, progress: Progress) -> list[str]:
-    """Runs a script until it ends by itself; returns its last lines of output.
+def run_to_end(
+    job: Job, progress: Progress, read: Callable[[str], None], on_start: Callable[[int], None]
+) -> None:
+    """Runs a script until it ends by itself.
+
+    Args:
+        read: Called with each line of its output.
+        on_start: Called with the id of its process.
 
     Raises:
         TrialFailedError: It has failed.
         UserError: It cannot be started.
     """
-    return begun_again(job, lambda: _run_to_end(job, progress))
+    begun_again(job, lambda: _run_to_end(job, progress, read, on_start))
 
 
-def _run_to_end(job: Job, progress: Progress) -> list[str]:
+def _run_to_end(
+    job: Job, progress: Progress, read: Callable[[str], None], on_start: Callable[[int], None]
+) -> None:
     with started(job, progress) as script:
-        trial = _Trial(job, progress, script)
-        trial.listen_to_end()
-        return list(script.listener.last_lines)
+        on_start(script.process.pid)
+        _Trial(job, progress, script).listen_to_end(read)
 
 
 def run_for_record(job: Job, progress: Progress) -> Record:
@@ -301,14 +308,22 @@ class _Trial:
                 self._progress.steps.add()
         return found
 
-    def listen_to_end(self) -> None:
+    def listen_to_end(self, read: Callable[[str], None]) -> None:
         """Listens until the script has exited.
+
+        Args:
+            read: Called with each line of its output.
 
         Raises:
             TrialFailedError: It failed.
         """
-        while self._listen():
-            pass
+        num_read, runs = 0, True
+        while runs:
+            runs = self._listen()
+            num_new = min(self._listener.num_lines - num_read, len(self._listener.last_lines))
+            num_read = self._listener.num_lines
+            for line in list(self._listener.last_lines)[-num_new:] if num_new else ():
+                read(line)
         if self._process.status != 0:
             self._fail()
 

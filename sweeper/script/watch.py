@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -133,17 +134,21 @@ def record(
             return Record(failure=str(error))
 
 
-def last_lines(
+def run_to_end(
     command: Sequence[str],
     folder: Path,
+    read: Callable[[str], None],
+    on_start: Callable[[int], None],
     *,
     env: Mapping[str, str] = MappingProxyType({}),
     cache: Path | None = None,
-) -> list[str]:
-    """Runs a command until it ends by itself; returns its last lines of output.
+) -> None:
+    """Runs a command until it ends by itself, however long it is silent.
 
     Args:
         folder: Folder that it runs in, or that is mirrored for it.
+        read: Called with each line of its output.
+        on_start: Called with the id of its process.
         env: Its additional environment variables.
         cache: Folder of compile caches and the like, which later runs share.
 
@@ -152,7 +157,8 @@ def last_lines(
         UserError: It cannot be started.
     """
     with job_outside_a_sweep(_script(command, folder, env), cache=cache) as job:
-        return trial.run_to_end(job, Silent())
+        job = dataclasses.replace(job, stall_seconds=0.0, timeout_seconds=math.inf)
+        trial.run_to_end(job, Silent(), read, on_start)
 
 
 def _script(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> Script:

@@ -10,9 +10,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-LR_RULE = "sqrt"
-"""With four times the batch, the learning rate doubles."""
-
 MEMORY_TARGET = (0.5, 0.8)
 """Share of the GPU's memory that a well-chosen batch fills; above it, running out is likely."""
 

@@ -58,11 +58,6 @@ class Budget:
         return statistics.median(self._recent or [0.0])
 
     @property
-    def is_hurried(self) -> bool:
-        """Whether `hurry` has limited the time left."""
-        return self._ends_at is not None
-
-    @property
     def is_over(self) -> bool:
         """Whether a hurried sweep is late: running jobs end by themselves, waiting ones do not."""
         return self._ends_at is not None and time.monotonic() > self._ends_at + LATE_SECONDS

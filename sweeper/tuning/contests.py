@@ -72,7 +72,7 @@ class RaceState:
         contests: All arms but the baseline, in order.
         leader: The best arm so far.
         challenger: The arm whose contest is open.
-        out: The words that are not tried again; `impossible` are those that cannot be made here.
+        out: The words that are not tried again.
         apart: Sets of words that failed together, to be tried as parts.
     """
 
@@ -81,7 +81,6 @@ class RaceState:
     leader: int = BASELINE
     challenger: Contest | None = None
     out: set[str] = field(default_factory=set)
-    impossible: set[str] = field(default_factory=set)
     apart: list[Members] = field(default_factory=list)
 
     def members(self, arm: int) -> Members:

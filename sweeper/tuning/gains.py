@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sweeper.exports import verification
 from sweeper.race.tally import Tally
 from sweeper.sweep.store.journal import FINAL_RACE
 from sweeper.sweep.store.load import LoadedSweep
@@ -90,12 +91,22 @@ def with_refusals(sweep: LoadedSweep, changes: Sequence[ChangeValue]) -> list[Ch
             continue
         if len(words := state.difference(contest)) == 1:
             why.update(dict.fromkeys(words, verified.fault))
+    for arm in sweep.confirmation.infeasible:
+        known = verification.read(sweep.table.records[arm])
+        if known is not None and known.difference and len(words := state.members(arm) - kept) == 1:
+            why.update(dict.fromkeys(words, known.difference))
     return [
         dataclasses.replace(change, refused=change.refused or why[change.word_of_arm])
         if change.word_of_arm in why and change.word_of_arm not in kept
         else change
         for change in changes
     ]
+
+
+def has_refused(sweep: LoadedSweep) -> bool:
+    """Returns whether a race has refused an arm because it trains differently."""
+    events = [contest.verified for contest in _state(sweep).contests.values()]
+    return any(event is not None and event.fault and not event.is_failure for event in events)
 
 
 def _state(sweep: LoadedSweep) -> RaceState:

@@ -204,7 +204,6 @@ class TunePolicy:
             is_over = is_final or contest.arm in until
             contest.outcome = self._outcome(state, contest, rounds, is_final=is_over)
             state.out |= contest.missing
-            state.impossible |= contest.missing
             self._conclude(state, contest)
         return state
 
@@ -223,8 +222,6 @@ class TunePolicy:
             state.apart = [*self._parts(words), *state.apart]
         else:
             state.out |= words
-            if contest.outcome == REFUSED:
-                state.impossible |= words
 
     def _hides_something(self, state: RaceState, contest: Contest) -> bool:
         """Returns whether parts of what has failed together may still pay.

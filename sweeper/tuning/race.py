@@ -35,10 +35,10 @@ from sweeper.sweep.supervisor import load_trials
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import ours
 from sweeper.tuning.changes import ChangeValue, known_changes, possible
-from sweeper.tuning.contests import REFUSED, Candidate, RaceState
+from sweeper.tuning.contests import REFUSED, WON, Candidate, RaceState
 from sweeper.tuning.lives import FIRST_RACE, OnlyBaseline, TuneLives, TuneLog, cut_off
 from sweeper.tuning.options import TuneOptions
-from sweeper.tuning.policy import FINAL_ROUNDS, TunePolicy
+from sweeper.tuning.policy import FINAL_ROUNDS, TIME, TunePolicy
 from sweeper.tuning.specification import is_made_otherwise
 from sweeper.tuning.verifier import LONG_SECONDS, RaceVerifier
 
@@ -138,6 +138,7 @@ class _Phases:
         self._context, self._trials, self._options = context, trials, options
         self._course, self._follow = course, follow
         self._verifier = RaceVerifier(self._changes_of)
+        self._final: SweepRace | None = None
         self._members: dict[int, tuple[str, ...]] = {}
         self._scored: tuple[int, Sequence[Score]] = (-1, ())
         self.ended = "it was stopped"
@@ -195,7 +196,11 @@ class _Phases:
         self._know_members(state)
         so_far = self._ratios()
         faster = {ratio.trial for ratio in so_far if ratio.low > 1}
-        winner = state.leader if state.leader in faster else None
+        # What the race at the end has shown to train differently is out.
+        known = self._final.verified if self._final is not None else {}
+        unfit = {arm for arm, event in known.items() if event.fault and not event.is_open}
+        won = [arm for arm, contest in state.contests.items() if contest.outcome == WON]
+        winner = next((arm for arm in (state.leader, *won[::-1]) if arm in faster - unfit), None)
         if winner is not None:
             self._write(winner, state.contests[winner].verified)
         return ConfirmationResult(winner=winner, ratios=so_far, race_end=why)
@@ -257,6 +262,10 @@ class _Phases:
         self._follow(course)
         # What has turns is not started anew.
         self.enter_cut_off(is_over=False)
+        if context.journal.rounds(FINAL_RACE):
+            # The race at the end was cut off, and goes on.
+            self.ended = TIME
+            return
         self.ended = race.run(course.policy, lives, log, clock=clock).why
 
     def _scores(self) -> Sequence[Score]:
@@ -338,9 +347,10 @@ class _Phases:
         batches, repeats = batches_of_a_pass(step), self._verifier.repeats
         verifier = RaceVerifier(self._changes_of, batches=batches, repeats=repeats)
         verifier.limit_seconds = self._verifier.limit_seconds + LONG_SECONDS
+        self._verifier = verifier
         window = context.spec.measure.window_seconds
         rests = bool(state.rounds[-1].is_in_company)
-        final = SweepRace(context, trials, FINAL_RACE, window, verifier=verifier, rests=rests)
+        final = self._final = SweepRace(context, trials, FINAL_RACE, window, verifier=verifier, rests=rests)
         verifier.replay(context.journal.race_events(FINAL_RACE), folder)
         final.run(numbers, FINAL_ROUNDS, MAX_ROUNDS * context.spec.confirm.rounds, REPORT_SECONDS)
         final.record()
@@ -353,7 +363,9 @@ class _Phases:
         result = final.result(unfit)
         chosen = unfit if result.winner is None else {result.winner, *unfit}
         for arm in chosen:
-            self._write(arm, verified.get(arm))
+            event = verified.get(arm)
+            if event is None or not event.is_open:
+                self._write(arm, event)
         return result
 
     def _with_seeds(self, verifier: RaceVerifier, arm: int) -> Mapping[int, Verified]:
@@ -420,11 +432,11 @@ def changes_of(options: TuneOptions, measured: Measurement) -> list[ChangeValue]
 
 
 def _charge(context: SweepContext, trials: TrialRunner) -> None:
-    """Subtracts what the race has taken before, if that is more than its trials have."""
-    log = context.journal.race_events(FIRST_RACE)
+    """Subtracts what the races have taken before, if that is more than their trials have."""
+    logs = [log for name in (FIRST_RACE, FINAL_RACE) if (log := context.journal.race_events(name))]
     left, minutes = trials.budget.seconds_left, context.spec.search.minutes
-    if log and left is not None and minutes is not None:
-        spent = log[-1].at + trials.budget.clock() - context.began
+    if logs and left is not None and minutes is not None:
+        spent = sum(log[-1].at for log in logs) + trials.budget.clock() - context.began
         trials.budget.charge(max(0.0, left - (60 * minutes - spent)))
 
 

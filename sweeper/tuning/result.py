@@ -31,6 +31,7 @@ class TuneResult:
         unsent: What MLflow lacks, and the command that sends it; empty if nothing is missing.
         ran: The sweep; None if nothing was raced.
         searched: The sweep of the script's own options and its batch size; None if they were not searched.
+        is_stopped: Whether Ctrl-C ended it; the same options continue it.
     """
 
     name: str
@@ -43,10 +44,13 @@ class TuneResult:
     unsent: tuple[str, ...] = ()
     ran: Ran | None = None
     searched: Ran | None = None
+    is_stopped: bool = False
 
     @property
     def state(self) -> str:
         """`finished`; `stopped` after Ctrl-C; `nothing to try` without a race."""
+        if self.is_stopped:
+            return "stopped"
         last = self.searched or self.ran
         return "nothing to try" if last is None else last.sweep.state
 

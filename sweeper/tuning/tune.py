@@ -37,7 +37,7 @@ from sweeper.system.environment import named, script_held_back_line
 from sweeper.telemetry.gpu_lines import gpus_for
 from sweeper.tracking.mlflow import MlflowTracker, start_preload
 from sweeper.tuning import words
-from sweeper.tuning.gains import gains_of, largest_gain, untried, with_refusals
+from sweeper.tuning.gains import gains_of, has_refused, largest_gain, untried, with_refusals
 from sweeper.tuning.handover import Observer, hand_over_winner, report_files
 from sweeper.tuning.narrator import Narrator
 from sweeper.tuning.options import TuneOptions
@@ -91,13 +91,14 @@ class Tune:
             if dry:
                 return self._offered()
             try:
-                self._say(words.plan_line(options.minutes))
+                if latest is None or not latest.has_ended:
+                    self._say(words.plan_line(options.minutes))
                 proposal = propose(options.line, help_of(options.line)) if options.with_flags else None
                 if proposal is not None and not proposal.searched:
                     self._say("None of the script's options is recognised, so that none is searched.")
                 is_searched = bool(proposal and proposal.searched) or options.allow_batch_size
                 result = self._raced(options.minutes * (RACE_SHARE if is_searched else 1.0))
-                if is_searched and result.ran is not None and not result.ran.stopped:
+                if is_searched and result.ran is not None and not result.is_stopped:
                     result = self._searched(result, result.ran, proposal)
                 return result
             finally:
@@ -110,7 +111,8 @@ class Tune:
         # The script's output is not the tune's.
         with tempfile.TemporaryFile("w", encoding="utf-8") as log, contextlib.redirect_stdout(log):
             watched = watch(options.command, Path.cwd(), Silent(), cache=shared_cache(options.home))
-        changes = tuple(changes_of(options, watched))
+        # A race decides before the steps are taken apart.
+        changes = tuple(changes_of(options, dataclasses.replace(watched, diagnosis=None)))
         for line in (*words.watched_lines(watched), *words.offer_lines(changes)):
             self._say(line)
         proposal = propose(options.line, help_of(options.line)) if options.with_flags else None
@@ -145,6 +147,7 @@ class Tune:
             lines=lines,
             unsent=unsent,
             ran=ran,
+            is_stopped=ran.stopped,
         )
         return self._concluded(result, sweep)
 
@@ -155,13 +158,11 @@ class Tune:
             proposal: The script's own options, if they are searched.
         """
         options, sweep = self._options, raced.sweep
-        if options.allow_batch_size and (why := batch_refusal(result.watched)):
-            self._say(f"Larger batches are not searched: {why}.")
         winner = sweep.confirmation.winner if result.export else None
         job = read_job(sweep.journal.trial_folder(BASELINE if winner is None else winner))
         # What a race has taken that ended before is not known here.
         spent = self._minutes() if raced.ran else RACE_SHARE * options.minutes
-        minutes = max(MIN_MINUTES, options.minutes - spent)
+        minutes = max(min(MIN_MINUTES, (1 - RACE_SHARE) * options.minutes), options.minutes - spent)
         plan = search_space(
             options,
             script_of(job),
@@ -171,13 +172,24 @@ class Tune:
             name=f"{sweep.journal.name}-{options.name_of_search}",
             proposal=proposal,
         )
+        searched_names = plan["space"] if plan is not None else ()
+        if options.allow_batch_size and BATCH_SIZE.name not in searched_names:
+            self._say(f"Larger batches are not searched: {batch_refusal(result.watched)}.")
         if plan is None:
             return result
         self._say("")
-        self._say(f"Searching {', '.join(plan['space'])} on top: {minutes:.1f} minutes at most.")
-        ran, lines, unsent = self._run(plan)
+        self._say(f"Searching {', '.join(searched_names)} on top: {minutes:.1f} minutes at most.")
+        try:
+            ran, lines, unsent = self._run(plan)
+        except KeyboardInterrupt:
+            self._say("The search on top was stopped before it had a result; the same command continues it.")
+            return dataclasses.replace(result, is_stopped=True)
         searched = dataclasses.replace(
-            result, lines=(*result.lines, *lines), unsent=(*result.unsent, *unsent), searched=ran
+            result,
+            lines=(*result.lines, *lines),
+            unsent=(*result.unsent, *unsent),
+            searched=ran,
+            is_stopped=ran.stopped,
         )
         winner = ran.sweep.confirmation.winner
         if winner is None or (ran.stopped and not words.is_confirmed(ran.sweep)):
@@ -243,7 +255,8 @@ class Tune:
         if sweep.confirmation.winner is None:
             # What trains differently may well be faster.
             gain = None if sweep.confirmation.infeasible else largest_gain(sweep)
-            nothing = tuple(words.bound_lines(gain, untried(sweep, result.changes)))
+            left = untried(sweep, result.changes)
+            nothing = tuple(words.bound_lines(gain, left, has_refused=has_refused(sweep)))
             for line in nothing:
                 self._say(line)
             result = dataclasses.replace(result, lines=(*result.lines, *nothing))

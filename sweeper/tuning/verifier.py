@@ -16,7 +16,7 @@ from sweeper.core.measurement import Failure
 from sweeper.core.recording import Recording
 from sweeper.inject.recorder import EXIT
 from sweeper.interventions import CHANGES
-from sweeper.race.log import BASELINE, Event, Started, Verified
+from sweeper.race.log import BASELINE, Event, Started, Turned, Verified
 from sweeper.race.policy import Start
 from sweeper.race.record import Record, crossed
 from sweeper.race.verify import OTHER_SEEDS, Claim, Reference, Repeats
@@ -136,12 +136,15 @@ class RaceVerifier:
             log: Its events so far.
             folder: The folder of its processes.
         """
+        warm = {event.life for event in log if isinstance(event, Turned)}
         for event in log:
             if not isinstance(event, Started):
                 continue
             place = folder / f"{event.life:04d}"
-            outcome = read_outcome(place)
-            failure = f"{outcome.kind}: {outcome.message}" if isinstance(outcome, Failure) else ""
+            outcome, failure = read_outcome(place), ""
+            if isinstance(outcome, Failure) and event.life not in warm:
+                # One that has failed later had a whole record.
+                failure = f"{outcome.kind}: {outcome.message}"
             self.verified(event.life, Start(event.arm, event.round, 0.0), place, failure)
 
     def seed_wanted(self, arm: int) -> int | None:
@@ -149,8 +152,9 @@ class RaceVerifier:
 
         Returns None if everything is known that can be.
         """
-        known = next((one for one in self._known.values() if one.number == arm and one.said), None)
-        if known is None or known.record.failure:
+        among = (one for one in self._known.values() if one.number == arm and one.said)
+        known = next((one for one in among if not one.record.failure), None)
+        if known is None:
             return None
         answer = self._reference.answer(known.record, known.claim)
         return next(iter(self._reference.shifts_wanted(known.claim, answer)), None)

@@ -128,48 +128,53 @@ def ladder_lines(rungs: Sequence[ChangeGain], changes: Sequence[ChangeValue]) ->
     """Returns a table with a line for each change: its gain alone, its gain in the stack, and its kind."""
     if not rungs:
         return []
-    by_name = {change.name: change for change in changes}
+    by_word = {change.word_of_arm: change for change in changes}
     width = max(NAME_WIDTH, *(len(f"{rung.name} {rung.value}") for rung in rungs))
     lines = [f"{'':<{width}} {'alone':<{RATIO_WIDTH}} {'in the stack':<{RATIO_WIDTH}} kind"]
     for rung in rungs:
         alone, stacked = (f"{_measured(ratio):<{RATIO_WIDTH}}" for ratio in (rung.alone, rung.stacked))
-        change = by_name.get(rung.name)
+        change = by_word.get(f"{rung.name}={rung.value}")
         kind = change.kind if change else "an option"
-        dropped = "" if rung.is_kept else _dropped(rung)
+        dropped = "" if rung.is_kept else _dropped(rung, change.refused if change else "")
         lines.append(f"{f'{rung.name} {rung.value}':<{width}} {alone} {stacked} {kind}{dropped}")
     return lines
 
 
-def _dropped(rung: ChangeGain) -> str:
+def _dropped(rung: ChangeGain, refused: str) -> str:
     """Returns why a change is not kept."""
+    if refused:
+        return f", not kept: {refused}"
     known = rung.stacked or rung.alone
     if known is None:
         return ", not kept"
     return ", not kept: it is slower" if known[2] < 1 else ", not kept: it is not shown to pay"
 
 
-def bound_lines(gain: float | None, untried: Sequence[ChangeValue]) -> Iterator[str]:
+def bound_lines(
+    gain: float | None, untried: Sequence[ChangeValue], *, has_refused: bool = False
+) -> Iterator[str]:
     """Yields what the measurements of a tune without a winner still allow, and what was not measured.
 
     Args:
         gain: Largest ratio to the script's own speed that they allow; None without any.
+        has_refused: Whether something was refused, however fast it may be.
     """
     if gain is not None:
-        yield _bound(gain)
+        yield _bound(gain, "Nothing that trains the same" if has_refused else "Nothing that was tried")
     if untried:
         parts = [f"{change}{_at_most(change.ceiling)}" for change in untried]
-        yield f"Not tried for lack of time: {', '.join(parts)}. More --minutes would do."
+        yield f"Not tried for lack of time: {', '.join(parts)}. `--new` with more --minutes tries them."
 
 
-def _bound(gain: float) -> str:
+def _bound(gain: float, nothing: str) -> str:
     """Returns what may have gone unseen."""
     percent = math.ceil(100 * (gain - 1))
     if gain > MAX_KNOWN:
         return (
-            "Nothing that was tried is known to be faster, but the speeds vary so much that a gain of up "
-            f"to {percent}% may have gone unseen. Run it again while nothing else runs here."
+            f"{nothing} is known to be faster, but the speeds vary so much that a gain of up "
+            f"to {percent}% may have gone unseen. Run it again, with --new, while nothing else runs here."
         )
-    return f"Nothing that was tried {f'brings more than {percent}%' if percent > 0 else 'is faster'}."
+    return f"{nothing} {f'brings more than {percent}%' if percent > 0 else 'is faster'}."
 
 
 def _at_most(ceiling: float) -> str:

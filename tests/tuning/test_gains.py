@@ -9,7 +9,7 @@ from tuning.virtual import Raced, Script, exact, tuned
 
 from sweeper.interventions.change import EXACT
 from sweeper.tuning.changes import ChangeValue
-from sweeper.tuning.gains import gains_of, largest_gain, untried, with_refusals
+from sweeper.tuning.gains import gains_of, has_refused, largest_gain, untried, with_refusals
 
 QUIET = {"process": 0.005, "turn": 0.01}
 CHANGES = [
@@ -20,7 +20,8 @@ CHANGES = [
 
 def sweep_of(raced: Raced, winner: int | None) -> Any:
     journal = SimpleNamespace(race_events=lambda _: raced.log, rounds=lambda _: [])
-    return SimpleNamespace(journal=journal, confirmation=SimpleNamespace(winner=winner))
+    confirmation = SimpleNamespace(winner=winner, infeasible=(), ratios=())
+    return SimpleNamespace(journal=journal, confirmation=confirmation)
 
 
 def test_what_a_race_refuses_has_the_reason_and_what_it_keeps_has_none():
@@ -38,6 +39,7 @@ def test_what_a_race_refuses_has_the_reason_and_what_it_keeps_has_none():
     assert [change.name for change in untried(sweep, CHANGES)] == ["spin"]
     kept = {gain.name for gain in gains_of(sweep) if gain.is_kept}
     assert kept == {"loader"}
+    assert has_refused(sweep)
 
 
 def test_a_contest_that_was_cut_off_is_no_refusal():
@@ -48,3 +50,4 @@ def test_a_contest_that_was_cut_off_is_no_refusal():
     sweep = sweep_of(raced, None)
     assert [change.refused for change in with_refusals(sweep, CHANGES)] == [""] * 4
     assert largest_gain(sweep) is None
+    assert not has_refused(sweep)
