@@ -106,7 +106,9 @@ def test_the_numbers_at_the_end_are_said_if_both_printed_them():
     ends = (Whole(seconds=3.0, numbers={"loss": 0.031}), Whole(seconds=2.0, numbers={"loss": 0.0309}))
     verdict = Verdict(arms=(arm, arm), speed=found, training=Trained(answer=Losses.EQUAL), whole=ends)
     assert "  At the end, loss: 0.031 before, 0.0309 after." in list(lines(verdict, None))
-    assert verdict.to_dict()["whole"][1] == {"seconds": 2.0, "numbers": {"loss": 0.0309}}
+    assert verdict.to_dict()["whole"][1] == {"seconds": 2.0, "numbers": {"loss": 0.0309}, "failure": ""}
+    failed = dataclasses.replace(verdict, whole=(ends[0], Whole(seconds=2.0, numbers={}, failure="no data")))
+    assert "  At the end, the version after failed: no data." in list(lines(failed, None))
     nothing = dataclasses.replace(verdict, whole=(ends[0], Whole(seconds=2.0, numbers={})))
     assert any("was printed by both" in line for line in lines(nothing, None))
     assert not any("At the end" in line for line in lines(dataclasses.replace(verdict, whole=None), None))
