@@ -125,12 +125,14 @@ def tuned(
     print(done.stdout, file=sys.stderr, flush=True)
     arguments, where = sweeper("show", name, f"--home={home}", "--json", folder=folder, env=env)
     shown = subprocess.run(arguments, **where, capture_output=True, text=True).stdout
-    verified = next((home / "sweeps" / name).glob("trials/*/verification.json"), None)
+    tree = json.loads(shown) if shown.startswith("{") else {}
+    number = (tree.get("winner") or {}).get("number", 0)
+    verified = home / "sweeps" / name / "trials" / f"{number:04d}" / "verification.json"
     return Tuned(
         output=done.stdout,
         minutes=minutes,
-        shown=json.loads(shown) if shown.startswith("{") else {},
-        verified=json.loads(verified.read_text(encoding="utf-8")) if verified is not None else {},
+        shown=tree,
+        verified=json.loads(verified.read_text(encoding="utf-8")) if verified.exists() else {},
     )
 
 

@@ -148,13 +148,13 @@ def tune(day: Day) -> str:
         seconds = day.left() - RESERVE_SECONDS
         status, text = shown_as_it_comes("tune", *options, "--", *command, seconds=seconds)
         changes = _arms(home / "sweeps" / name / "races" / "first" / "race.jsonl")
-        path = next((home / "sweeps" / name).glob("trials/*/verification.json"), Path())
-        verified = _read(path) if path.name else {}
+        winner = _winner(home, name)
+        path = home / "sweeps" / name / "trials" / f"{winner.get('number', 0):04d}" / "verification.json"
+        verified = _read(path) if path.exists() else {}
         for change in changes:
             day.write("change", change=change)
         day.write("tune", status=status, said=text[-8000:], verified=verified)
         day.keep(home)
-        winner = _winner(home, name)
     if not changes:
         raise FailedError(f"exit {status}: nothing was verified or refused")
     refused = sum(bool(change["fault"]) for change in changes)

@@ -85,8 +85,8 @@ def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     assert "loader gathered" in first
     assert "Verified together: " in done.stdout
     assert "The loss was not compared" not in done.stdout
-    (path_of_verification,) = folder.glob("trials/*/verification.json")
-    verified = json.loads(path_of_verification.read_text())
+    winner = json.loads((folder / "result.json").read_text())["confirmation"]["winner"]
+    verified = json.loads((folder / "trials" / f"{winner:04d}" / "verification.json").read_text())
     assert {"loader": "gathered"}.items() <= {c["name"]: c["value"] for c in verified["changes"]}.items()
     assert verified["difference"] == ""
     again = sweeper(*command)
