@@ -85,7 +85,7 @@ def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     assert "loader gathered" in first
     assert "Verified together: " in done.stdout
     assert "The loss was not compared" not in done.stdout
-    winner = json.loads((folder / "result.json").read_text())["confirmation"]["winner"]
+    winner = json.loads((folder / "result.json").read_text())["winner"]
     verified = json.loads((folder / "trials" / f"{winner:04d}" / "verification.json").read_text())
     assert {"loader": "gathered"}.items() <= {c["name"]: c["value"] for c in verified["changes"]}.items()
     assert verified["difference"] == ""
