@@ -7,7 +7,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sweeper.core.measurement import Measurement
+from sweeper.core.record import BASELINE
 from sweeper.exports import verification
+from sweeper.interventions import CHANGES
 from sweeper.race.tally import Tally
 from sweeper.sweep.store.journal import FINAL_RACE
 from sweeper.sweep.store.load import LoadedSweep
@@ -15,6 +18,9 @@ from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.contests import REFUSED, RaceState
 from sweeper.tuning.lives import FIRST_RACE
 from sweeper.tuning.policy import TunePolicy
+
+MIN_START_SECONDS = 1.0
+"""Smallest difference of two starts that is worth a word."""
 
 Interval = tuple[float, float, float]
 
@@ -101,6 +107,48 @@ def with_refusals(sweep: LoadedSweep, changes: Sequence[ChangeValue]) -> list[Ch
         else change
         for change in changes
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartCost:
+    """What the changes of a winner cost when the script starts, such as collating its data.
+
+    Attributes:
+        first: Seconds by which the first process starts later than the script as it is.
+        later: Seconds by which later ones do, for which something was kept.
+        samples: Samples after which the first one has caught up.
+    """
+
+    first: float
+    later: float
+    samples: float
+
+
+def start_cost(sweep: LoadedSweep, winner: int) -> StartCost | None:
+    """Returns what the changes of a winner cost when the script starts; None if that is next to nothing."""
+    state, records = _state(sweep), sweep.table.records
+    base, best = records[BASELINE].measurement, records[winner].measurement
+    if base is None or best is None or not base.throughput < best.throughput:
+        return None
+    members = state.members(winner)
+    slow = {name for name, change in CHANGES.items() if change.limit_seconds}
+    alike = [
+        found
+        for arm in state.contests
+        if (shared := state.members(arm) & members)
+        and not {word for word in state.members(arm) - shared if word.partition("=")[0] in slow}
+        and arm in records
+        and (found := records[arm].measurement) is not None
+    ]
+    first = max(map(_start, alike), default=_start(best)) - _start(base)
+    if first < MIN_START_SECONDS:
+        return None
+    saved = 1 / base.throughput - 1 / best.throughput
+    return StartCost(first=first, later=max(0.0, _start(best) - _start(base)), samples=first / saved)
+
+
+def _start(measured: Measurement) -> float:
+    return measured.startup_seconds + measured.first_step_seconds
 
 
 def has_refused(sweep: LoadedSweep) -> bool:

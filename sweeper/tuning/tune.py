@@ -37,7 +37,7 @@ from sweeper.system.environment import named, script_held_back_line
 from sweeper.telemetry.gpu_lines import gpus_for
 from sweeper.tracking.mlflow import MlflowTracker, start_preload
 from sweeper.tuning import words
-from sweeper.tuning.gains import gains_of, has_refused, largest_gain, untried, with_refusals
+from sweeper.tuning.gains import gains_of, has_refused, largest_gain, start_cost, untried, with_refusals
 from sweeper.tuning.handover import Observer, hand_over_winner, report_files
 from sweeper.tuning.narrator import Narrator
 from sweeper.tuning.options import TuneOptions
@@ -271,6 +271,10 @@ class Tune:
         result = dataclasses.replace(result, lines=(*result.lines, *stack), fault=verified.difference)
         if result.fault:
             return result
+        if (cost := start_cost(sweep, record.number)) is not None:
+            line = words.start_line(cost)
+            self._say(line)
+            result = dataclasses.replace(result, lines=(*result.lines, line))
         export = hand_over_winner(sweep, record.number, self._options.home, self._observer)
         return dataclasses.replace(result, export=export)
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from sweeper.analysis.bottleneck import verdict_of
 from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.formatting import interval, rate
+from sweeper.analysis.formatting import interval, rate, seconds
 from sweeper.core.measurement import Measurement
 from sweeper.exports.verification import Verification
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT
 from sweeper.script.watch import NO_PARAMETERS
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.tuning.changes import ChangeValue
-from sweeper.tuning.gains import ChangeGain, Interval
+from sweeper.tuning.gains import ChangeGain, Interval, StartCost
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,6 +116,16 @@ def stack_lines(verified: Verification, changes: Sequence[ChangeValue]) -> list[
     made = [change for change in changes if values.get(change.name) == change.value]
     how = _HOW[_RACES if verified.is_nondeterministic else verified.kind]
     return [f"Verified together: the training {how}, over {verified.extent}."] if made else []
+
+
+def start_line(cost: StartCost) -> str:
+    """Returns what the winner's changes cost at the start, and when that has paid."""
+    later = f", and {seconds(cost.later)} later from then on" if cost.first - cost.later > 0.5 else ""
+    samples = float(f"{cost.samples:.2g}")
+    return (
+        f"It starts {seconds(cost.first)} later than your script the first time{later}; after {samples:,.0f}"
+        " samples, the first run has caught up."
+    )
 
 
 def html_of(lines: Sequence[str], table: pd.DataFrame) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
-from tuning.virtual import Raced, Script, exact, tuned
+import pytest
+from measurements import measurement
+from tuning.virtual import Raced, Script, close, exact, tuned
 
 from sweeper.interventions.change import EXACT
 from sweeper.tuning.changes import ChangeValue
-from sweeper.tuning.gains import gains_of, has_refused, largest_gain, untried, with_refusals
+from sweeper.tuning.gains import gains_of, has_refused, largest_gain, start_cost, untried, with_refusals
+from sweeper.tuning.words import start_line
 
 QUIET = {"process": 0.005, "turn": 0.01}
 CHANGES = [
@@ -40,6 +44,36 @@ def test_what_a_race_refuses_has_the_reason_and_what_it_keeps_has_none():
     kept = {gain.name for gain in gains_of(sweep) if gain.is_kept}
     assert kept == {"loader"}
     assert has_refused(sweep)
+
+
+def test_what_a_change_costs_at_the_start_is_known_with_the_samples_that_pay_for_it():
+    raced = tuned(
+        Script({"loader=gathered": 1.0, "threads=one": 0.3}, **QUIET),
+        [*exact("loader=gathered"), *close("threads=one")],
+    )
+    leader = raced.state.leader
+    assert raced.state.members(leader) == {"loader=gathered", "threads=one"}
+    sweep = sweep_of(raced, leader)
+    plain = measurement()
+
+    def of(start: float, throughput: float) -> Any:
+        measured = dataclasses.replace(
+            plain, startup_seconds=start, first_step_seconds=0.5, throughput=throughput
+        )
+        return SimpleNamespace(measurement=measured)
+
+    sweep.table = SimpleNamespace(records={0: of(2.0, 1000.0), 1: of(12.0, 2000.0), leader: of(2.3, 4000.0)})
+    cost = start_cost(sweep, leader)
+    assert cost is not None
+    assert (cost.first, cost.later) == (pytest.approx(10.0), pytest.approx(0.3))
+    # Each sample saves 0.75 ms.
+    assert cost.samples == pytest.approx(10.0 / 0.00075)
+    assert start_line(cost) == (
+        "It starts 10 s later than your script the first time, and 300 ms later from then on; after 13,000"
+        " samples, the first run has caught up."
+    )
+    sweep.table.records[1] = of(2.1, 2000.0)
+    assert start_cost(sweep, leader) is None
 
 
 def test_a_contest_that_was_cut_off_is_no_refusal():
