@@ -325,3 +325,22 @@ def test_what_worked_once_and_never_again_is_given_up():
 def test_a_baseline_that_fails_again_and_again_ends_the_race():
     lives = failing(lambda arm, number: arm == 0 and number > 0)(Nature(process=0.1), random.Random(0))
     assert race.run(Policy(arms=BOTH, seconds=600.0), lives, [], clock=lives.clock) == Done(FAILED)
+
+
+def test_what_a_round_that_is_repeated_has_shown_of_others_is_gone_with_it():
+    whole = [
+        Started(0, 0, 3.0, 3.0, 0),
+        Company(is_possible=True, at=3.0),
+        Started(1, 1, 6.0, 3.0, 0),
+        Verified(1, 6.0, kind="exact"),
+        Turned(0, 7.0, 1.0, 9, 9.0),
+        Turned(1, 8.0, 1.0, 9, 9.0),
+        Ended(0, 9.0),
+        Ended(1, 9.0),
+    ]
+    cut = [
+        Started(2, 0, 12.0, 3.0, 1),
+        Verified(1, 12.0, fault="its losses differ"),
+        Company(is_possible=True, at=12.0),
+    ]
+    assert without_unfinished([*whole, *cut]) == whole

@@ -52,6 +52,15 @@ def test_what_is_close_is_compared_with_other_seeds_before_it_is_said():
     assert known.shifts_wanted(claim, Answer(kind=CLOSE)) == ()
 
 
+def test_seeds_that_have_failed_do_not_show_how_far_apart_curves_may_lie():
+    known, claim = reference(run(LOSSES)), Claim()
+    for shift in OTHER_SEEDS:
+        known.enter(Record(failure="no such seed"), shift)
+    # Only the first steps are compared, and nothing is recorded again.
+    assert known.answer(run(FAR), claim) == Answer(kind=CLOSE)
+    assert known.shifts_wanted(claim, Answer(kind=CLOSE)) == ()
+
+
 def test_repeats_that_differ_in_half_precision_alone_leave_room_for_it():
     known = reference(run(LOSSES), run([loss * 1.01 for loss in LOSSES]))
     assert known.repeats.difference

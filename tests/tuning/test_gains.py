@@ -11,7 +11,9 @@ from measurements import measurement
 from tuning.virtual import Raced, Script, close, exact, tuned
 
 from sweeper.interventions.change import EXACT
+from sweeper.race.log import Verified
 from sweeper.tuning.changes import ChangeValue
+from sweeper.tuning.contests import Contest, RaceState
 from sweeper.tuning.gains import gains_of, has_refused, largest_gain, start_cost, untried, with_refusals
 from sweeper.tuning.words import start_line
 
@@ -44,6 +46,28 @@ def test_what_a_race_refuses_has_the_reason_and_what_it_keeps_has_none():
     kept = {gain.name for gain in gains_of(sweep) if gain.is_kept}
     assert kept == {"loader"}
     assert has_refused(sweep)
+
+
+def test_what_leaves_by_a_failure_of_the_rest_or_stays_in_the_winner_is_not_refused():
+    contests = {
+        1: contest(1, 0, {"loader=gathered", "malloc=retain"}),
+        # Without `malloc`, the rest trains differently: that is no fault of `malloc`.
+        2: contest(2, 1, {"loader=gathered"}, fault="its losses differ"),
+        # Another process of an arm with it had no library.
+        3: contest(3, 1, {"loader=gathered", "malloc=retain", "spin=short"}, missing=("malloc: no library",)),
+    }
+    raced = Raced([], None, None, None)  # type: ignore[arg-type]
+    for winner, malloc in ((1, ""), (None, "no library")):
+        sweep = sweep_of(raced, winner)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sweeper.tuning.gains._state", lambda _: RaceState([], contests))
+            refused = {change.name: change.refused for change in with_refusals(sweep, CHANGES)}
+        assert refused == {"loader": "", "pages": "", "malloc": malloc, "spin": ""}
+
+
+def contest(arm: int, reference: int, requested: set[str], **verified: Any) -> Contest:
+    event = Verified(arm, 0.0, **verified)
+    return Contest(arm, reference, frozenset(requested), verified=event)
 
 
 def test_what_a_change_costs_at_the_start_is_known_with_the_samples_that_pay_for_it():
