@@ -29,6 +29,8 @@ from sweeper.judging.lives import ScriptLives
 from sweeper.race.policy import Start
 
 UNEDITED = Path(__file__).parent / "unedited"
+BUSY = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
+"""Program that keeps a core busy, for as long as its parent lives."""
 TURNS = 5
 """Turns in each of the three stretches."""
 START = Start(arm=0, round=0, turn_seconds=1.0)
@@ -100,7 +102,7 @@ def main() -> None:
 @contextlib.contextmanager
 def _busy_loop() -> Iterator[None]:
     """Keeps a core busy."""
-    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    process = subprocess.Popen([sys.executable, "-c", BUSY])
     try:
         yield
     finally:
