@@ -95,7 +95,7 @@ def make(
     verified, training = _that_train_the_same(
         Baseline(before, found), before, sources, [each for each in kept if each not in free], leave_out
     )
-    kept = [each for each in kept if each in free or each in verified]
+    kept = [change for change in kept if change in free or change in verified]
     text = diff(sources, kept)
     if not text:
         return Patch(text="", made=(), left_out=left_out)

@@ -50,7 +50,7 @@ class Verified:
     Attributes:
         fault: What differs first; empty if nothing does.
         extent: What was compared, in words.
-        kind: How it is equal: in every bit, but for rounding, or but for its draws.
+        kind: Whether it is equal in every bit, up to rounding, or up to its random draws.
         missing: The members that are not in effect, each as `name: why`.
         is_open: Whether another process of the baseline has to show if it repeats itself.
         is_failure: Whether the fault is that it has failed, which another process may not.

@@ -26,7 +26,8 @@ class Claim:
     """How an arm is to train.
 
     Attributes:
-        kind: Equal to the baseline in every bit (`EXACT`), but for rounding, or but for its draws.
+        kind: `EXACT` (equal to the baseline in every bit), `CLOSE` (up to rounding) or `DRAWS` (up to its
+            random draws).
         rounding: Relative difference of the first gradients that rounding explains.
         keeps_arithmetic: Whether only what surrounds the arithmetic differs, such as who makes the batches.
             Otherwise it cannot be compared if processes race: wrong arithmetic would hide in that.

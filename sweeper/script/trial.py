@@ -166,8 +166,8 @@ def _run_for_record(job: Job, progress: Progress) -> Record:
         except TrialFailedError as error:
             if error.kind not in (FailureKind.TIMEOUT, FailureKind.STALLED):
                 raise
-            found = read_record(Path(job.folder))
-            return Record(failure=str(error)) if found.failure else found
+            record = read_record(Path(job.folder))
+            return Record(failure=str(error)) if record.failure else record
         # Before it is stopped: then, its processes write that they have ended.
         return read_record(Path(job.folder))
 

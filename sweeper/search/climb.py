@@ -179,7 +179,7 @@ class Climb:
         return [(self._known[number][0], self._level(number)) for number in numbers]
 
     def _left(self, number: int, taken: Container[str]) -> list[_Neighbour]:
-        return [each for each in self._neighbours(number) if each.key not in taken]
+        return [neighbour for neighbour in self._neighbours(number) if neighbour.key not in taken]
 
     def stacked(self, taken: Container[str]) -> Asked | None:
         """Returns all changes that gained alone, combined; None for fewer than two, or if already asked for.

@@ -51,8 +51,12 @@ def search_space(
     arguments = [literal(word) for word in options.command]
     fix: dict[str, Scalar] = {}
     if proposal is not None:
-        in_use = [each for each in proposal.arguments if each.in_use and not each.instead]
-        arguments = [word for argument in in_use for word in argument.words]
+        arguments = [
+            word
+            for argument in proposal.arguments
+            if argument.in_use and not argument.instead
+            for word in argument.words
+        ]
         fix.update(proposal.fix)
         for dimension in proposal.searched:
             if dimension.name in made:

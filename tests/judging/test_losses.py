@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from parts.noop import synthetic
+from records import LOSSES, run
 
 from sweeper.core.recording import Recording
 from sweeper.judging import losses
@@ -18,24 +18,11 @@ from sweeper.judging.losses import Baseline, Losses
 from sweeper.race.record import Record
 from sweeper.race.verify import Claim
 
-LOSSES = [1 / (1 + 0.1 * number) for number in range(40)]
 BEFORE, AFTER = (Arm(name=name, command=("python", name), folder=Path()) for name in ("before", "after"))
 
 
 Made = Callable[[str, Recording, int], Record]
 """Function that makes the record of a version, given how often it has run so."""
-
-
-def trained(values: list[float]) -> Record:
-    events: list[Mapping[str, Any]] = []
-    for number, loss in enumerate(values, start=1):
-        events += [
-            {"batch": f"{number}"},
-            {"loss": [loss.hex()]},
-            {"gradients": 1, "norm": loss, **({"sums": [[loss, loss]]} if number <= 4 else {})},
-            {"step": number, "samples": 8, "rates": [0.1], "random": "r"},
-        ]
-    return Record(events={"record-0": events})
 
 
 def _scaled(factor: float) -> list[float]:
@@ -70,7 +57,7 @@ VERSION = Claim(is_version=True)
 
 
 def test_what_is_equal_in_every_bit_takes_one_run_of_each(monkeypatch: pytest.MonkeyPatch):
-    runs = Runs(monkeypatch, lambda *_: trained(LOSSES))
+    runs = Runs(monkeypatch, lambda *_: run(LOSSES))
     known = baseline()
     found = known.compare(AFTER, VERSION)
     assert (found.answer, found.covers) == (Losses.EQUAL, "40 steps")
@@ -82,7 +69,7 @@ def test_what_is_equal_in_every_bit_takes_one_run_of_each(monkeypatch: pytest.Mo
 def test_what_is_close_is_compared_with_other_seeds(monkeypatch: pytest.MonkeyPatch):
     def made(name: str, recording: Recording, _: int) -> Record:
         factor = 1 + 1e-6 if name == "after" else 1 + recording.shift / 1e5
-        return trained([loss * factor for loss in LOSSES])
+        return run([loss * factor for loss in LOSSES])
 
     runs = Runs(monkeypatch, made)
     assert baseline().compare(AFTER, VERSION).answer is Losses.CLOSE
@@ -92,12 +79,10 @@ def test_what_is_close_is_compared_with_other_seeds(monkeypatch: pytest.MonkeyPa
 def test_a_version_that_fails_trains_differently_and_one_that_cannot_be_compared_is_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    Runs(monkeypatch, lambda name, *_: Record(failure="no data") if name == "after" else trained(LOSSES))
+    Runs(monkeypatch, lambda name, *_: Record(failure="no data") if name == "after" else run(LOSSES))
     found = baseline().compare(AFTER, VERSION)
     assert (found.answer, found.why) == (Losses.DIFFERENT, "no data")
-    runs = Runs(
-        monkeypatch, lambda name, *_: Record(failure="no data") if name == "before" else trained(LOSSES)
-    )
+    runs = Runs(monkeypatch, lambda name, *_: Record(failure="no data") if name == "before" else run(LOSSES))
     known = baseline()
     for _ in range(2):
         found = known.compare(AFTER, VERSION)
@@ -110,7 +95,7 @@ def test_a_seed_that_fails_says_nothing_and_is_not_run_again(monkeypatch: pytest
         if recording.shift == 1000:
             return Record(failure="no such seed")
         factor = 1 + 1e-6 if name == "after" else 1 + recording.shift / 1e5
-        return trained([loss * factor for loss in LOSSES])
+        return run([loss * factor for loss in LOSSES])
 
     runs = Runs(monkeypatch, made)
     known = baseline()
@@ -122,20 +107,20 @@ def test_a_seed_that_fails_says_nothing_and_is_not_run_again(monkeypatch: pytest
 def test_a_gpu_that_adds_in_any_order_is_asked_for_one(monkeypatch: pytest.MonkeyPatch):
     def made(name: str, recording: Recording, number: int) -> Record:
         noise = 0 if recording.deterministic else 1e-6 * number + 1e-6 * (name == "after")
-        return trained([loss * (1 + noise) for loss in LOSSES])
+        return run([loss * (1 + noise) for loss in LOSSES])
 
     runs = Runs(monkeypatch, made)
     assert baseline(on_gpu=True).compare(AFTER, VERSION).answer is Losses.EQUAL
     assert (runs.count("before"), runs.count("before", deterministic=True)) == (2, 1)
     # What differs by itself is not asked for another order.
-    runs = Runs(monkeypatch, lambda name, *_: trained(_scaled(1 + (name == "after"))))
+    runs = Runs(monkeypatch, lambda name, *_: run(_scaled(1 + (name == "after"))))
     assert baseline(on_gpu=True).compare(AFTER, VERSION).answer is Losses.DIFFERENT
     assert runs.count("before", deterministic=True) == 0
 
 
 def test_a_script_that_does_not_repeat_itself_leaves_the_answer_open(monkeypatch: pytest.MonkeyPatch):
     numbers = itertools.count(1)
-    Runs(monkeypatch, lambda *_: trained(_scaled(1 + 0.1 * next(numbers))))
+    Runs(monkeypatch, lambda *_: run(_scaled(1 + 0.1 * next(numbers))))
     found = baseline().compare(AFTER, VERSION)
     assert found.answer is Losses.UNKNOWN
     assert found.why.startswith("two runs of the unchanged script with the same seeds differ")

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
+from records import LOSSES, run
+
 from sweeper.race.record import Record, close, crossed, equal
 
-
-def run(losses: list[float], *, batch: str = "a", random: str = "r", end: str = "done") -> Record:
-    events: list[dict[str, object]] = []
-    for number, loss in enumerate(losses, start=1):
-        events += [
-            {"batch": f"{batch}{number}"},
-            {"loss": [loss.hex()]},
-            {"gradients": 1, "norm": loss, **({"sums": [[loss, loss]]} if number <= 4 else {})},
-            {"step": number, "samples": 8, "rates": [0.1], "random": random},
-        ]
-    events.append({"end": end, "parameters": str(losses[-1]), "moved": [True]})
-    return Record(events={"record-0": events})
-
-
-LOSSES = [1 / (1 + 0.1 * number) for number in range(40)]
 SEEDS = [run([each * factor for each in LOSSES], batch="b") for factor in (0.97, 1.05)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_record import LOSSES, run
+from records import LOSSES, run
 
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT, HALF
 from sweeper.race.record import Record

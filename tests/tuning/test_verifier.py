@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from measurements import measurement
+from records import LOSSES, run
 
 from sweeper.core.job import write_outcome
 from sweeper.core.measurement import Failure, FailureKind
@@ -21,7 +22,6 @@ from sweeper.script.warm import Warm, write_warm
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.verifier import FIRST_SECONDS, FIRST_STEPS, RaceVerifier
 
-LOSSES = [1 / (1 + 0.1 * number) for number in range(40)]
 ROUNDING = [loss * (1 + 1e-6) for loss in LOSSES]
 FAR = [loss * (1 + 0.01 * max(0, number - 5)) for number, loss in enumerate(LOSSES)]
 MEMORY = ChangeValue(name="mine", value="on", kind=EXACT)
@@ -60,16 +60,7 @@ class Races:
     ) -> Path:
         folder = self._folder / name
         folder.mkdir()
-        events: list[dict[str, object]] = []
-        for number, loss in enumerate(losses, start=1):
-            events += [
-                {"batch": f"a{number}"},
-                {"loss": [loss.hex()]},
-                {"gradients": 1, "norm": loss, **({"sums": [[loss, loss]]} if number <= 4 else {})},
-                {"step": number, "samples": 8, "rates": [0.1], "random": "r"},
-            ]
-        if end and losses:
-            events.append({"end": end, "parameters": str(losses[-1]), "moved": [True]})
+        events = run(list(losses), end=end).events["record-0"] if losses else ()
         (folder / "record-0.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
         write_warm(folder, Warm(measurement=measurement(), changes=in_effect))
         return folder
