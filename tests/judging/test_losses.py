@@ -124,3 +124,15 @@ def test_a_script_that_does_not_repeat_itself_leaves_the_answer_open(monkeypatch
     found = baseline().compare(AFTER, VERSION)
     assert found.answer is Losses.UNKNOWN
     assert found.why.startswith("two runs of the unchanged script with the same seeds differ")
+
+
+def test_processes_that_race_are_not_asked_for_an_order_on_a_cpu(monkeypatch: pytest.MonkeyPatch):
+    numbers = itertools.count(1)
+
+    def made(*_: object) -> Record:
+        events = run(_scaled(1 + 0.1 * next(numbers))).events["record-0"]
+        return Record(events={"1": events, "2": events})
+
+    runs = Runs(monkeypatch, made)
+    assert baseline().compare(AFTER, VERSION).answer is Losses.UNKNOWN
+    assert runs.count("before", deterministic=True) == 0

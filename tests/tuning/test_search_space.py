@@ -12,10 +12,15 @@ from measurements import measurement
 
 from sweeper.core.measurement import Measurement
 from sweeper.core.script import Script
+from sweeper.errors import UserError
 from sweeper.scaffold.command_space import propose
 from sweeper.spec import load
+from sweeper.sweep.observer import Quiet
+from sweeper.sweep.run import run_sweep
+from sweeper.tracking import NullTracker
 from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.search_space import LOSS_SECONDS, search_space
+from sweeper.tuning.specification import specification
 
 WINNER = Script(
     command=("python", "train.py"),
@@ -91,3 +96,17 @@ def test_ranks_keep_their_gpus(options: TuneOptions, tmp_path: Path):
 
 def test_without_anything_to_search_there_is_no_space(options: TuneOptions):
     assert space(options) is None
+
+
+def test_the_name_of_the_search_is_checked_before_the_race(options: TuneOptions):
+    words = [sys.executable, "train.py"]
+    assert TuneOptions.of(words, name="a" * 128).name == "a" * 128
+    with pytest.raises(UserError, match="`name` must be"):
+        TuneOptions.of(words, name="a" * 128, with_flags=True)
+
+
+def test_what_a_tune_races_is_no_search(options: TuneOptions, tmp_path: Path):
+    spec = load(specification(options, 1.0))
+    with pytest.raises(UserError, match="is a race of changes, but this is a search"):
+        run_sweep(tmp_path / "home", spec, NullTracker(), Quiet())
+    assert not (tmp_path / "home").exists()

@@ -14,7 +14,7 @@ from records import LOSSES, run
 from sweeper.core.job import write_outcome
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.interventions.change import CLOSE, EXACT, HALF
-from sweeper.race.log import Ended, Started, Verified
+from sweeper.race.log import Ended, Started, Turned, Verified
 from sweeper.race.policy import Start
 from sweeper.race.verify import MORE_SEEDS, OTHER_SEEDS, Repeats, batches_of_a_pass
 from sweeper.script.trial import RECORD_ONLY
@@ -235,3 +235,21 @@ def test_a_race_that_goes_on_knows_the_records_of_its_processes(tmp_path):
     write_outcome(tmp_path / "0001", failed)
     races.verifier.replay(log, tmp_path)
     assert races.verifier.recording(Start(4, 1, 1.0)).shift == 0
+
+
+def test_a_process_that_has_failed_after_its_turns_had_a_record(tmp_path):
+    races = Races(tmp_path, batches=20, repeats=Repeats(are_equal=True))
+    for name in ("0000", "0001"):
+        races.write(name, LOSSES)
+    write_outcome(tmp_path / "0001", Failure(kind=FailureKind.OOM, message="out of memory"))
+    turns = [Turned(1, 7.0, 1.0, 9, 9.0), Ended(1, 8.0, is_failed=True)]
+    races.verifier.replay([Started(0, 0, 3.0, 3.0, 0), Started(1, 4, 6.0, 3.0, 0), *turns], tmp_path)
+    assert races.verifier.recording(Start(4, 1, 1.0)).shift == OTHER_SEEDS[0]
+
+
+def test_a_later_record_of_an_arm_counts_where_its_first_process_has_failed(tmp_path):
+    races = Races(tmp_path, (FUSED,), batches=20, repeats=Repeats(are_equal=True))
+    races.started(0, LOSSES)
+    races.started(1, LOSSES, failure="oom: out of memory")
+    races.started(1, ROUNDING, number=1)
+    assert races.verifier.seed_wanted(1) == OTHER_SEEDS[0]
