@@ -200,7 +200,7 @@ def quick(day: Day) -> str:
 
 def _graph(form: str) -> str:
     """Returns the export of a configuration whose step is captured as a graph."""
-    sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "export")]
+    sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "exports")]
     from exports import export_of
     from replays import spec_of
 

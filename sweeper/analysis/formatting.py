@@ -32,6 +32,12 @@ def times(value: float | None) -> str:
     return f"{value:.3g}x" if value < 100 else f"{value:,.0f}x"
 
 
+def counted(number: float, what: str) -> str:
+    """Returns `1 round`, `1,200 rounds` or `1.5 minutes`."""
+    shown = f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    return f"{shown} {what}{'' if number == 1 else 's'}"
+
+
 def interval(low: float, high: float, form: str = "{:.3g}") -> str:
     """Returns an interval as `[2.44, 3.26]`."""
     return f"[{form.format(low)}, {form.format(high)}]"

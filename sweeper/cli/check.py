@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from sweeper.analysis.formatting import counted
 from sweeper.cli.options import Home, Json, Sets, Space
 from sweeper.cli.screen import console
 from sweeper.core.home import DEFAULT_HOME
@@ -93,9 +94,9 @@ def space_lines(spec: SweepSpec, size: int | None = None) -> Iterator[str]:
     else:
         count = f"{'unlimited' if combined is None else f'{combined:,}'} combinations"
     goals = ", ".join(f"{goal.direction} {goal.metric}" for goal in spec.objectives)
-    budget = f"{spec.search.trials} trials"
+    budget = counted(spec.search.trials, "trial")
     if spec.search.minutes is not None:
-        budget += f" or {spec.search.minutes:g} minutes, including confirmation"
+        budget += f" or {counted(spec.search.minutes, 'minute')}, including confirmation"
     first = f"{1 + len(spec.also_try)} reference trial{'s' if spec.also_try else ''} first"
     yield f"  {goals}; {count}; {budget}; {first}."
 

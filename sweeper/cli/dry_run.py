@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.text import Text
 
+from sweeper.analysis.formatting import counted
 from sweeper.analysis.labels import label, run_name
 from sweeper.cli.check import space_lines
 from sweeper.cli.screen import console
@@ -57,4 +58,4 @@ def expected(plan: Plan) -> str:
 
 def _minutes(value: float) -> str:
     rounded = f"{value:.1f}" if value < 2 else f"{value:.0f}"
-    return f"{float(rounded):g} minute{'' if float(rounded) == 1 else 's'}"
+    return counted(float(rounded), "minute")

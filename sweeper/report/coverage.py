@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sweeper.analysis.formatting import figure, value_of
+from sweeper.analysis.formatting import counted, figure, value_of
 from sweeper.core.config import Scalar
 from sweeper.report.report_data import ReportData
 from sweeper.spec import CategoricalParameter, Parameter
@@ -84,4 +84,4 @@ def _budget(m: ReportData, asked: int) -> Iterator[str]:
         yield f"{wanted - asked} of {wanted} searched trials were not run."
     minutes = m.spec.search.minutes
     if minutes and raised is None and m.cost.seconds < 60 * minutes:
-        yield f"{minutes - m.cost.seconds / 60:.3g} of {minutes:g} minutes were not used."
+        yield f"{minutes - m.cost.seconds / 60:.3g} of {counted(minutes, 'minute')} were not used."

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.analysis.decision import later_pace
-from sweeper.analysis.formatting import figure, joules, loss, metric, seconds, times
+from sweeper.analysis.formatting import counted, figure, joules, loss, metric, seconds, times
 from sweeper.analysis.time_to_loss import MAX_SAMPLES
 from sweeper.core.job import LOG
 from sweeper.core.record import BASELINE
@@ -83,7 +83,7 @@ def costs(m: ReportData) -> Iterator[Fact]:
     # After training for this long, the winner has saved as much time as the sweep took.
     until = cost.seconds / (best.throughput / base.throughput - 1)
     epoch = best.epoch_seconds
-    epochs = f", {words.counted(math.ceil(until / epoch) or 1, 'epoch')}" if epoch else ""
+    epochs = f", {counted(math.ceil(until / epoch) or 1, 'epoch')}" if epoch else ""
     yield Fact("pays for itself after", seconds(until), f"of training with it{epochs}")
     if m.decision.break_even is not None:
         rival, steps = m.decision.break_even

@@ -9,7 +9,7 @@ from sweeper.analysis.bottleneck import is_unexamined
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.decision import Decision, Side, later_pace
 from sweeper.analysis.finalists import SPEEDS
-from sweeper.analysis.formatting import interval, loss, metric, rate, seconds, times
+from sweeper.analysis.formatting import counted, interval, loss, metric, rate, seconds, times
 from sweeper.analysis.labels import label
 from sweeper.analysis.summary import Row, Summary
 from sweeper.analysis.time_to_loss import MAX_SAMPLES, TimeToLoss
@@ -32,11 +32,6 @@ SYNTHETIC = "The data is synthetic: speeds are real, but losses mean nothing out
 def still_wide(rounds: int) -> str:
     """Returns why the rounds ended at their limit."""
     return f"the intervals are still wide after {rounds} rounds, the limit"
-
-
-def counted(number: int, what: str) -> str:
-    """Returns `1 round` or `1,200 rounds`."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def sure(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sweeper.analysis.bottleneck import verdict_of
 from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.formatting import interval, rate, seconds
+from sweeper.analysis.formatting import counted, interval, rate, seconds
 from sweeper.core.measurement import Measurement
 from sweeper.exports.verification import Verification
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT
@@ -42,8 +42,8 @@ def plan_line(minutes: float) -> str:
     """Returns what a tune will do: how often it starts the script, and when its first number is there."""
     starts = max(2, round(60 * minutes / SECONDS_OF_A_START))
     return (
-        f"About {starts} starts of your script in {minutes:g} minutes, fewer if it starts slowly; the first"
-        " number comes with the second."
+        f"About {starts} starts of your script in {counted(minutes, 'minute')}, fewer if it starts slowly;"
+        " the first number comes with the second."
     )
 
 
