@@ -147,6 +147,7 @@ def judge(
     *,
     folder: str | Path = ".",
     minutes: float = 5.0,
+    whole: bool = False,
     progress: bool = True,
 ) -> Verdict:
     """Judges a change to a training script: is it faster, and does it train the same?
@@ -156,6 +157,7 @@ def judge(
         after: The command with the change.
         folder: The working folder of both commands; each runs in a mirror of it.
         minutes: Limit for the whole comparison.
+        whole: Whether both run to their end afterwards, however long that takes (`Verdict.whole`).
         progress: Print a line for each finding.
 
     Returns:
@@ -167,7 +169,8 @@ def judge(
         UserError: One of them cannot be started.
     """
     _check_not_measured("sweeper.judge")
-    return judge_arms(commands(before, after, Path(folder).resolve()), minutes, _speaker(progress))
+    arms = commands(before, after, Path(folder).resolve())
+    return judge_arms(arms, minutes, _speaker(progress), whole=whole)
 
 
 def _check_not_measured(name: str) -> None:

@@ -189,6 +189,14 @@ def test_a_training_that_is_measured_measures_nothing(call, variable, monkeypatc
         call()
 
 
+def test_a_judgement_runs_both_to_their_end_where_that_is_asked_for(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(api, "judge_arms", lambda *_, whole: asked.append(whole))
+    sweeper.judge(["python"], ["python"], folder=tmp_path)
+    sweeper.judge(["python"], ["python"], folder=tmp_path, whole=True)
+    assert asked == [False, True]
+
+
 def test_a_tune_shows_its_decision_and_its_changes():
     gain = ChangeGain(name="loader", value="gathered", alone=(2.0, 1.9, 2.1), stacked=None, is_kept=True)
     result = TuneResult(

@@ -43,6 +43,7 @@ WALL_STAMPS = {
     "sweeper/execution/node.py",
     "sweeper/script/mlflow_store.py",
     "sweeper/script/start.py",
+    "sweeper/script/running.py",
     "sweeper/script/trial.py",
     "sweeper/telemetry/nvml/processes.py",
     "sweeper/telemetry/log.py",

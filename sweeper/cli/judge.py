@@ -99,7 +99,7 @@ def judge(
     out = console(stderr=as_json)
     if line := script_held_back_line(os.environ):
         prose(out, line)
-    found, failure = None, ""
+    verdict, failure = None, ""
     with (
         _arms(command or [], before, after, ref, patch) as arms,
         gpus_for(arms[0].command, lambda line: prose(out, line)),
@@ -108,23 +108,23 @@ def judge(
         screen.line(f"{arms[0].name}: {shlex.join(arms[0].command)}")
         screen.line(f"{arms[1].name}: {shlex.join(arms[1].command)}")
         try:
-            found = judge_change(arms, minutes, screen.line, whole=whole)
+            verdict = judge_change(arms, minutes, screen.line, whole=whole)
         except TrialFailedError as error:
             failure = str(error)
             screen.line(f"It cannot be judged: {failure}.")
-    if found is None:
+    if verdict is None:
         if as_json:
             print(json.dumps({"schema": SCHEMA, "error": failure}))
         raise typer.Exit(NOT_MET)
     if as_json:
-        is_met = {} if require is None else {"require": str(require), "met": found.meets(require)}
-        print(json.dumps({**found.to_dict(), **is_met}, indent=1))
+        is_met = {} if require is None else {"require": str(require), "met": verdict.meets(require)}
+        print(json.dumps({**verdict.to_dict(), **is_met}, indent=1))
     else:
-        for line in lines(found, require):
+        for line in lines(verdict, require):
             prose(out, line)
-    if found.speed.is_stopped:
+    if verdict.speed.is_stopped:
         raise typer.Exit(signals.code_of(signal.SIGINT))
-    raise typer.Exit(NOT_MET if require is not None and not found.meets(require) else 0)
+    raise typer.Exit(NOT_MET if require is not None and not verdict.meets(require) else 0)
 
 
 @contextlib.contextmanager
@@ -184,26 +184,26 @@ def _check_stays(command: Sequence[str]) -> None:
         raise UserError(f"`sweeper judge` runs the command many times on this machine, but {reason}.")
 
 
-def lines(found: Verdict, require: Required | None) -> Iterator[str]:
+def lines(verdict: Verdict, require: Required | None) -> Iterator[str]:
     """Yields the verdict in words."""
-    speed = found.speed
+    speed = verdict.speed
     yield ""
     known = sure(speed.low, speed.high, len(speed.before), of="", what="start")
-    yield f"{speed.answer}: {speed.ratio:.3g}x ({known}); losses {words(found.training)}."
-    sides = found.to_dict()
+    yield f"{speed.answer}: {speed.ratio:.3g}x ({known}); losses {words(verdict.training)}."
+    sides = verdict.to_dict()
     for key, what, unit in _COSTS:
         before, after = (sides[arm][key] for arm in ("before", "after"))
         if before is not None and after is not None:
             yield f"  {what}: {before:.3g} {unit} before, {after:.3g} {unit} after."
     yield from _of_both_kinds(speed)
-    if found.whole is not None:
-        yield from _whole_lines(*found.whole)
+    if verdict.whole is not None:
+        yield from _whole_lines(*verdict.whole)
     if speed.is_stopped:
         yield "  Ctrl-C ended it early."
     if speed.answer is Speed.UNDECIDED:
         yield "  More time (--minutes) or a quieter machine may settle it."
     if require is not None:
-        met = "met" if found.meets(require) else "not met"
+        met = "met" if verdict.meets(require) else "not met"
         yield f"  The requirement ({require}, and trains the same) is {met}."
 
 

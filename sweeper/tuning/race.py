@@ -23,7 +23,7 @@ from sweeper.race.log import Life, Verified, rounds_of
 from sweeper.race.policy import Start
 from sweeper.race.scores import Score, scores
 from sweeper.race.verify import MORE_SEEDS, batches_of_a_pass
-from sweeper.script.trial import RECORD_ONLY
+from sweeper.script.running import RECORD_ONLY
 from sweeper.script.warm import Warm, read_warm
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.race import ARMS, MAX_ROUNDS, SweepRace

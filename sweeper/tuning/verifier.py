@@ -20,7 +20,7 @@ from sweeper.race.log import BASELINE, Event, Started, Turned, Verified
 from sweeper.race.policy import Start
 from sweeper.race.record import Record, crossed
 from sweeper.race.verify import OTHER_SEEDS, Claim, Reference, Repeats
-from sweeper.script.trial import RECORD_ONLY
+from sweeper.script.running import RECORD_ONLY
 from sweeper.script.warm import read_record
 from sweeper.tuning.changes import ChangeValue, claim_of
 

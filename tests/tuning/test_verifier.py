@@ -17,7 +17,7 @@ from sweeper.interventions.change import CLOSE, EXACT, HALF
 from sweeper.race.log import Ended, Started, Turned, Verified
 from sweeper.race.policy import Start
 from sweeper.race.verify import MORE_SEEDS, OTHER_SEEDS, Repeats, batches_of_a_pass
-from sweeper.script.trial import RECORD_ONLY
+from sweeper.script.running import RECORD_ONLY
 from sweeper.script.warm import Warm, write_warm
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.verifier import FIRST_SECONDS, FIRST_STEPS, RaceVerifier

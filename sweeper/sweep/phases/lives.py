@@ -28,7 +28,7 @@ from sweeper.core.script import WATCH
 from sweeper.race.log import Verified
 from sweeper.race.policy import MAX_TURNS, Start
 from sweeper.race.race import Taken
-from sweeper.script.trial import RECORD_ONLY
+from sweeper.script.running import RECORD_ONLY
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.trial_runner import TrialRunner
