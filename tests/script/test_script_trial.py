@@ -19,6 +19,7 @@ from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.script import Script
 from sweeper.errors import UserError
 from sweeper.script import start
+from sweeper.script import running
 from sweeper.script import trial as under_test
 from sweeper.script.watch import job_outside_a_sweep
 from sweeper.trainer import windows
@@ -146,7 +147,7 @@ def test_what_it_wrote_is_removed_unless_it_is_to_be_kept(run, tmp_path):
 
 
 def test_steps_of_an_unknown_size_ask_for_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(under_test, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(running, "PATIENCE_SECONDS", 0.5)
     script = Script(command=(sys.executable, "evil.py", "polite", "{size}"))
     job = dataclasses.replace(job_of(script, {"size": 32}), folder=str(tmp_path))
     with pytest.raises(UserError, match=r"`script\.samples_per_step` is required"):
@@ -172,7 +173,7 @@ while True:
 @pytest.mark.slow
 def test_steps_in_the_output_ask_for_nothing_where_torch_will_report(tmp_path, monkeypatch, capfd):
     """Their size is unknown, and until the first real step they are all that is heard."""
-    monkeypatch.setattr(under_test, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(running, "PATIENCE_SECONDS", 0.5)
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "train.py").write_text(SLOW_START)
     job = job_of(Script(command=(sys.executable, "train.py")), {}, folder=str(tmp_path / "trial"))
@@ -217,7 +218,7 @@ def test_of_two_stages_the_one_that_lasts_is_measured(tmp_path):
 
 
 def test_a_script_that_falls_silent_is_stalled(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(under_test, "STALL_RATIO", 1.0)
+    monkeypatch.setattr(running, "STALL_RATIO", 1.0)
     job = job_of(EVIL, {"how": "hang", "batch_size": 32}, folder=str(tmp_path), stall_seconds=0.5)
     with pytest.raises(TrialFailedError, match="has reported nothing for 1 s"):
         under_test.run(job, Silent())
