@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from sweeper.sweep.observer import Observer as SweepObserver
 from sweeper.sweep.observer import Status
 from sweeper.sweep.run import Phases, Ran, run_sweep
 from sweeper.sweep.store.catalog import latest_of_name, require_schema
+from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.sweep.supervisor import run_phases
 from sweeper.system.environment import named, script_held_back_line
@@ -52,6 +54,20 @@ MIN_MINUTES = 1.0
 """Fewest minutes of that search."""
 SHORTEST_MINUTES = 0.05
 """Fewest minutes that a race may be given, however long it took to begin."""
+
+
+@contextlib.contextmanager
+def removed_after_use(folder: Path) -> Iterator[None]:
+    """Removes a folder that tunes at the same time may share, once the last of them has ended."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(f"{folder}.lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 class Tune:
@@ -90,19 +106,26 @@ class Tune:
         with gpus_for(options.command, self._say) as self._said:
             if dry:
                 return self._offered()
-            try:
-                if latest is None or not latest.has_ended:
-                    self._say(words.plan_line(options.minutes))
-                proposal = propose(options.line, help_of(options.line)) if options.with_flags else None
-                if proposal is not None and not proposal.searched:
-                    self._say("None of the script's options is recognised, so that none is searched.")
-                is_searched = bool(proposal and proposal.searched) or options.allow_batch_size
-                result = self._raced(options.minutes * (RACE_SHARE if is_searched else 1.0))
-                if is_searched and result.ran is not None and not result.is_stopped:
-                    result = self._searched(result, result.ran, proposal)
-                return result
-            finally:
-                shutil.rmtree(shared_cache(options.home) / KEPT_FOLDER, ignore_errors=True)
+            with removed_after_use(shared_cache(options.home) / KEPT_FOLDER):
+                return self._measured(latest)
+
+    def _measured(self, latest: Journal | None) -> TuneResult:
+        """Races the changes, searches where that is asked for, and hands the best over.
+
+        Args:
+            latest: The sweep that an earlier call has left, if this one continues it.
+        """
+        options = self._options
+        if latest is None or not latest.has_ended:
+            self._say(words.plan_line(options.minutes))
+        proposal = propose(options.line, help_of(options.line)) if options.with_flags else None
+        if proposal is not None and not proposal.searched:
+            self._say("None of the script's options is recognised, so that none is searched.")
+        is_searched = bool(proposal and proposal.searched) or options.allow_batch_size
+        result = self._raced(options.minutes * (RACE_SHARE if is_searched else 1.0))
+        if is_searched and result.ran is not None and not result.is_stopped:
+            result = self._searched(result, result.ran, proposal)
+        return result
 
     def _offered(self) -> TuneResult:
         """Watches the script, and says what a race would try."""

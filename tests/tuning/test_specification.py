@@ -19,6 +19,7 @@ from sweeper.tuning.lives import cut_off
 from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.race import changes_of
 from sweeper.tuning.specification import specification
+from sweeper.tuning.tune import removed_after_use
 
 OPTIONS = TuneOptions(command=("python", "train.py", "--lr={1}"), name="tune-train")
 OWN = """
@@ -90,3 +91,12 @@ def test_a_trial_that_was_cut_off_has_what_its_turns_measured():
         lost = cut_off(known, among)
         assert isinstance(lost, Failure)
         assert lost.kind is FailureKind.LOST
+
+
+def test_what_two_tunes_share_is_there_until_both_have_ended(tmp_path):
+    folder = tmp_path / "batches"
+    with removed_after_use(folder):
+        with removed_after_use(folder):
+            (folder / "rows").touch()
+        assert (folder / "rows").exists()
+    assert not folder.exists()
