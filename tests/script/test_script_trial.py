@@ -18,8 +18,7 @@ from sweeper.core.measurement import Failure, Measurement, Report
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.script import Script
 from sweeper.errors import UserError
-from sweeper.script import start
-from sweeper.script import running
+from sweeper.script import running, start
 from sweeper.script import trial as under_test
 from sweeper.script.watch import job_outside_a_sweep
 from sweeper.trainer import windows
