@@ -56,8 +56,8 @@ class Turns(Silent):
     # -- the process's side
 
     @property
-    def has_time(self) -> bool:
-        """Whether there is time for more than windows."""
+    def may_be_examined(self) -> bool:
+        """Whether there is time to examine the training after its windows."""
         return True
 
     def started(self, pid: int) -> None:

@@ -113,7 +113,7 @@ class Policy:
         complete = rounds[: self.num_complete(rounds)]
         if len(complete) < len(rounds):
             return self._next_in_round(rounds[-1], complete, at)
-        if complete and (why := self._end(complete, at)):
+        if complete and (why := self._why_over(complete, at)):
             return Done(why)
         return self._start(complete, self._order(self.arms_after(complete), len(complete))[0])
 
@@ -159,7 +159,7 @@ class Policy:
         drift = self.drift.of(mean)
         return HARDLY * Variance(2 * drift.value, drift.freedom).half_width()
 
-    def _end(self, complete: Sequence[Round], at: float) -> str:
+    def _why_over(self, complete: Sequence[Round], at: float) -> str:
         """Returns why the race ends after these rounds; empty if it goes on."""
         latest = complete[-MAX_FAILURES:]
         is_baseline_failing = len(latest) == MAX_FAILURES and not any(

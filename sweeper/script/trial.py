@@ -54,7 +54,7 @@ def _run(
         earlier = trial.earlier
     # In the user's own folder, a diagnosis would leave a model that was trained on a single batch.
     is_wanted = job.plan.diagnose and is_watched and not script.sandbox.is_the_folder
-    if is_wanted and (turn is None or turn.has_time):
+    if is_wanted and (turn is None or turn.may_be_examined):
         progress.stage("diagnose")
         with started(job, progress, inject.DIAGNOSE, sum(each.steps for each in earlier)) as script:
             trial = RunningTrial(job, progress, script)

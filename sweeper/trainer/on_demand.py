@@ -51,8 +51,8 @@ class Turn(Protocol):
     """Requests that a trial waits for between its windows."""
 
     @property
-    def has_time(self) -> bool:
-        """Whether there is time for more than windows."""
+    def may_be_examined(self) -> bool:
+        """Whether there is time to examine the training after its windows."""
 
     def wait(self, windows: Sequence[Window]) -> bool:
         """Reports the windows taken; returns whether to take another, once that is known."""
@@ -65,8 +65,8 @@ class Turns:
         self._folder = folder
 
     @property
-    def has_time(self) -> bool:
-        """Whether there is time for more than windows."""
+    def may_be_examined(self) -> bool:
+        """Whether there is time to examine the training after its windows."""
         return go_in(self._folder) != END_AT_ONCE
 
     def wait(self, windows: Sequence[Window]) -> bool:

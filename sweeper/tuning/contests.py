@@ -73,7 +73,7 @@ class RaceState:
         leader: The best arm so far.
         challenger: The arm whose contest is open.
         out: The words that are not tried again.
-        apart: Sets of words that failed together, to be tried as parts.
+        split: Sets of words that failed together, to be tried as parts.
     """
 
     rounds: Sequence[Round]
@@ -81,7 +81,7 @@ class RaceState:
     leader: int = BASELINE
     challenger: Contest | None = None
     out: set[str] = field(default_factory=set)
-    apart: list[Members] = field(default_factory=list)
+    split: list[Members] = field(default_factory=list)
 
     def members(self, arm: int) -> Members:
         """Returns the words of what an arm changes."""

@@ -94,7 +94,7 @@ class TuneLives(JobLives):
     """The processes of a tune's race.
 
     Attributes:
-        end_seconds: Seconds that are needed after the last process, with taking the baseline's steps apart.
+        last_seconds: Seconds that are needed after the last process, with taking the baseline's steps apart.
     """
 
     MAX_TURNS = 100_000
@@ -114,21 +114,21 @@ class TuneLives(JobLives):
         folder = context.journal.race_folder(FIRST_RACE)
         super().__init__(context, trials, folder, self._job, NUM_ALIVE, rests=True, verifier=verifier)
         self._config_of = config_of
-        self._own: dict[int, int] = {}
+        self._trial_of: dict[int, int] = {}
         self._ended: dict[int, int] = {}
         self._jobs: dict[int, Job] = {}
         self._faults: dict[int, str] = {}
         self._before = _used_gib()
         self._starting = -1
-        self.end_seconds = 0.0
+        self.last_seconds = 0.0
 
     def start(self, life: int, start: Start) -> Sequence[Verified]:
         """Starts a process; returns once it is warm and rests, or has ended."""
         journal, table = self._context.journal, self._trials.table
-        if read_outcome(journal.trial_folder(start.arm)) is None and start.arm not in self._own.values():
-            self._own[life] = start.arm
+        if read_outcome(journal.trial_folder(start.arm)) is None and start.arm not in self._trial_of.values():
+            self._trial_of[life] = start.arm
         self._starting = life
-        if life in self._own:
+        if life in self._trial_of:
             table.enter(journal.record(start.arm, self._job(start), None))
         verified = super().start(life, start)
         for event in verified:
@@ -144,7 +144,7 @@ class TuneLives(JobLives):
 
     def _leave_out(self, life: int, start: Start, event: Verified) -> None:
         """Stores the configuration of a trial without what is not in effect."""
-        if life not in self._own:
+        if life not in self._trial_of:
             return
         missing = {text.partition(":")[0] for text in event.missing}
         members = [word for word in start.members if word.partition("=")[0] not in missing]
@@ -155,7 +155,7 @@ class TuneLives(JobLives):
 
     def _fail(self, life: int) -> None:
         outcome = self._outcomes[life]
-        if isinstance(outcome, Failure) and life in self._own:
+        if isinstance(outcome, Failure) and life in self._trial_of:
             # The same command tries again.
             (self._folder_of(life) / OUTCOME).unlink()
             raise TrialFailedError(outcome.kind, outcome.message)
@@ -180,8 +180,8 @@ class TuneLives(JobLives):
     def end(self, life: int) -> list[Taken] | None:
         """Ends a process, and enters the outcome of a trial that it was."""
         turns = super().end(life)
-        if life in self._own:
-            self._ended[life] = self._own.pop(life)
+        if life in self._trial_of:
+            self._ended[life] = self._trial_of.pop(life)
             self._enter(life)
         return turns
 
@@ -201,23 +201,23 @@ class TuneLives(JobLives):
             write_outcome(self._context.journal.trial_folder(number), outcome)
         self._trials.finish(number, read_job(self._context.journal.trial_folder(number)), outcome)
 
-    def _has_time(self) -> bool:
+    def _may_be_examined(self) -> bool:
         """Returns whether there is time to take the baseline's steps apart."""
         left = self._trials.budget.seconds_left
-        return left is None or left > self.end_seconds
+        return left is None or left > self.last_seconds
 
     def _tell_failure(self, life: int, failure: Failure) -> None:
         """Says nothing: what was tried and failed is said with all else that was tried."""
 
     def _folder_of(self, life: int) -> Path:
-        if life in self._own:
-            return self._context.journal.trial_folder(self._own[life])
+        if life in self._trial_of:
+            return self._context.journal.trial_folder(self._trial_of[life])
         return super()._folder_of(life)
 
     def _job(self, start: Start) -> Job:
         """Returns the job of the process that is about to start."""
         trials, arm = self._trials, start.arm
-        config, is_trial = self._config_of(start.members), self._starting in self._own
+        config, is_trial = self._config_of(start.members), self._starting in self._trial_of
         stage = RACE_STAGE
         if is_trial:
             stage = "baseline" if arm == BASELINE else "search"

@@ -68,13 +68,13 @@ class TunePolicy:
     Attributes:
         candidates: What may be tried, in order.
         seconds: The time limit, with that of the race at the end.
-        end_seconds: Seconds for what comes after that race.
+        last_seconds: Seconds for what comes after that race.
         seed: Decides the order of the turns.
     """
 
     candidates: tuple[Candidate, ...]
     seconds: float
-    end_seconds: float = 0.0
+    last_seconds: float = 0.0
     seed: int = 0
 
     # -- what happens next -------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class TunePolicy:
         elif is_smaller:
             return
         elif len(words) > 1 and self._hides_something(state, contest):
-            state.apart = [*self._parts(words), *state.apart]
+            state.split = [*self._parts(words), *state.split]
         else:
             state.out |= words
 
@@ -277,7 +277,7 @@ class TunePolicy:
         for members in self.proposals(state):
             if not state.contests and at < self.seconds:
                 return members
-            if at + self._seconds_of(state, members) <= self._end(state):
+            if at + self._seconds_of(state, members) <= self._latest_final(state):
                 return members
             why = TIME
         return why
@@ -296,7 +296,7 @@ class TunePolicy:
         exact = [one for one in known if one.kind == EXACT and not one.rank]
         if not state.contests:
             yield frozenset(one.word for one in exact if not one.is_own)
-        parts = [part - state.out for part in state.apart]
+        parts = [part - state.out for part in state.split]
         yield from (leading | part for part in parts if self._highest(part) >= HIGH_CEILING)
         own = {one.word for one in exact if one.is_own}
         if not any(own & contest.requested for contest in state.contests.values()):
@@ -377,9 +377,9 @@ class TunePolicy:
         """Returns whether there is no time for more turns."""
         pairs = ((one.arm, one.reference) for one in state.contests.values())
         has_number = any(Tally.of(state.rounds, *pair).logs for pair in pairs)
-        return at > (self._end(state) if has_number else self.seconds - self.end_seconds)
+        return at > (self._latest_final(state) if has_number else self.seconds - self.last_seconds)
 
-    def _end(self, state: RaceState) -> float:
+    def _latest_final(self, state: RaceState) -> float:
         """Returns the second at which the race at the end must begin."""
         num_arms = 2 + len(self._others_at_the_end(state))
         seeds = 0.0
@@ -387,7 +387,7 @@ class TunePolicy:
             # The baseline runs with another seed, to be recorded only.
             seeds = _start_seconds(state.rounds) + FINAL_RECORD_SECONDS
         rounds = FINAL_ROUNDS * self.seconds_of_a_round(state, num_arms, FINAL_TURNS)
-        return self.seconds - self.end_seconds - seeds - rounds
+        return self.seconds - self.last_seconds - seeds - rounds
 
     def seconds_of_a_round(self, state: RaceState, num_arms: int, num_turns: int = 1) -> float:
         """Returns about how long a round of the race at the end takes.

@@ -252,11 +252,11 @@ class _Phases:
         self._verifier.limit_seconds = START_SECONDS + MORE_TIME * measured.startup_seconds
         left, at = trials.budget.seconds_left, log[-1].at
         assert left is not None
-        lives.end_seconds = REPORT_SECONDS + measured.startup_seconds + DIAGNOSIS_SECONDS
+        lives.last_seconds = REPORT_SECONDS + measured.startup_seconds + DIAGNOSIS_SECONDS
         course.policy = TunePolicy(
             candidates=tuple(self._candidates(warm)),
             seconds=at + left,
-            end_seconds=lives.end_seconds,
+            last_seconds=lives.last_seconds,
             seed=context.spec.search.seed,
         )
         self._follow(course)

@@ -160,7 +160,7 @@ def test_no_more_than_three_processes_live():
 @pytest.mark.parametrize("start", [2.0, 10.0])
 def test_time_is_kept_for_the_race_at_the_end(seconds, start):
     effects = {f"user{number}=on": 0.2 for number in range(12)}
-    raced = tuned(Script(effects, start=start, **QUIET), close(*effects), seconds, end_seconds=10.0)
+    raced = tuned(Script(effects, start=start, **QUIET), close(*effects), seconds, last_seconds=10.0)
     assert raced.done == Done(TIME) or (start, seconds) == (2.0, 300.0)
     assert raced.state.leader != 0
     final = 2 * 2 * (start * 0.8 + 4)
@@ -169,7 +169,7 @@ def test_time_is_kept_for_the_race_at_the_end(seconds, start):
 
 def test_slow_starts_leave_time_for_six_arms_in_five_minutes():
     effects = {f"user{number}=on": 0.2 for number in range(12)}
-    raced = tuned(Script(effects, start=10.0, step=0.05, **QUIET), close(*effects), 300.0, end_seconds=15.0)
+    raced = tuned(Script(effects, start=10.0, step=0.05, **QUIET), close(*effects), 300.0, last_seconds=15.0)
     assert len(raced.arms) + 1 >= 6
 
 
@@ -255,7 +255,7 @@ def drawn(seed: int) -> tuple[Script, list]:
 def test_random_tunes_end_in_time_and_hand_over_nothing_that_fails(seed):
     script, candidates = drawn(seed)
     seconds = 180.0
-    raced = tuned(script, candidates, seconds, seed, end_seconds=10.0)
+    raced = tuned(script, candidates, seconds, seed, last_seconds=10.0)
     longest = script.start * 1.2 + 4 * max(3 * script.step * math.exp(2.5), 4.0)
     assert raced.lives.now <= seconds + 2 * longest
     assert not raced.lives.alive

@@ -227,7 +227,7 @@ class JobLives:
         """Ends a process; returns the windows that `turn` has not returned, or None if it has failed."""
         is_asked = life not in self._outcomes and not self._runner.has_ended(life)
         if life not in self._outcomes:
-            word = END if self._has_time() else END_AT_ONCE
+            word = END if self._may_be_examined() else END_AT_ONCE
             write_atomic(self._folder_of(life) / "turns" / GO, str(word))
             self._await_end(life)
         measured = self._outcomes.get(life)
@@ -240,8 +240,8 @@ class JobLives:
             return []
         return [turn_of(window) for window in measured.windows[self._num_returned[life] :]]
 
-    def _has_time(self) -> bool:
-        """Returns whether a process that ends has time for more than its turns."""
+    def _may_be_examined(self) -> bool:
+        """Returns whether there is time to examine a script after its turns."""
         return True
 
     def _tell_failure(self, life: int, failure: Failure) -> None:

@@ -112,10 +112,10 @@ def test_a_trial_waits_for_its_turn(tmp_path: Path):
 def test_at_the_end_no_other_window_is_wanted(tmp_path: Path):
     write_atomic(tmp_path / GO, str(END))
     assert not Turns(tmp_path).wait([WINDOW] * 3)
-    assert Turns(tmp_path).has_time
+    assert Turns(tmp_path).may_be_examined
     write_atomic(tmp_path / GO, str(END_AT_ONCE))
     assert not Turns(tmp_path).wait([WINDOW] * 3)
-    assert not Turns(tmp_path).has_time
+    assert not Turns(tmp_path).may_be_examined
 
 
 class TurnTaking(ReplayLauncher):
