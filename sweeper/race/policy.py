@@ -131,13 +131,20 @@ class Policy:
         """Returns the arms that take part in the round after these.
 
         Those that are clearly slower than the fastest are not continued, nor those that cannot be measured.
+        Where all that were continued cannot be measured any more, the others are.
         """
         if not complete:
             return self.arms
-        among = [arm for arm in complete[-1].lives if arm != BASELINE]
-        kept = {*contenders(complete, among), *(arm for arm in among if not Tally.of(complete, arm).logs)}
-        kept -= {arm for arm in kept if keeps_failing(complete, arm)}
+        others = [arm for arm in self.arms if arm != BASELINE]
+        latest = [arm for arm in others if arm in complete[-1].lives]
+        kept = self._contenders(complete, latest) or self._contenders(complete, others)
         return [arm for arm in self.arms if arm == BASELINE or arm in kept]
+
+    def _contenders(self, complete: Sequence[Round], among: Sequence[int]) -> set[int]:
+        """Returns the arms that may be the fastest, as far as they can be measured."""
+        among = [arm for arm in among if not keeps_failing(complete, arm)]
+        unknown = {arm for arm in among if not Tally.of(complete, arm).logs}
+        return {*contenders(complete, among), *unknown}
 
     def is_clear(self, complete: Sequence[Round]) -> bool:
         """Returns whether more rounds would hardly change the answer for any arm that is continued."""

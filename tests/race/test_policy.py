@@ -16,7 +16,18 @@ from race.virtual import Nature, VirtualLives, raced
 import sweeper.race
 from sweeper.race import race
 from sweeper.race.drift import Drift
-from sweeper.race.log import Company, Ended, Event, Started, Turned, Verified, rounds_of, without_unfinished
+from sweeper.race.log import (
+    Company,
+    Ended,
+    Event,
+    Life,
+    Started,
+    Turned,
+    Verified,
+    rounds_of,
+    rounds_of_speeds,
+    without_unfinished,
+)
 from sweeper.race.policy import CLEAR, FAILED, MAX_FAILURES, TIME, Done, Policy, Start, keeps_failing
 from sweeper.race.storage import StoredLog, read
 from sweeper.race.tally import EARLY_LEVEL, Tally, Variance
@@ -89,6 +100,17 @@ def test_random_races_end_in_time_with_an_answer_that_their_processes_carry():
 def test_ten_thousand_random_races_do():
     for seed in range(10_000):
         check(seed)
+
+
+def test_where_the_fastest_fails_those_that_it_left_behind_go_on():
+    policy = Policy(arms=(0, 1, 2), seconds=math.inf)
+    rounds = rounds_of_speeds([{0: 1.0, 1: 4.0, 2: 1.5}] * 3)
+    assert policy.arms_after(rounds) == [0, 1]
+    for number in range(3, 3 + MAX_FAILURES):
+        (alone,) = rounds_of_speeds([{0: 1.0}])
+        alone.lives[1] = Life(9, 1, Started(9, 1, 0.0, 0.0, number), is_over=True)
+        rounds.append(alone)
+    assert policy.arms_after(rounds) == [0, 2]
 
 
 def test_a_clear_difference_takes_one_process_of_each():
