@@ -144,7 +144,9 @@ def _ray_cluster(folder: Path) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.close()
+        process.stdout.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=30)
         process.kill()
