@@ -65,6 +65,7 @@ class Summary:
         is_tune: Whether its trials are changes to a script.
         is_verified: Whether the winner was verified to train the same, so that no loss is asked for.
         ratio: The winner's confirmed ratio; None if it is not confirmed.
+        is_provisional: Whether that ratio is of the processes by which the winner was found, and no others.
         unconfirmed: Before confirmation, the fastest feasible trial of the baseline's size; None if it
             is no faster than the baseline.
         undecided: Without a winner, the ratio of the fastest trial in confirmation.
@@ -102,6 +103,7 @@ class Summary:
     records: tuple[TrialRecord, ...]
     is_tune: bool = False
     is_verified: bool = False
+    is_provisional: bool = False
     unconfirmed: TrialRecord | None = None
     undecided: Ratio | None = None
     ties: tuple[str, ...] = ()

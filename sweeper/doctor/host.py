@@ -12,7 +12,8 @@ import psutil
 from sweeper.core.loaders import RESIDENT
 from sweeper.doctor.finding import Check, Look, State, judged
 from sweeper.script.sandbox import why_unguarded
-from sweeper.system.cpu import control_groups, cpu_limits, usable_cpus
+from sweeper.system.cpu import cpu_limits, usable_cpus
+from sweeper.system.memory import group_memory
 
 MIB, GIB = 2**20, 2**30
 SHM = Path("/dev/shm")
@@ -124,27 +125,6 @@ def memory(total: int, free: int, group: tuple[int, int] | None) -> Check:
 def _memory() -> Check:
     found = psutil.virtual_memory()
     return memory(found.total, found.available, group_memory())
-
-
-def group_memory() -> tuple[int, int] | None:
-    """Returns the limit and the bytes left of the control group with the least left; None without a limit."""
-    names = {
-        2: ("memory.max", "memory.current", "inactive_file "),
-        1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "),
-    }
-    found = []
-    for folder, version in control_groups("memory"):
-        limit_name, used_name, cached_name = names[version]
-        try:
-            limit = int((folder / limit_name).read_text(encoding="ascii"))
-            used = int((folder / used_name).read_text(encoding="ascii"))
-            # Cached files are evicted when memory is short.
-            stat = (folder / "memory.stat").read_text(encoding="ascii").splitlines()
-            cached = sum(int(line.split()[1]) for line in stat if line.startswith(cached_name))
-        except (OSError, ValueError):
-            continue
-        found.append((limit, max(0, limit - used + cached)))
-    return min(found, key=lambda pair: pair[1], default=None)
 
 
 def swap(used: int, pressure_pct: float | None) -> Check:

@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self
 
-import psutil
-
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Measurement, Window
 from sweeper.core.progress import Silent, TrialFailedError
@@ -25,6 +23,7 @@ from sweeper.race.log import Verified
 from sweeper.race.policy import Start
 from sweeper.race.race import Taken
 from sweeper.script.watch import watch
+from sweeper.system.memory import available_bytes
 from sweeper.system.process import open_files, tree, usage
 from sweeper.telemetry.nvml.devices import gpu_uuids, is_exclusive, memory_used_gib, name_and_memory_gib
 from sweeper.trainer.on_demand import turn_of
@@ -130,12 +129,14 @@ class ScriptLives:
         measured: What each process measured, by its number, once it has ended.
     """
 
-    def __init__(self, measures: Sequence[Measure]) -> None:
+    def __init__(self, measures: Sequence[Measure], *, is_alone: bool = False) -> None:
         """Starts nothing yet.
 
         Args:
             measures: Functions that measure a new process of each arm.
+            is_alone: Whether one process follows the other, whatever room there is.
         """
+        self._is_alone = is_alone
         self._measures = measures
         self._turns: dict[int, Turns] = {}
         self._running: dict[int, Future[Measurement]] = {}
@@ -145,9 +146,13 @@ class ScriptLives:
         self.measured: dict[int, Measurement] = {}
 
     @classmethod
-    def of(cls, arms: Sequence[Arm]) -> Self:
-        """Returns the processes of scripts."""
-        return cls([_measure(arm) for arm in arms])
+    def of(cls, arms: Sequence[Arm], *, is_alone: bool = False) -> Self:
+        """Returns the processes of scripts.
+
+        Args:
+            is_alone: Whether one process follows the other, whatever room there is.
+        """
+        return cls([_measure(arm) for arm in arms], is_alone=is_alone)
 
     def __enter__(self) -> Self:
         return self
@@ -187,8 +192,10 @@ class ScriptLives:
         A process waits for its GPU before it is stopped (`sweeper.inject.rest`), so that none of its work is
         left in a queue.
         """
+        if self._is_alone:
+            return False
         (turns,) = self._turns.values()
-        if psutil.virtual_memory().available < MORE_ROOM * turns.memory_bytes():
+        if available_bytes() < MORE_ROOM * turns.memory_bytes():
             return False
         if not (now := _used_gib()):
             return not turns.has_open(CUDA)
@@ -217,6 +224,10 @@ class ScriptLives:
         measurement = self.measured[life] = self._running[life].result()
         del self._running[life], self._turns[life]
         return [turn_of(window) for window in measurement.windows[self._num_returned[life] :]]
+
+    def is_crowded_out(self, life: int) -> bool:
+        """Returns False: a version that fails ends the race."""
+        return False
 
     def kill(self) -> None:
         """Kills all processes."""

@@ -17,6 +17,7 @@ from sweeper.interventions.change import CLOSE, DRAWS, EXACT, HALF, SINGLE
 from sweeper.judging.arms import PASSIVE, Arm
 from sweeper.race.record import Record, crossed
 from sweeper.race.verify import Answer, Claim, Reference, batches_of_a_pass
+from sweeper.script.failure import is_for_want_of_room
 from sweeper.script.watch import record
 
 LIMIT_SECONDS, RECORD_SECONDS = 60.0, 30.0
@@ -135,7 +136,12 @@ class Baseline:
             redirect_stdout(nowhere),
             ThreadPoolExecutor(self._at_once) as pool,
         ):
-            return list(pool.map(run, *zip(*runs, strict=True)))
+            records = list(pool.map(run, *zip(*runs, strict=True)))
+        if min(self._at_once, len(runs)) > 1 and any(is_for_want_of_room("", one.failure) for one in records):
+            # Both listen on the same port.
+            self._at_once = 1
+            return self._records(runs)
+        return records
 
 
 def _trained(answer: Answer, covers: str) -> Trained:

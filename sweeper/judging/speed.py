@@ -7,6 +7,7 @@ import math
 import os
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +23,7 @@ from sweeper.race import race
 from sweeper.race.log import BASELINE, Event, Round, rounds_of
 from sweeper.race.policy import Policy
 from sweeper.race.tally import EARLY_LEVEL, LAST_LEVEL, Tally, log_ratios
+from sweeper.script.failure import is_for_want_of_room
 
 PLAN = MeasurePlan(window_seconds=1.5, repeats=1, warmup_cap_seconds=5.0, cap_seconds=3.0, diagnose=False)
 OTHER = 1
@@ -152,9 +154,27 @@ def compare(
         TrialFailedError: A version cannot be measured, for a known reason.
         UserError: A version cannot be started.
     """
+    began = time.monotonic()
+    try:
+        return _compared(arms, seconds, say, on_first)
+    except TrialFailedError as error:
+        if not is_for_want_of_room(error.kind, str(error)):
+            raise
+    say("  the versions do not run side by side, so that one follows the other")
+    return _compared(arms, seconds - (time.monotonic() - began), say, on_first, is_alone=True)
+
+
+def _compared(
+    arms: tuple[Arm, Arm],
+    seconds: float,
+    say: Callable[[str], None],
+    on_first: Callable[[Measurement, Measurement], None],
+    *,
+    is_alone: bool = False,
+) -> Compared:
     log: list[Event] = []
     is_stopped = False
-    with _without_output() as stdout, ScriptLives.of(arms) as lives:
+    with _without_output() as stdout, ScriptLives.of(arms, is_alone=is_alone) as lives:
 
         def seen() -> None:
             rounds = _complete(log)

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-import psutil
-
 from sweeper.core.measurement import Measurement
 from sweeper.core.metrics import joules_per_sample
 from sweeper.judging import losses, speed
@@ -21,6 +19,7 @@ from sweeper.judging.speed import Compared, Speed
 from sweeper.judging.whole import Whole, run_whole
 from sweeper.race.tally import LEVEL
 from sweeper.script.scratch import scratch_folder
+from sweeper.system.memory import available_bytes
 
 SCHEMA = 1
 MEMORY, MEMORY_SHARE = "tree_mem_gib", 0.8
@@ -128,7 +127,7 @@ def _has_room(speed: Compared) -> bool:
         max((one.telemetry[MEMORY].p95 for one in side if MEMORY in one.telemetry), default=math.inf)
         for side in (speed.before, speed.after)
     )
-    has_memory = needed < MEMORY_SHARE * psutil.virtual_memory().available / 2**30
+    has_memory = needed < MEMORY_SHARE * available_bytes() / 2**30
     return has_memory and not any(one.trains_on_gpu for one in measured)
 
 

@@ -96,11 +96,13 @@ class Ended:
 
     Attributes:
         is_failed: Whether it has failed, so that its turns do not count.
+        is_crowded: Whether it has failed because others were there, for want of memory or of a port.
     """
 
     life: int
     at: float
     is_failed: bool = False
+    is_crowded: bool = False
 
 
 Event = Started | Added | Verified | Company | Turned | Ended
@@ -112,6 +114,7 @@ class Life:
 
     Attributes:
         laps: The lap of each of its turns: in a lap, each process that is alive takes one.
+        is_crowded: Whether it has failed because others were there.
     """
 
     number: int
@@ -120,6 +123,7 @@ class Life:
     turns: list[Turned] = field(default_factory=list)
     laps: list[int] = field(default_factory=list)
     is_over: bool = False
+    is_crowded: bool = False
 
     @property
     def foreign(self) -> float:
@@ -194,7 +198,7 @@ def rounds_of(log: Iterable[Event]) -> list[Round]:
             lives[event.life].turns.append(event)
             lives[event.life].laps.append(lap)
         else:
-            lives[event.life].is_over = True
+            lives[event.life].is_over, lives[event.life].is_crowded = True, event.is_crowded
             if event.is_failed:
                 lives[event.life].turns.clear()
                 lives[event.life].laps.clear()

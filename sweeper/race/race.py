@@ -33,6 +33,9 @@ class Lives(Protocol):
     def end(self, life: int) -> list[Taken] | None:
         """Ends a process; returns those turns that `turn` has not returned, or None if it has failed."""
 
+    def is_crowded_out(self, life: int) -> bool:
+        """Returns whether a process that has failed did so because others were there."""
+
     def kill(self) -> None:
         """Kills all processes."""
 
@@ -74,7 +77,8 @@ def run(
         rest = lives.end(life)
         for turn in rest or ():
             log.append(Turned(life, now(), *turn))
-        log.append(Ended(life, now(), is_failed=rest is None))
+        is_failed = rest is None
+        log.append(Ended(life, now(), is_failed, is_crowded=is_failed and lives.is_crowded_out(life)))
         if policy.is_complete(log):
             seen()
 

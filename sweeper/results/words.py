@@ -73,7 +73,8 @@ def headline(summary: Summary, decision: Decision) -> str:
     best, base = decision.best, decision.baseline
     if best is None or base is None:
         return _no_baseline(summary) if base is None else _no_winner(summary, base, decision.ratio)
-    trial, speed, goals = best.record.number, _speed(decision), summary.objectives
+    speed = _so_far(decision.ratio) if summary.is_provisional and decision.ratio else _speed(decision)
+    trial, goals = best.record.number, summary.objectives
     if len(goals) > 1:
         return f"Of {len(summary.front)} trials on the Pareto front, trial {trial} is picked: {speed}."
     if goals and goals[0] not in SPEEDS:
@@ -95,6 +96,12 @@ def _speed(decision: Decision) -> str:
     return f"{as_fast(ratio.ratio)}{', confirmed' * ratio.has_interval} ({later(ratio)})"
 
 
+def _so_far(ratio: Ratio) -> str:
+    """Returns the ratio of processes by which a winner was found, and that no others have confirmed it."""
+    known = sure(*ratio.now, len(ratio.rounds), of="")
+    return f"{as_fast(ratio.ratio)} so far ({known}), and not confirmed by new processes"
+
+
 def _no_baseline(summary: Summary) -> str:
     failure = next((record.failure for record in summary.records if record.number == BASELINE), None)
     return f"The baseline did not run ({failure.kind})." if failure else "The baseline has not been measured."
@@ -105,6 +112,8 @@ def _no_winner(summary: Summary, base: Side, ratio: Ratio | None) -> str:
     if not others:
         return f"Only the baseline has been measured ({pace(base)})."
     if not any(record.feasible for record in others):
+        if summary.is_tune:
+            return "No change is handed over: those that were tried fail, or train differently."
         return f"{'Only the baseline' if base.record.feasible else 'Nothing'} met the limits."
     if ratio is None:
         return f"No trial is shown to be better than your baseline ({pace(base)})."

@@ -17,7 +17,17 @@ from sweeper.system.secrets import struck
 from sweeper.worker import failures
 
 _OFFLINE = re.compile(r"HF_HUB_OFFLINE|OfflineMode|outgoing traffic has been disabled")
+_PORT_IS_TAKEN = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
+_OUT_OF_MEMORY = (FailureKind.HOST_OOM, FailureKind.OOM, FailureKind.SHM)
 _RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*")
+
+
+def is_for_want_of_room(kind: str, message: str) -> bool:
+    """Returns whether a script may have failed because another process of its own is there.
+
+    Two may not fit into memory, or listen on the same port.
+    """
+    return kind in _OUT_OF_MEMORY or _PORT_IS_TAKEN.search(message) is not None
 
 
 def explain(

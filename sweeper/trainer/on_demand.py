@@ -67,7 +67,7 @@ class Turns:
     @property
     def may_be_examined(self) -> bool:
         """Whether there is time to examine the training after its windows."""
-        return go_in(self._folder) != END_AT_ONCE
+        return go_in(self._folder) == END
 
     def wait(self, windows: Sequence[Window]) -> bool:
         """Reports the windows taken; returns True once another is requested, False at the end."""

@@ -25,6 +25,8 @@ from sweeper.interventions.loader import Loader
 from sweeper.race.verify import Claim
 from sweeper.scaffold.known_options import variables_of
 
+NEEDS_PERMISSION = "its rows would draw other random numbers; to allow that, add --allow-other-draws"
+"""Why a change is not tried that may well help."""
 UNKNOWN_CEILING = 1.05
 """Ratio that is assumed of a change which could save a part of anything, such as memory calls."""
 
@@ -104,7 +106,7 @@ def possible(
             ceiling = ceiling_of(change, value, found)
             refused = change.refusal(value, found.observed) or _too_little(ceiling)
             if not refused and change.kind == DRAWS and not allow_other_draws:
-                refused = "its rows would draw other random numbers; to allow that, add --allow-other-draws"
+                refused = NEEDS_PERMISSION
             values.append(
                 ChangeValue(
                     name=change.name,

@@ -15,7 +15,7 @@ from sweeper.race.tally import Tally
 from sweeper.sweep.store.journal import FINAL_RACE
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.tuning.changes import ChangeValue
-from sweeper.tuning.contests import REFUSED, RaceState
+from sweeper.tuning.contests import REFUSED, Contest, RaceState
 from sweeper.tuning.lives import FIRST_RACE
 from sweeper.tuning.policy import TunePolicy
 
@@ -76,9 +76,10 @@ def largest_gain(sweep: LoadedSweep) -> float | None:
 
 
 def untried(sweep: LoadedSweep, changes: Sequence[ChangeValue]) -> list[ChangeValue]:
-    """Returns the changes that a race could have tried, and that no arm had."""
+    """Returns the changes that a race could have tried, and that no arm had of which anything is known."""
     state = _state(sweep)
-    tried = {word.partition("=")[0] for contest in state.contests.values() for word in contest.requested}
+    known = [contest for contest in state.contests.values() if _is_known(state, contest)]
+    tried = {word.partition("=")[0] for contest in known for word in contest.requested}
     return [change for change in changes if not change.refused and change.name not in tried]
 
 
@@ -149,6 +150,19 @@ def start_cost(sweep: LoadedSweep, winner: int) -> StartCost | None:
 
 def _start(measured: Measurement) -> float:
     return measured.startup_seconds + measured.first_step_seconds
+
+
+def _is_known(state: RaceState, contest: Contest) -> bool:
+    """Returns whether an arm was measured, or is known not to train the same, or to fail."""
+    verified = contest.verified
+    is_other = verified is not None and bool(verified.fault or verified.missing)
+    return is_other or contest.num_failed > 0 or bool(Tally.of(state.rounds, contest.arm).logs)
+
+
+def has_failed(sweep: LoadedSweep) -> bool:
+    """Returns whether an arm of a race could not be measured."""
+    contests = _state(sweep).contests.values()
+    return any(contest.outcome == REFUSED and contest.num_failed > 0 for contest in contests)
 
 
 def has_refused(sweep: LoadedSweep) -> bool:

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import psutil
-
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import (
     OUTCOME,
@@ -31,6 +29,7 @@ from sweeper.script.warm import Warm, read_warm
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.lives import JobLives
 from sweeper.sweep.trial_runner import TrialRunner
+from sweeper.system.memory import available_bytes
 from sweeper.telemetry.nvml.devices import gpu_uuids, is_exclusive, memory_used_gib, name_and_memory_gib
 from sweeper.tuning.verifier import RaceVerifier
 
@@ -94,7 +93,8 @@ class TuneLives(JobLives):
     """The processes of a tune's race.
 
     Attributes:
-        last_seconds: Seconds that are needed after the last process, with taking the baseline's steps apart.
+        is_crowded: Whether processes have failed because others were there, so that each runs alone.
+        diagnosed_until: Seconds that must be left of the tune for the baseline's steps to be taken apart.
     """
 
     MAX_TURNS = 100_000
@@ -120,7 +120,10 @@ class TuneLives(JobLives):
         self._faults: dict[int, str] = {}
         self._before = _used_gib()
         self._starting = -1
-        self.last_seconds = 0.0
+        self._memory_gib = 0.0
+        self._gpu_gib: dict[str, float] = {}
+        self.is_crowded = False
+        self.diagnosed_until = 0.0
 
     def start(self, life: int, start: Start) -> Sequence[Verified]:
         """Starts a process; returns once it is warm and rests, or has ended."""
@@ -162,20 +165,32 @@ class TuneLives(JobLives):
 
     def has_company(self) -> bool:
         """Returns whether host and GPUs have memory for the other processes."""
-        warm = read_warm(self._folder_of(self._starting))
-        others = NUM_ALIVE - 1
-        memory_gib = warm.memory_gib if warm is not None else 0.0
-        if psutil.virtual_memory().available / 2**30 < MORE_ROOM * others * memory_gib:
+        if self.is_crowded:
             return False
-        now = _used_gib()
+        warm, now = read_warm(self._folder_of(self._starting)), _used_gib()
         if not now and warm is not None and warm.measurement.trains_on_gpu:
             return False
-        taken = {uuid: used - self._before.get(uuid, 0.0) for uuid, used in now.items()}
+        self._memory_gib = warm.memory_gib if warm is not None else 0.0
+        self._gpu_gib = {uuid: used - self._before.get(uuid, 0.0) for uuid, used in now.items()}
+        return self.has_room(NUM_ALIVE - 1)
+
+    def has_room(self, count: int) -> bool:
+        """Returns whether host and GPUs have memory for so many more processes like the latest."""
+        if available_bytes() / 2**30 < MORE_ROOM * count * self._memory_gib:
+            return False
+        now = _used_gib()
         return all(
-            now[uuid] + MORE_ROOM * others * gib <= name_and_memory_gib(uuid)[1] and not is_exclusive(uuid)
-            for uuid, gib in taken.items()
+            now.get(uuid, 0.0) + MORE_ROOM * count * gib <= name_and_memory_gib(uuid)[1]
+            and not is_exclusive(uuid)
+            for uuid, gib in self._gpu_gib.items()
             if gib >= CONTEXT_GIB
         )
+
+    def is_crowded_out(self, life: int) -> bool:
+        """Returns whether a process has failed for want of memory or of a port, beside others."""
+        is_crowded = super().is_crowded_out(life)
+        self.is_crowded |= is_crowded
+        return is_crowded
 
     def end(self, life: int) -> list[Taken] | None:
         """Ends a process, and enters the outcome of a trial that it was."""
@@ -204,7 +219,7 @@ class TuneLives(JobLives):
     def _may_be_examined(self) -> bool:
         """Returns whether there is time to take the baseline's steps apart."""
         left = self._trials.budget.seconds_left
-        return left is None or left > self.last_seconds
+        return left is None or left > self.diagnosed_until
 
     def _tell_failure(self, life: int, failure: Failure) -> None:
         """Says nothing: what was tried and failed is said with all else that was tried."""

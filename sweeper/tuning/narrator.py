@@ -10,12 +10,17 @@ from sweeper.core.measurement import Measurement
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT
 from sweeper.race.log import BASELINE
 from sweeper.race.tally import Tally
-from sweeper.tuning.changes import ChangeValue
+from sweeper.tuning.changes import NEEDS_PERMISSION, ChangeValue
 from sweeper.tuning.contests import REFUSED, WON, Contest, RaceState
 from sweeper.tuning.race import Course
 from sweeper.tuning.words import pace
 
-HOW = {EXACT: "equal in every bit", CLOSE: "equal but for rounding", DRAWS: "equal but for its draws"}
+HOW = {
+    EXACT: "equal in every bit",
+    CLOSE: "first losses equal but for rounding, batches and rates equal",
+    DRAWS: "equal but for its draws",
+}
+"""How an arm trains, as far as its first steps show; curves are compared at the end, with other seeds."""
 WAITING = 0.02
 """Smallest share of a step that is worth a word."""
 
@@ -71,10 +76,14 @@ def _own_pace(warm: Measurement) -> str:
 
 
 def not_tried_lines(changes: Sequence[ChangeValue]) -> Iterator[str]:
-    """Yields which changes cannot help here, in a line."""
+    """Yields which changes cannot help here, in a line, and which may be allowed."""
     tried = {change.name for change in changes if not change.refused}
-    if names := ", ".join(dict.fromkeys(change.name for change in changes if change.name not in tried)):
+    allowed = [change for change in changes if change.refused != NEEDS_PERMISSION]
+    if names := ", ".join(dict.fromkeys(change.name for change in allowed if change.name not in tried)):
         yield f"Not tried, since they cannot help here: {names}."
+    for change in changes:
+        if change.refused == NEEDS_PERMISSION:
+            yield f"{change}: not tried, {change.refused}."
 
 
 def _outcome_line(state: RaceState, contest: Contest) -> str:

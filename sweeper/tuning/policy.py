@@ -30,7 +30,7 @@ from sweeper.race.policy import (
     Start,
     Turn,
 )
-from sweeper.race.tally import Tally
+from sweeper.race.tally import Tally, log_ratios
 from sweeper.tuning.contests import LOST, REFUSED, WON, Candidate, Contest, Members, RaceState
 
 MIN_GAIN = math.log(1.02)
@@ -51,8 +51,9 @@ MAX_PARTS = 6
 """Largest number of changes that are tried one by one after they have failed together; more are halved."""
 FINAL_ROUNDS, FINAL_TURNS = 2, 4
 """Rounds of the race at the end for which time is kept, and turns of each process in them."""
-FINAL_RECORD_SECONDS = 1.0
-"""Seconds that a process takes longer to start there, since its record is longer."""
+FINAL_RECORD_SECONDS, FINAL_RECORD_STEPS = 1.0, 11
+"""Seconds that a process takes longer to start there, or steps, whichever takes longer: its record has the
+ends of two passes."""
 MAX_DOUBTS = 2
 """Changes of the leader at most that the race at the end leaves out, one at a time."""
 MAX_SHORT_ROUNDS = 4
@@ -68,7 +69,7 @@ class TunePolicy:
     Attributes:
         candidates: What may be tried, in order.
         seconds: The time limit, with that of the race at the end.
-        last_seconds: Seconds for what comes after that race.
+        last_seconds: Seconds for what is no race: the report, and taking the baseline's steps apart.
         seed: Decides the order of the turns.
     """
 
@@ -88,7 +89,7 @@ class TunePolicy:
         proposal: Members | str = ""
         if challenger is None:
             proposal = self._proposal(state, at)
-        elif self._is_late(state, at):
+        elif self._is_late(state, at + self._turn_seconds(rounds)):
             proposal = TIME
         if isinstance(proposal, str) and proposal:
             return End(_last(alive)) if alive else Done(proposal)
@@ -102,7 +103,11 @@ class TunePolicy:
         unneeded = [life for life in alive if life.arm not in needed]
         # A challenger that has failed at once starts again beside the others.
         failed = challenger.arm if challenger is not None and challenger.num_failed else -1
-        is_broken = any(now.lives[arm].is_over for arm in needed if arm in now.lives and arm != failed)
+        over = [now.lives[arm] for arm in needed if arm in now.lives and now.lives[arm].is_over]
+        if alive and (behind := [life for life in alive if _is_behind(life, over)]) and not unneeded:
+            # A training may be shorter than its turns: then, its only ones are compared.
+            return Turn(behind[0].number)
+        is_broken = any(life.arm != failed or life.is_crowded for life in over)
         if unneeded or (alive and (is_broken or _needs_repeat(state, now))):
             return End(_last(unneeded or alive))
         if not alive:
@@ -162,8 +167,9 @@ class TunePolicy:
                 in_lap = {event.life} if event.life in in_lap else {*in_lap, event.life}
         numbers = [life.number for life in alive]
         waiting = [number for number in numbers if number not in in_lap] or numbers
+        num_starts = sum(isinstance(event, Started) for event in log)
         num_turns = sum(len(life.turns) for life in alive)
-        return random.Random(f"{self.seed} {num_turns}").choice(sorted(waiting))
+        return random.Random(f"{self.seed} {num_starts} {num_turns}").choice(sorted(waiting))
 
     def is_complete(self, log: Sequence[Event]) -> bool:
         """Returns whether no process is alive."""
@@ -267,7 +273,7 @@ class TunePolicy:
             return REFUSED if is_final else ""
         if not is_final and not _is_decided(rounds, contest, tally, threshold):
             return ""
-        return WON if tally.mean >= threshold else LOST
+        return WON if _middle(rounds, contest, tally) >= threshold else LOST
 
     # -- what is tried next ------------------------------------------------------------------------
 
@@ -377,17 +383,22 @@ class TunePolicy:
         """Returns whether there is no time for more turns."""
         pairs = ((one.arm, one.reference) for one in state.contests.values())
         has_number = any(Tally.of(state.rounds, *pair).logs for pair in pairs)
-        return at > (self._latest_final(state) if has_number else self.seconds - self.last_seconds)
+        # The first number has all the time there is.
+        return at > (self._latest_final(state) if has_number else self.seconds)
 
     def _latest_final(self, state: RaceState) -> float:
         """Returns the second at which the race at the end must begin."""
         num_arms = 2 + len(self._others_at_the_end(state))
-        seeds = 0.0
-        if any(one.word in state.members(state.leader) and one.kind != EXACT for one in self.candidates):
-            # The baseline runs with another seed, to be recorded only.
-            seeds = _start_seconds(state.rounds) + FINAL_RECORD_SECONDS
-        rounds = FINAL_ROUNDS * self.seconds_of_a_round(state, num_arms, FINAL_TURNS)
-        return self.seconds - self.last_seconds - seeds - rounds
+        # Where nothing leads, there is more to gain from what was not tried.
+        num_rounds = 1 if state.leader == BASELINE else FINAL_ROUNDS
+        rounds = num_rounds * self.seconds_of_a_round(state, num_arms, FINAL_TURNS)
+        return self.seconds - self.last_seconds - self.seconds_of_a_seed(state) - rounds
+
+    def seconds_of_a_seed(self, state: RaceState) -> float:
+        """Returns about how long the baseline runs with another seed, to be recorded only, if it must."""
+        if all(one.kind == EXACT for one in self.candidates if one.word in state.members(state.leader)):
+            return 0.0
+        return _start_seconds(state.rounds) + _final_record_seconds(state.rounds)
 
     def seconds_of_a_round(self, state: RaceState, num_arms: int, num_turns: int = 1) -> float:
         """Returns about how long a round of the race at the end takes.
@@ -396,7 +407,7 @@ class TunePolicy:
             num_arms: Number of its arms, the baseline included.
             num_turns: Number of turns of each.
         """
-        start = _start_seconds(state.rounds) + FINAL_RECORD_SECONDS
+        start = _start_seconds(state.rounds) + _final_record_seconds(state.rounds)
         return num_arms * (start + num_turns * self._turn_seconds(state.rounds))
 
     def _seconds_of(self, state: RaceState, members: Members) -> float:
@@ -409,8 +420,7 @@ class TunePolicy:
 
     def _turn_seconds(self, rounds: Sequence[Round]) -> float:
         """Returns how long a turn is: long enough for the steps of the slowest arm."""
-        lives = [life for one in rounds[-1:] for life in one.lives.values()]
-        step = max((life.step_seconds for life in lives), default=0.0)
+        step = _step_seconds(rounds)
         wanted = min(max(MIN_TURN_SECONDS, STEPS_PER_TURN * step), MAX_TURN_SECONDS)
         return max(wanted, MIN_STEPS * step)
 
@@ -420,6 +430,22 @@ _NONE = Life(-1, BASELINE, Started(-1, BASELINE, 0.0, 0.0))
 
 def _is_open(contest: Contest) -> bool:
     return contest.verified is not None and contest.verified.is_open
+
+
+def _step_seconds(rounds: Sequence[Round]) -> float:
+    """Returns the seconds of a step of the slowest process of the latest round."""
+    lives = [life for one in rounds[-1:] for life in one.lives.values()]
+    return max((life.step_seconds for life in lives), default=0.0)
+
+
+def _final_record_seconds(rounds: Sequence[Round]) -> float:
+    return max(FINAL_RECORD_SECONDS, FINAL_RECORD_STEPS * _step_seconds(rounds))
+
+
+def _is_behind(life: Life, over: Sequence[Life]) -> bool:
+    """Returns whether one that has ended by itself took a turn in a lap in which a process has taken none."""
+    latest = max((one.laps[-1] for one in over if one.laps), default=-1)
+    return (life.laps[-1] if life.laps else -1) < latest
 
 
 def _is_alone(rounds: Sequence[Round]) -> bool:
@@ -453,6 +479,20 @@ def _start_seconds(rounds: Sequence[Round]) -> float:
     return statistics.fmean(starts) if starts else 0.0
 
 
+def _laps(rounds: Sequence[Round], contest: Contest) -> list[float]:
+    """Returns the log ratios of an arm to its reference, lap by lap."""
+    return [log for one in rounds for log in log_ratios(one, contest.arm, contest.reference)]
+
+
+def _middle(rounds: Sequence[Round], contest: Contest, tally: Tally) -> float:
+    """Returns the log ratio that decides a contest: of turns, the median.
+
+    A turn may hold the end of an epoch, where workers start and checkpoints are written, and be ten times as
+    slow as the others.
+    """
+    return statistics.median(_laps(rounds, contest)) if tally.is_in_turns else tally.mean
+
+
 def _is_decided(rounds: Sequence[Round], contest: Contest, tally: Tally, threshold: float) -> bool:
     """Returns whether more turns of the same processes would hardly change the outcome of a contest."""
     if not tally.is_in_turns:
@@ -463,8 +503,9 @@ def _is_decided(rounds: Sequence[Round], contest: Contest, tally: Tally, thresho
         for one in rounds
         if {contest.arm, contest.reference} <= one.lives.keys()
     )
-    off = abs(tally.mean - threshold)
-    if num_turns >= MAX_LAPS or (num_turns >= FEW_LAPS and off > FAR):
+    off = abs(_middle(rounds, contest, tally) - threshold)
+    nearest = min(abs(log - threshold) for log in _laps(rounds, contest))
+    if num_turns >= MAX_LAPS or (num_turns >= FEW_LAPS and nearest > FAR):
         return True
     error = math.sqrt(sum(tally.turn_variances)) / max(1, len(tally.turn_variances))
     return num_turns >= MIN_LAPS and off > CLEAR * error

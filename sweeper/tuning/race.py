@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,17 +20,19 @@ from sweeper.exports.verification import Verification, VerifiedChange
 from sweeper.interventions import CHANGES, takes_long
 from sweeper.interventions.change import EXACT
 from sweeper.race import race
-from sweeper.race.log import Life, Verified, rounds_of
+from sweeper.race.log import Ended, Life, Verified, rounds_of
 from sweeper.race.policy import Start
 from sweeper.race.scores import Score, scores
 from sweeper.race.verify import MORE_SEEDS, batches_of_a_pass
 from sweeper.script.running import RECORD_ONLY
 from sweeper.script.warm import Warm, read_warm
 from sweeper.sweep.context import SweepContext
+from sweeper.sweep.phases.lives import late_seconds
 from sweeper.sweep.phases.race import ARMS, MAX_ROUNDS, SweepRace
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.fingerprint import digest_of_scripts
 from sweeper.sweep.store.journal import DAMAGED_RACE, FINAL_RACE
+from sweeper.sweep.store.machine_record import MachineRecord
 from sweeper.sweep.store.result import ConfirmationResult, SweepResult
 from sweeper.sweep.supervisor import load_trials
 from sweeper.sweep.trial_runner import TrialRunner
@@ -44,8 +47,8 @@ from sweeper.tuning.verifier import LONG_SECONDS, RaceVerifier
 
 DIAGNOSIS_SECONDS = 10.0
 """Seconds that taking the baseline's steps apart takes, beside its start."""
-LATE_SECONDS, LATE_SHARE = 15.0, 0.1
-"""Seconds that a tune may take longer, or share of its time, whichever is more."""
+DIAGNOSIS_SHARE = 0.1
+"""Largest share of a tune's time that this may take: the race has more use for the rest."""
 REPORT_SECONDS = 4.0
 """Seconds from the last turn to the end of a tune."""
 START_SECONDS, MORE_TIME = 60.0, 5.0
@@ -140,6 +143,7 @@ class _Phases:
         self._verifier = RaceVerifier(self._changes_of)
         self._final: SweepRace | None = None
         self._members: dict[int, tuple[str, ...]] = {}
+        self._has_room: Callable[[int], bool] = lambda count: True
         self._scored: tuple[int, Sequence[Score]] = (-1, ())
         self.ended = "it was stopped"
         path = context.journal.race_log(FIRST_RACE)
@@ -203,7 +207,7 @@ class _Phases:
         winner = next((arm for arm in (state.leader, *won[::-1]) if arm in faster - unfit), None)
         if winner is not None:
             self._write(winner, state.contests[winner].verified)
-        return ConfirmationResult(winner=winner, ratios=so_far, race_end=why)
+        return ConfirmationResult(winner=winner, ratios=so_far, race_end=why, is_provisional=True)
 
     def _know_members(self, state: RaceState) -> None:
         for arm, contest in state.contests.items():
@@ -212,7 +216,10 @@ class _Phases:
     def _ratios(self) -> tuple[Ratio, ...]:
         """Returns the ratio of each arm to the baseline so far, in the race in which arms join."""
         rounds = rounds_of(self._course.log or ())
-        return tuple(ratios([one for one in rounds if BASELINE in one.speeds and len(one.speeds) > 1]))
+        shared = [one for one in rounds if BASELINE in one.speeds and len(one.speeds) > 1]
+        context = self._context
+        machine = MachineRecord(context.home, context.machine.line)
+        return tuple(ratios(shared, machine.drift(before=f"{context.journal.name}/{FINAL_RACE}")))
 
     # -- the race in which arms join ---------------------------------------------------------------
 
@@ -224,6 +231,8 @@ class _Phases:
         trials.progress.begin("racing")
         trials.progress.follow_race(self._scores)
         lives = TuneLives(context, trials, self._verifier, self._config_of)
+        lives.is_crowded = any(isinstance(event, Ended) and event.is_crowded for event in log or ())
+        self._has_room = lives.has_room
         for work in context.journal.race_folder(FIRST_RACE).glob("*/work"):
             # Of a process that was killed.
             shutil.rmtree(work, ignore_errors=True)
@@ -252,11 +261,13 @@ class _Phases:
         self._verifier.limit_seconds = START_SECONDS + MORE_TIME * measured.startup_seconds
         left, at = trials.budget.seconds_left, log[-1].at
         assert left is not None
-        lives.last_seconds = REPORT_SECONDS + measured.startup_seconds + DIAGNOSIS_SECONDS
+        diagnosis_seconds = measured.startup_seconds + DIAGNOSIS_SECONDS
+        is_diagnosed = diagnosis_seconds <= DIAGNOSIS_SHARE * (at + left)
+        lives.diagnosed_until = REPORT_SECONDS + diagnosis_seconds if is_diagnosed else math.inf
         course.policy = TunePolicy(
             candidates=tuple(self._candidates(warm)),
             seconds=at + left,
-            last_seconds=lives.last_seconds,
+            last_seconds=REPORT_SECONDS + (diagnosis_seconds if is_diagnosed else 0.0),
             seed=context.spec.search.seed,
         )
         self._follow(course)
@@ -340,7 +351,7 @@ class _Phases:
         if list(begun.get(ARMS, ())) != numbers:
             shutil.rmtree(folder, ignore_errors=True)
         left, usual = trials.budget.seconds_left, policy.seconds_of_a_round(state, len(numbers) + 1)
-        is_late = left is not None and left + max(LATE_SECONDS, LATE_SHARE * policy.seconds) < usual
+        is_late = left is not None and left + late_seconds(policy.seconds) < usual
         if is_late and not context.journal.rounds(FINAL_RACE):
             return self.best_so_far("there was no time for a race of new processes")
         step = warm.measurement.step_ms / 1000
@@ -349,10 +360,13 @@ class _Phases:
         verifier.limit_seconds = self._verifier.limit_seconds + LONG_SECONDS
         self._verifier = verifier
         window = context.spec.measure.window_seconds
-        rests = bool(state.rounds[-1].is_in_company)
+        rests = bool(state.rounds[-1].is_in_company) and self._has_room(len(numbers) + 1)
         final = self._final = SweepRace(context, trials, FINAL_RACE, window, verifier=verifier, rests=rests)
         verifier.replay(context.journal.race_events(FINAL_RACE), folder)
-        final.run(numbers, FINAL_ROUNDS, MAX_ROUNDS * context.spec.confirm.rounds, REPORT_SECONDS)
+        reserve = REPORT_SECONDS + policy.seconds_of_a_seed(state)
+        final.run(numbers, FINAL_ROUNDS, MAX_ROUNDS * context.spec.confirm.rounds, reserve)
+        if not final.rounds:
+            return self.best_so_far("new processes could not be compared")
         final.record()
         verified = dict(final.verified)
         for arm in numbers:
@@ -395,7 +409,7 @@ class _Phases:
 
     def _write(self, arm: int, event: Verified | None) -> None:
         """Writes what was verified about an arm to its trial's folder."""
-        if event is None:
+        if event is None or event.is_failure:
             return
         words = set(self._members[arm]) if arm in self._members else set()
         missing = {text.partition(":")[0] for text in event.missing}

@@ -39,7 +39,15 @@ from sweeper.system.environment import named, script_held_back_line
 from sweeper.telemetry.gpu_lines import gpus_for
 from sweeper.tracking.mlflow import MlflowTracker, start_preload
 from sweeper.tuning import words
-from sweeper.tuning.gains import gains_of, has_refused, largest_gain, start_cost, untried, with_refusals
+from sweeper.tuning.gains import (
+    gains_of,
+    has_failed,
+    has_refused,
+    largest_gain,
+    start_cost,
+    untried,
+    with_refusals,
+)
 from sweeper.tuning.handover import Observer, hand_over_winner, report_files
 from sweeper.tuning.narrator import Narrator
 from sweeper.tuning.options import TuneOptions
@@ -201,7 +209,9 @@ class Tune:
         if plan is None:
             return result
         self._say("")
-        self._say(f"Searching {', '.join(searched_names)} on top: {minutes:.1f} minutes at most.")
+        latest = None if options.new else latest_of_name(options.home, plan["name"])
+        if latest is None or not latest.has_ended:
+            self._say(f"Searching {', '.join(searched_names)} on top: {minutes:.1f} minutes at most.")
         try:
             ran, lines, unsent = self._run(plan)
         except KeyboardInterrupt:
@@ -279,7 +289,9 @@ class Tune:
             # What trains differently may well be faster.
             gain = None if sweep.confirmation.infeasible else largest_gain(sweep)
             left = untried(sweep, result.changes)
-            nothing = tuple(words.bound_lines(gain, left, has_refused=has_refused(sweep)))
+            nothing = tuple(
+                words.bound_lines(gain, left, has_refused=has_refused(sweep), has_failed=has_failed(sweep))
+            )
             for line in nothing:
                 self._say(line)
             result = dataclasses.replace(result, lines=(*result.lines, *nothing))

@@ -161,16 +161,22 @@ def _dropped(rung: ChangeGain, refused: str) -> str:
 
 
 def bound_lines(
-    gain: float | None, untried: Sequence[ChangeValue], *, has_refused: bool = False
+    gain: float | None,
+    untried: Sequence[ChangeValue],
+    *,
+    has_refused: bool = False,
+    has_failed: bool = False,
 ) -> Iterator[str]:
     """Yields what the measurements of a tune without a winner still allow, and what was not measured.
 
     Args:
         gain: Largest ratio to the script's own speed that they allow; None without any.
         has_refused: Whether something was refused, however fast it may be.
+        has_failed: Whether something has failed, and was not measured.
     """
     if gain is not None:
-        yield _bound(gain, "Nothing that trains the same" if has_refused else "Nothing that was tried")
+        what = " and ".join([*["runs"] * has_failed, *["trains the same"] * has_refused])
+        yield _bound(gain, f"Nothing that {what or 'was tried'}")
     if untried:
         parts = [f"{change}{_at_most(change.ceiling)}" for change in untried]
         yield f"Not tried for lack of time: {', '.join(parts)}. `--new` with more --minutes tries them."

@@ -19,6 +19,7 @@ import pytest
 from sweeper.doctor import State, host, software, storage
 from sweeper.doctor.software import TESTED
 from sweeper.system import cpu
+from sweeper.system.memory import available_bytes, group_memory
 
 REPOSITORY = Path(__file__).parents[2]
 MIB, GIB = 2**20, 2**30
@@ -134,7 +135,7 @@ def test_the_control_group_that_leaves_least(monkeypatch, tmp_path, own, place, 
     monkeypatch.setattr(cpu, "_CGROUPS", tmp_path / "groups")
     step = tmp_path / "groups" / place / "job" / "step"
     step.mkdir(parents=True)
-    assert host.group_memory() is None
+    assert group_memory() is None
 
     def write(group: Path, limit: str, used: int, inactive: int) -> None:
         (group / names[0]).write_text(f"{limit}\n")
@@ -142,11 +143,12 @@ def test_the_control_group_that_leaves_least(monkeypatch, tmp_path, own, place, 
         (group / "memory.stat").write_text(f"anon 7\n{cached} {inactive}\nactive_file 9\n")
 
     write(step.parent, "8000", 3000, 1000)
-    assert host.group_memory() == (8000, 6000)
+    assert group_memory() == (8000, 6000)
     write(step, "5000", 4000, 500)
-    assert host.group_memory() == (5000, 1500)
+    assert group_memory() == (5000, 1500)
     write(step, "max", 4000, 500)
-    assert host.group_memory() == (8000, 6000)
+    assert group_memory() == (8000, 6000)
+    assert available_bytes() == 6000
 
 
 def test_swap_disturbs_only_while_it_is_read():

@@ -70,6 +70,9 @@ class VirtualLives:
         self.most_alive = max(self.most_alive, len(self.alive))
         return ()
 
+    def is_crowded_out(self, life: int) -> bool:
+        return False
+
     def has_company(self) -> bool:
         return self.draw.random() < self.nature.company
 

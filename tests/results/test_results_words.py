@@ -22,7 +22,7 @@ from sweeper.analysis.summary import Summary
 from sweeper.analysis.time_to_loss import TimeToLoss
 from sweeper.cli.screen import race_table, status_line
 from sweeper.core.config import TrialConfig
-from sweeper.core.measurement import Quality
+from sweeper.core.measurement import Failure, FailureKind, Quality
 from sweeper.core.record import TrialRecord
 from sweeper.race.scores import Score
 from sweeper.results import words
@@ -119,6 +119,22 @@ def test_a_winner_has_its_interval_unless_an_earlier_version_gave_it_none():
     assert headline(won(ratio_of(2.67, rounds=1, low=0.0, high=math.inf))) == (
         "Trial 12 is 2.67x as fast as your baseline (1 round, too few for an interval)."
     )
+
+
+def test_the_ratio_by_which_a_winner_was_found_is_not_confirmed():
+    known = dataclasses.replace(
+        ratio_of(2.67, rounds=1, low=2.3, high=3.1), sitting_low=2.5, sitting_high=2.9
+    )
+    assert headline(won(known, is_provisional=True)) == (
+        "Trial 12 is 2.67x as fast as your baseline so far (95% interval [2.5, 2.9], 1 round), and not"
+        " confirmed by new processes."
+    )
+
+
+def test_a_tune_of_which_nothing_runs_and_trains_the_same_has_no_limits_to_meet():
+    base, other = record(0, 0.8), record_of(Failure(kind=FailureKind.DIFFERENT, message="x"), 12)
+    said = headline(summary_of(records=(base, other), is_tune=True))
+    assert said == "No change is handed over: those that were tried fail, or train differently."
 
 
 def test_an_interval_of_an_earlier_version_is_not_said_to_be_of_a_later_run():

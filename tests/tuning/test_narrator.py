@@ -11,10 +11,11 @@ from measurements import measurement
 from tuning.virtual import Raced, Script, close, exact, tuned
 
 from sweeper.core.measurement import Breakdown
-from sweeper.interventions.change import CLOSE, EXACT
+from sweeper.interventions.change import CLOSE, DRAWS, EXACT
+from sweeper.race.log import Added
 from sweeper.script.warm import Warm
-from sweeper.tuning.changes import ChangeValue
-from sweeper.tuning.gains import gains_of, largest_gain, untried
+from sweeper.tuning.changes import NEEDS_PERMISSION, ChangeValue
+from sweeper.tuning.gains import gains_of, has_failed, has_refused, largest_gain, untried
 from sweeper.tuning.narrator import Narrator, not_tried_lines
 from sweeper.tuning.race import Course
 
@@ -67,6 +68,15 @@ def test_nothing_is_said_of_changes_that_are_tried():
     assert list(not_tried_lines(CHANGES[:2])) == []
 
 
+def test_a_change_that_may_be_allowed_is_not_said_to_be_of_no_help():
+    workers = ChangeValue(name="workers", value="cores", kind=DRAWS, refused=NEEDS_PERMISSION)
+    assert list(not_tried_lines([*CHANGES, workers])) == [
+        "Not tried, since they cannot help here: tf32.",
+        "workers cores: not tried, its rows would draw other random numbers; to allow that, add"
+        " --allow-other-draws.",
+    ]
+
+
 @pytest.fixture
 def sweep(raced: Raced) -> Any:
     winner = next(arm for arm, one in raced.state.contests.items() if one.members == {"loader=gathered"})
@@ -86,3 +96,18 @@ def test_the_gain_of_each_change_is_that_of_arms_with_and_without_it(sweep):
 def test_what_the_measurements_allow_and_what_was_not_tried_is_known(sweep):
     assert largest_gain(sweep) == pytest.approx(1.65 * 1.09, rel=0.05)
     assert [str(change) for change in untried(sweep, CHANGES)] == ["threads one"]
+
+
+def test_what_was_started_and_cut_off_was_not_tried(sweep, raced):
+    added = next(place for place, event in enumerate(raced.log) if isinstance(event, Added))
+    sweep.journal.race_events = lambda _: raced.log[: added + 2]
+    assert [str(change) for change in untried(sweep, CHANGES)] == ["loader gathered", "threads one"]
+    assert largest_gain(sweep) is None
+
+
+def test_what_has_failed_was_tried_but_not_measured(sweep):
+    log = tuned(Script(failing={"loader=gathered": 5}), exact("loader=gathered")).log
+    sweep.journal.race_events = lambda _: log
+    assert [str(change) for change in untried(sweep, CHANGES)] == ["threads one"]
+    assert has_failed(sweep)
+    assert not has_refused(sweep)

@@ -125,6 +125,35 @@ def test_what_cannot_be_made_here_is_no_member():
     assert raced.leading == {"loader=gathered"}
 
 
+def test_what_cannot_live_beside_another_takes_its_turns_alone():
+    raced = tuned(Script({"loader=gathered": 0.6}, listens=True, **QUIET), exact("loader=gathered"))
+    assert raced.leading == {"loader=gathered"}
+    assert [one.is_in_company for one in rounds_of(raced.log)][:2] == [True, False]
+    assert sum(event.is_crowded for event in raced.log if isinstance(event, Ended)) == 1
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.3])
+def test_the_end_of_an_epoch_in_a_turn_decides_nothing(gain: float):
+    script = Script({"threads=one": gain}, epoch_ends=0.15, **QUIET)
+    leading = [tuned(script, close("threads=one"), seed=seed).leading for seed in range(40)]
+    assert leading.count({"threads=one"} if gain else set()) >= 34
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_training_that_is_as_short_as_its_turns_is_compared(length: int):
+    for seed in range(10):
+        script = Script({"loader=gathered": 0.6}, length=length, **QUIET)
+        raced = tuned(script, exact("loader=gathered"), seed=seed)
+        assert raced.leading == {"loader=gathered"}
+        assert raced.done == Done(TRIED)
+
+
+def test_the_first_number_has_all_the_time_there_is():
+    script = Script({"loader=gathered": 0.6}, start=21.0, **QUIET)
+    raced = tuned(script, exact("loader=gathered"), 60.0, last_seconds=25.0)
+    assert raced.leading == {"loader=gathered"}
+
+
 def test_nothing_is_tried_that_cannot_bring_anything():
     raced = tuned(Script({"loader=gathered": 0.5}, **QUIET), exact("loader=gathered", ceiling=1.01))
     assert raced.done == Done(TRIED)

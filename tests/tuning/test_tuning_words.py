@@ -22,6 +22,8 @@ def test_what_the_measurements_still_allow_is_the_largest_upper_bound():
     assert list(bound_lines(1.031, [])) == ["Nothing that was tried brings more than 4%."]
     assert list(bound_lines(0.98, [])) == ["Nothing that was tried is faster."]
     assert list(bound_lines(0.98, [], has_refused=True)) == ["Nothing that trains the same is faster."]
+    both = {"has_refused": True, "has_failed": True}
+    assert list(bound_lines(0.98, [], **both)) == ["Nothing that runs and trains the same is faster."]
     (line,) = bound_lines(19.2, [])
     assert line.startswith("Nothing that was tried is known to be faster, but the speeds vary so much")
     assert "a gain of up to 1820% may have gone unseen" in line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +33,9 @@ class Script:
         process: Standard deviation of a process's log speed; `turn` is that of a turn.
         death: Probability that a process ends before a turn.
         has_room: Whether several processes may live at the same time.
+        listens: Whether it listens on a port, so that a process beside another one fails.
+        epoch_ends: Probability that a turn holds the end of an epoch, which takes ten times as long.
+        length: Turns that the training lasts, the last of which is cut off; 0 for a long one.
     """
 
     effects: Mapping[str, float] = field(default_factory=dict)
@@ -45,6 +49,9 @@ class Script:
     turn: float = 0.02
     death: float = 0.0
     has_room: bool = True
+    listens: bool = False
+    epoch_ends: float = 0.0
+    length: int = 0
 
 
 class VirtualTune:
@@ -58,6 +65,8 @@ class VirtualTune:
         self._num_baseline = 0
         self._left = dict(script.failing)
         self._failed: set[int] = set()
+        self._crowded: set[int] = set()
+        self._num_turns = Counter[int]()
         self._members: dict[int, tuple[str, ...]] = {0: ()}
 
     def start(self, life: int, start: Start) -> list[Verified]:
@@ -74,6 +83,10 @@ class VirtualTune:
             self._num_baseline += 1
             open_lives, self._open = (self._open, {}) if self._num_baseline > 1 else ({}, self._open)
             return [Verified(number, 0.0, fault, kind=EXACT) for number, fault in open_lives.items()]
+        if script.listens and len(self.alive) > 1:
+            self._failed.add(life)
+            self._crowded.add(life)
+            return [Verified(life, 0.0, "Address already in use", is_failure=True)]
         missing = tuple(
             f"{w.partition('=')[0]}: {script.missing[w]}" for w in start.members if w in script.missing
         )
@@ -87,15 +100,23 @@ class VirtualTune:
             return [Verified(life, 0.0, "its losses differ", missing=missing, is_open=True)]
         return [Verified(life, 0.0, fault, "60 steps", EXACT, missing)]
 
+    def is_crowded_out(self, life: int) -> bool:
+        return life in self._crowded
+
     def has_company(self) -> bool:
-        return self.script.has_room
+        return self.script.has_room and not self._crowded
 
     def turn(self, life: int) -> Taken | None:
         assert life in self.alive
+        self._num_turns[life] += 1
+        if self._num_turns[life] == self.script.length:
+            return None
         return None if life in self._failed or self._draw.random() < self.script.death else self._taken(life)
 
     def end(self, life: int) -> list[Taken] | None:
         self.alive.remove(life)
+        if self.script.length and self._num_turns[life] == self.script.length:
+            return [self._taken(life)]
         return None if life in self._failed else []
 
     def kill(self) -> None:
@@ -107,6 +128,7 @@ class VirtualTune:
     def _taken(self, life: int) -> Taken:
         log, seconds = self._speeds[life]
         step = self.script.step / math.exp(log + self._draw.gauss(0, self.script.turn))
+        step *= 10 if self._draw.random() < self.script.epoch_ends else 1
         steps = max(3, math.ceil(seconds / step))
         self.now += steps * step + 0.2
         return steps * step, steps, 64.0 * steps, 0.0

@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import psutil
-
 from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.job import Job, read_job
 from sweeper.core.launchers import traits
@@ -28,11 +26,13 @@ from sweeper.core.script import WATCH
 from sweeper.race.log import Verified
 from sweeper.race.policy import MAX_TURNS, Start
 from sweeper.race.race import Taken
+from sweeper.script.failure import is_for_want_of_room
 from sweeper.script.running import RECORD_ONLY
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import write_atomic
+from sweeper.system.memory import available_bytes
 from sweeper.telemetry.nvml.devices import is_exclusive
 from sweeper.trainer.on_demand import END, END_AT_ONCE, GO, POLL_SECONDS, ready_in, turn_of
 
@@ -43,6 +43,15 @@ MEMORY = "tree_mem_gib"
 MAX_STEP_SECONDS = 3.0
 """Longest step of a script that takes turns: a turn has three of them."""
 TICK_SECONDS = 0.25
+LATE_SECONDS, LATE_SHARE = 15.0, 0.1
+"""Seconds that a tune may take longer than it is given, or share of its time, whichever is more."""
+MIN_LIMIT_SECONDS = 10.0
+"""Least time limit of a process."""
+
+
+def late_seconds(seconds: float) -> float:
+    """Returns how much longer a tune of so many seconds may take."""
+    return max(LATE_SECONDS, LATE_SHARE * seconds)
 
 
 def can_rest(
@@ -101,7 +110,7 @@ def can_be_stopped(records: Sequence[TrialRecord], memory_gib: float) -> bool:
 
 def _available_gib() -> float:
     """Returns the free memory of this machine in GiB."""
-    return float(psutil.virtual_memory().available / 2**30)
+    return available_bytes() / 2**30
 
 
 class Verifier(Protocol):
@@ -178,8 +187,7 @@ class JobLives:
         shutil.rmtree(folder, ignore_errors=True)
         turns = folder / "turns"
         turns.mkdir(parents=True)
-        # It mostly waits, also for all of the others, so its time limit is theirs together.
-        seconds = self._num_arms * job.timeout_seconds
+        seconds = self._limit_seconds(job)
         job = dataclasses.replace(
             job,
             turns_folder=str(turns),
@@ -192,6 +200,16 @@ class JobLives:
         self._runner.start(life, folder, job)
         self._wait(life, 0)
         return self._verified(life, start)
+
+    def _limit_seconds(self, job: Job) -> float:
+        """Returns the time limit of a process."""
+        budget, minutes = self._trials.budget, self._context.spec.search.minutes
+        if self._verifier is None or budget.seconds_left is None or minutes is None:
+            # It mostly waits, also for all of the others, so its time limit is theirs together.
+            return self._num_arms * job.timeout_seconds
+        # However long a start takes, a tune keeps its time, with the report at its end.
+        late = late_seconds(60 * minutes) - LATE_SECONDS / 3
+        return max(MIN_LIMIT_SECONDS, budget.seconds_left + late)
 
     def _verified(self, life: int, start: Start) -> Sequence[Verified]:
         if self._verifier is None:
@@ -251,6 +269,14 @@ class JobLives:
         self._context.observer.line(
             f"A confirmation run of {name} failed ({failure.kind}: {failure.message})."
         )
+
+    def is_crowded_out(self, life: int) -> bool:
+        """Returns whether a process has failed for want of memory or of a port, beside others."""
+        outcome = self._outcomes.get(life)
+        is_alone = not self._rests or not set(self._arms) - {life} - set(self._outcomes)
+        if is_alone or not isinstance(outcome, Failure):
+            return False
+        return is_for_want_of_room(outcome.kind, outcome.message)
 
     def kill(self) -> None:
         """Kills all processes."""

@@ -111,9 +111,13 @@ class SweepRace:
 
     @property
     def verified(self) -> Mapping[int, Verified]:
-        """What is known last about the training of each arm."""
+        """What is known last about the training of each arm, but for later processes that have failed."""
         arms = {event.life: event.arm for event in self._log if isinstance(event, Started)}
-        return {arms[event.life]: event for event in self._log if isinstance(event, Verified)}
+        known: dict[int, Verified] = {}
+        for event in self._log:
+            if isinstance(event, Verified) and (arms[event.life] not in known or not event.is_failure):
+                known[arms[event.life]] = event
+        return known
 
     @property
     def rounds(self) -> list[Round]:

@@ -295,6 +295,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
         yardstick=table.yardstick,
         winner=table.records[winner] if winner is not None else None,
         is_tune=sweep.spec.traits.is_of_changes,
+        is_provisional=found.is_provisional,
         is_verified=winner is not None and verification.read(table.records[winner]) is not None,
         ties=tuple(sweep.name_of(table.records[number]) for number in found.ties),
         ratio=ratios.get(winner) if winner is not None else None,

@@ -27,6 +27,7 @@ class ConfirmationResult:
         disturbances: Number of disturbed rounds by trial number.
         time_to_loss: Comparison of the times to the baseline's loss; None if they were not measured.
         unreached_loss: The baseline's loss, if the winner did not reach it within three times its samples.
+        is_provisional: Whether the ratios are of the processes by which the winner was found, and no others.
     """
 
     winner: int | None
@@ -37,6 +38,7 @@ class ConfirmationResult:
     disturbances: Mapping[int, int] = field(default_factory=dict)
     time_to_loss: TimeToLoss | None = None
     unreached_loss: float | None = None
+    is_provisional: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

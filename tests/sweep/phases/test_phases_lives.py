@@ -21,7 +21,7 @@ from sweeper.race.log import rounds_of
 from sweeper.race.policy import FIRST_TURNS
 from sweeper.race.storage import read
 from sweeper.sweep.phases import lives
-from sweeper.sweep.phases.lives import can_be_stopped, fit, is_expensive
+from sweeper.sweep.phases.lives import JobLives, can_be_stopped, fit, is_expensive
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
 from sweeper.system.files import write_atomic
@@ -116,6 +116,30 @@ def test_at_the_end_no_other_window_is_wanted(tmp_path: Path):
     write_atomic(tmp_path / GO, str(END_AT_ONCE))
     assert not Turns(tmp_path).wait([WINDOW] * 3)
     assert not Turns(tmp_path).may_be_examined
+    # It has ended in its turn.
+    write_atomic(tmp_path / GO, "3")
+    assert not Turns(tmp_path).may_be_examined
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "is_crowded"),
+    [
+        (FailureKind.HOST_OOM, "the kernel has killed it", True),
+        (FailureKind.USER_ERROR, "OSError: [Errno 98] Address already in use", True),
+        (FailureKind.USER_ERROR, "ValueError: a bug", False),
+    ],
+)
+def test_what_fails_beside_others_for_want_of_room_is_crowded_out(
+    kind: FailureKind, message: str, is_crowded: bool
+):
+    processes = object.__new__(JobLives)
+    processes._rests, processes._arms = True, {1: 0, 2: 1}
+    processes._outcomes = {2: Failure(kind=kind, message=message)}
+    assert processes.is_crowded_out(2) == is_crowded
+    assert not processes.is_crowded_out(1)
+    # The other one has ended.
+    processes._outcomes[1] = synthetic(1.0)
+    assert not processes.is_crowded_out(2)
 
 
 class TurnTaking(ReplayLauncher):

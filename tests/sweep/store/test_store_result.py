@@ -32,7 +32,7 @@ def test_a_result_is_on_one_level_and_read_back():
     tree = stored(WHOLE)
     assert list(tree) == [
         *("search_end", "winner", "ties", "infeasible", "ratios", "race_end", "disturbances"),
-        *("time_to_loss", "unreached_loss"),
+        *("time_to_loss", "unreached_loss", "is_provisional"),
     ]
     assert decode_result(tree) == WHOLE
 
