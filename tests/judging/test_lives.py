@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -182,6 +183,23 @@ def test_stopped_scripts_measure_what_they_take_when_they_run():
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(starts))
     # Each has its own memory, though one process watches both.
     assert all(each.telemetry["tree_mem_gib"].p95 < 1.0 for each in both)
+
+
+def test_versions_that_listen_on_the_same_port_follow_each_other(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for name in ("helper.py", "train.py"):
+        text = (HERE / name).read_text(encoding="utf-8")
+        listens = f"import socket\nserver = socket.create_server(('127.0.0.1', {port}))\n"
+        (tmp_path / name).write_text(listens + text if name == "train.py" else text, encoding="utf-8")
+    first, second = (
+        dataclasses.replace(arm, folder=tmp_path, command=(*arm.command[:1], "train.py", *arm.command[2:]))
+        for arm in arms("0.004", "0.002")
+    )
+    said: list[str] = []
+    found = compare((first, second), 30.0, said.append)
+    assert said[0] == "  the versions do not run side by side, so that one follows the other"
+    assert 1.5 < found.ratio < 2.2
 
 
 @pytest.mark.parametrize("num_started", [0, 1, 2])
