@@ -51,8 +51,9 @@ DIAGNOSIS_SHARE = 0.1
 """Largest share of a tune's time that this may take: the race has more use for the rest."""
 REPORT_SECONDS = 4.0
 """Seconds from the last turn to the end of a tune."""
-START_SECONDS, MORE_TIME = 60.0, 5.0
-"""Seconds that a start and its record may take, and a multiple of the script's own start that is added."""
+START_SECONDS, START_SHARE, MORE_TIME = 60.0, 0.2, 5.0
+"""Seconds that a start and its record may take, or share of the tune's time if that is less, and a multiple of
+the script's own start that is added."""
 COMPILE_SHARE = 0.25
 """Share of the longest time that a change takes to make which it usually takes."""
 ORDER = ("threads", "optimizer", "precision", "layout", "tf32", "cudnn_benchmark", "ddp")
@@ -258,9 +259,10 @@ class _Phases:
             )
         course.changes = changes_of(self._options, warm.measurement)
         measured = warm.measurement
-        self._verifier.limit_seconds = START_SECONDS + MORE_TIME * measured.startup_seconds
         left, at = trials.budget.seconds_left, log[-1].at
         assert left is not None
+        start_seconds = min(START_SECONDS, START_SHARE * (at + left))
+        self._verifier.limit_seconds = start_seconds + MORE_TIME * measured.startup_seconds
         diagnosis_seconds = measured.startup_seconds + DIAGNOSIS_SECONDS
         is_diagnosed = diagnosis_seconds <= DIAGNOSIS_SHARE * (at + left)
         lives.diagnosed_until = REPORT_SECONDS + diagnosis_seconds if is_diagnosed else math.inf
