@@ -59,8 +59,9 @@ class Decision:
 
     Attributes:
         kind: `confirmed`: `best` beats the baseline, by `ratio`. `unconfirmed`: `best` was faster in a
-            single trial. `undecided`: confirmation could not tell whether the fastest, whose ratio is
-            `ratio`, is faster than the baseline. `baseline`: nothing is better.
+            single trial, or only in the processes by which it was found. `undecided`: confirmation could
+            not tell whether the fastest, whose ratio is `ratio`, is faster than the baseline. `baseline`:
+            nothing is better.
             `not measured`: there is no baseline to compare with.
         baseline: None if it was not measured.
         best: The trial to use; None if the baseline is best.
@@ -91,7 +92,8 @@ def decide(summary: Summary) -> Decision:
         return Decision(kind="not measured")
     baseline = _side(summary, summary.yardstick.baseline)
     if summary.winner is not None and summary.ratio is not None:
-        return _chosen(summary, "confirmed", baseline, summary.winner)
+        kind: Kind = "unconfirmed" if summary.is_provisional else "confirmed"
+        return _chosen(summary, kind, baseline, summary.winner)
     if summary.unconfirmed is not None:
         return _chosen(summary, "unconfirmed", baseline, summary.unconfirmed)
     if summary.undecided and math.log(summary.undecided.ratio) > TIE:
@@ -101,7 +103,7 @@ def decide(summary: Summary) -> Decision:
 
 def _chosen(summary: Summary, kind: Kind, baseline: Side, record: TrialRecord) -> Decision:
     best = _side(summary, record)
-    ratio = summary.ratio if kind == "confirmed" else None
+    ratio = summary.ratio if record is summary.winner else None
     searched = baseline.record.metric("throughput")
     speedup = ratio.ratio if ratio else best.throughput / searched if searched else None
     paid = summary.break_even(record)

@@ -32,6 +32,8 @@ def caveats(summary: Summary, spec: SweepSpec, record: TrialRecord, data_gib: fl
         yield "Measured on synthetic data: measure on real data before you rely on it."
     if confirmed_ratio(summary, record) is None:
         yield "Not confirmed: the throughput comes from a single trial."
+    elif summary.is_provisional:
+        yield "Not confirmed by new processes: the throughput is that of those by which it was found."
     if disturbance := summary.disturbance_of(record):
         yield words.disturbed("this trial", disturbance)
     if summary.yardstick is not None:

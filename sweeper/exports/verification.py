@@ -55,6 +55,11 @@ def write(record: TrialRecord, verification: Verification) -> None:
     write_json(Path(record.folder) / FILE, encode(verification))
 
 
+def remove(record: TrialRecord) -> None:
+    """Removes the verification of a trial's changes, if there is one."""
+    (Path(record.folder) / FILE).unlink(missing_ok=True)
+
+
 def read(record: TrialRecord) -> Verification | None:
     """Returns the verification of a trial's changes; None if there is none.
 

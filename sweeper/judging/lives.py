@@ -22,6 +22,7 @@ from sweeper.judging.arms import Arm
 from sweeper.race.log import Verified
 from sweeper.race.policy import Start
 from sweeper.race.race import Taken
+from sweeper.script.failure import is_for_want_of_room
 from sweeper.script.watch import watch
 from sweeper.system.memory import available_bytes
 from sweeper.system.process import open_files, tree, usage
@@ -40,6 +41,10 @@ CUDA = "/dev/nvidia-uvm"
 UNLIMITED = 1000
 WARMUP_SECONDS = 2.0
 """Longest warm-up of a process, in seconds."""
+
+
+class CrowdedError(TrialFailedError):
+    """Raised if a version may have failed because the other one was there."""
 
 
 class Turns(Silent):
@@ -165,6 +170,7 @@ class ScriptLives:
         """Starts a process; returns once it is warm and stopped, or has ended by itself.
 
         Raises:
+            CrowdedError: It cannot be measured, maybe because another one is there.
             TrialFailedError: It cannot be measured.
             UserError: It cannot be started.
         """
@@ -183,7 +189,12 @@ class ScriptLives:
         turns.await_start()
         if turns.is_over:
             # It has failed, or its training is short.
-            self._running[life].result()
+            try:
+                self._running[life].result()
+            except TrialFailedError as error:
+                if len(self._running) > 1 and is_for_want_of_room(error.kind, str(error)):
+                    raise CrowdedError(error.kind, str(error)) from error
+                raise
         return ()
 
     def has_company(self) -> bool:

@@ -18,12 +18,11 @@ from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import FailureKind, Measurement
 from sweeper.core.progress import TrialFailedError
 from sweeper.judging.arms import Arm
-from sweeper.judging.lives import ScriptLives, watched
+from sweeper.judging.lives import CrowdedError, ScriptLives, watched
 from sweeper.race import race
 from sweeper.race.log import BASELINE, Event, Round, rounds_of
 from sweeper.race.policy import Policy
 from sweeper.race.tally import EARLY_LEVEL, LAST_LEVEL, Tally, log_ratios
-from sweeper.script.failure import is_for_want_of_room
 
 PLAN = MeasurePlan(window_seconds=1.5, repeats=1, warmup_cap_seconds=5.0, cap_seconds=3.0, diagnose=False)
 OTHER = 1
@@ -154,11 +153,17 @@ def compare(
         TrialFailedError: A version cannot be measured, for a known reason.
         UserError: A version cannot be started.
     """
-    began = time.monotonic()
+    began, num_first = time.monotonic(), 0
+
+    def first(*measured: Measurement) -> None:
+        nonlocal num_first
+        num_first += 1
+        on_first(*measured)
+
     try:
-        return _compared(arms, seconds, say, on_first)
-    except TrialFailedError as error:
-        if not is_for_want_of_room(error.kind, str(error)):
+        return _compared(arms, seconds, say, first)
+    except CrowdedError:
+        if num_first:
             raise
     say("  the versions do not run side by side, so that one follows the other")
     return _compared(arms, seconds - (time.monotonic() - began), say, on_first, is_alone=True)

@@ -18,6 +18,7 @@ from sweeper.judging.losses import Losses, Trained
 from sweeper.judging.speed import Compared, Speed
 from sweeper.judging.whole import Whole, run_whole
 from sweeper.race.tally import LEVEL
+from sweeper.script.failure import is_for_want_of_room
 from sweeper.script.scratch import scratch_folder
 from sweeper.system.memory import available_bytes
 
@@ -98,6 +99,9 @@ def judge(
         say("  running both to their end")
         try:
             ends = run_whole((before, after), at_once=_has_room(verdict.speed))
+            if any(is_for_want_of_room("", end.failure) for end in ends):
+                # Both listen on the same port.
+                ends = run_whole((before, after), at_once=False)
         except KeyboardInterrupt:
             say("  stopped before their end")
             return verdict

@@ -113,7 +113,7 @@ def _no_winner(summary: Summary, base: Side, ratio: Ratio | None) -> str:
         return f"Only the baseline has been measured ({pace(base)})."
     if not any(record.feasible for record in others):
         if summary.is_tune:
-            return "No change is handed over: those that were tried fail, or train differently."
+            return "No change is handed over: none was shown to run and to train the same."
         return f"{'Only the baseline' if base.record.feasible else 'Nothing'} met the limits."
     if ratio is None:
         return f"No trial is shown to be better than your baseline ({pace(base)})."

@@ -10,18 +10,18 @@ from sweeper.system.cpu import control_groups
 def group_memory() -> tuple[int, int] | None:
     """Returns the limit and the bytes left of the control group with the least left; None without a limit."""
     names = {
-        2: ("memory.max", "memory.current", "inactive_file "),
-        1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "),
+        2: ("memory.max", "memory.current", ("inactive_file", "active_file")),
+        1: ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
     }
     found = []
     for folder, version in control_groups("memory"):
-        limit_name, used_name, cached_name = names[version]
+        limit_name, used_name, cached_names = names[version]
         try:
             limit = int((folder / limit_name).read_text(encoding="ascii"))
             used = int((folder / used_name).read_text(encoding="ascii"))
             # Cached files are evicted when memory is short.
             stat = (folder / "memory.stat").read_text(encoding="ascii").splitlines()
-            cached = sum(int(line.split()[1]) for line in stat if line.startswith(cached_name))
+            cached = sum(int(line.split()[1]) for line in stat if line.split()[0] in cached_names)
         except (OSError, ValueError):
             continue
         found.append((limit, max(0, limit - used + cached)))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sweeper.race.log import BASELINE, Round, Verified
-from sweeper.race.tally import Tally
+from sweeper.race.tally import Tally, log_ratios
 
 WON, LOST, REFUSED = "won", "lost", "refused"
 
@@ -61,6 +62,21 @@ class Contest:
     def members(self) -> Members:
         """The words of what it changes."""
         return self.requested - self.missing
+
+
+def laps(rounds: Sequence[Round], contest: Contest) -> list[float]:
+    """Returns the log ratios of an arm to its reference, lap by lap."""
+    return [log for one in rounds for log in log_ratios(one, contest.arm, contest.reference)]
+
+
+def middle(rounds: Sequence[Round], contest: Contest) -> float:
+    """Returns the log of an arm's ratio to its reference: of turns, the median.
+
+    A turn may hold the end of an epoch, where workers start and checkpoints are written, and be ten times as
+    slow as the others.
+    """
+    tally = Tally.of(rounds, contest.arm, contest.reference)
+    return statistics.median(laps(rounds, contest)) if tally.is_in_turns else tally.mean
 
 
 @dataclass(slots=True)

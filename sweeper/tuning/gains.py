@@ -11,6 +11,7 @@ from sweeper.core.measurement import Measurement
 from sweeper.core.record import BASELINE
 from sweeper.exports import verification
 from sweeper.interventions import CHANGES
+from sweeper.race.policy import MAX_FAILURES
 from sweeper.race.tally import Tally
 from sweeper.sweep.store.journal import FINAL_RACE
 from sweeper.sweep.store.load import LoadedSweep
@@ -153,16 +154,17 @@ def _start(measured: Measurement) -> float:
 
 
 def _is_known(state: RaceState, contest: Contest) -> bool:
-    """Returns whether an arm was measured, or is known not to train the same, or to fail."""
+    """Returns whether an arm was measured, or is known not to train the same, or to fail again and again."""
     verified = contest.verified
-    is_other = verified is not None and bool(verified.fault or verified.missing)
-    return is_other or contest.num_failed > 0 or bool(Tally.of(state.rounds, contest.arm).logs)
+    is_other = verified is not None and bool(verified.missing or (verified.fault and not verified.is_failure))
+    is_measured = bool(Tally.of(state.rounds, contest.arm).logs)
+    return is_other or is_measured or contest.num_failed >= MAX_FAILURES
 
 
 def has_failed(sweep: LoadedSweep) -> bool:
     """Returns whether an arm of a race could not be measured."""
     contests = _state(sweep).contests.values()
-    return any(contest.outcome == REFUSED and contest.num_failed > 0 for contest in contests)
+    return any(contest.outcome == REFUSED and contest.num_failed >= MAX_FAILURES for contest in contests)
 
 
 def has_refused(sweep: LoadedSweep) -> bool:

@@ -94,6 +94,7 @@ class TuneLives(JobLives):
 
     Attributes:
         is_crowded: Whether processes have failed because others were there, so that each runs alone.
+        memory_gib: Memory of a process in GiB.
         diagnosed_until: Seconds that must be left of the tune for the baseline's steps to be taken apart.
     """
 
@@ -120,7 +121,7 @@ class TuneLives(JobLives):
         self._faults: dict[int, str] = {}
         self._before = _used_gib()
         self._starting = -1
-        self._memory_gib = 0.0
+        self.memory_gib = 0.0
         self._gpu_gib: dict[str, float] = {}
         self.is_crowded = False
         self.diagnosed_until = 0.0
@@ -165,18 +166,16 @@ class TuneLives(JobLives):
 
     def has_company(self) -> bool:
         """Returns whether host and GPUs have memory for the other processes."""
-        if self.is_crowded:
-            return False
         warm, now = read_warm(self._folder_of(self._starting)), _used_gib()
         if not now and warm is not None and warm.measurement.trains_on_gpu:
             return False
-        self._memory_gib = warm.memory_gib if warm is not None else 0.0
+        self.memory_gib = warm.memory_gib if warm is not None else 0.0
         self._gpu_gib = {uuid: used - self._before.get(uuid, 0.0) for uuid, used in now.items()}
         return self.has_room(NUM_ALIVE - 1)
 
     def has_room(self, count: int) -> bool:
-        """Returns whether host and GPUs have memory for so many more processes like the latest."""
-        if available_bytes() / 2**30 < MORE_ROOM * count * self._memory_gib:
+        """Returns whether so many more processes like the latest may live: host and GPUs have the memory."""
+        if self.is_crowded or available_bytes() / 2**30 < MORE_ROOM * count * self.memory_gib:
             return False
         now = _used_gib()
         return all(

@@ -11,7 +11,7 @@ from sweeper.interventions.change import CLOSE, DRAWS, EXACT
 from sweeper.race.log import BASELINE
 from sweeper.race.tally import Tally
 from sweeper.tuning.changes import NEEDS_PERMISSION, ChangeValue
-from sweeper.tuning.contests import REFUSED, WON, Contest, RaceState
+from sweeper.tuning.contests import REFUSED, WON, Contest, RaceState, middle
 from sweeper.tuning.race import Course
 from sweeper.tuning.words import pace
 
@@ -55,7 +55,7 @@ class Narrator:
             tally = Tally.of(state.rounds, first.arm)
             if tally.logs:
                 self._has_said_first = True
-                self._tell(f"So far {_ratio(tally)}, {_how(first)}: {_words(first.members)}.")
+                self._tell(f"So far {_ratio(state, first)}, {_how(first)}: {_words(first.members)}.")
         for contest in state.contests.values():
             if contest.outcome and contest.arm not in self._said:
                 self._said.add(contest.arm)
@@ -89,7 +89,6 @@ def not_tried_lines(changes: Sequence[ChangeValue]) -> Iterator[str]:
 def _outcome_line(state: RaceState, contest: Contest) -> str:
     """Returns what came of an arm."""
     words = state.difference(contest) or contest.requested - state.members(contest.reference)
-    tally = Tally.of(state.rounds, contest.arm, contest.reference)
     is_first = contest.reference == BASELINE
     if contest.outcome == REFUSED:
         verified = contest.verified
@@ -100,21 +99,22 @@ def _outcome_line(state: RaceState, contest: Contest) -> str:
         return f"{_words(words)}: left out, {why}."
     if state.is_smaller(contest):
         if contest.outcome == WON:
-            return f"Without {_words(words)}: no slower ({_ratio(tally)}), so it is left out."
-        return f"Without {_words(words)}: {_ratio(tally)}, so it stays."
+            return f"Without {_words(words)}: no slower ({_ratio(state, contest)}), so it is left out."
+        return f"Without {_words(words)}: {_ratio(state, contest)}, so it stays."
     more = "" if is_first else " on top"
     if contest.outcome == WON:
-        return f"{_words(words)}: {_ratio(tally)}{more}, {_how(contest)}."
-    return f"{_words(words)}: {_ratio(tally)}{more}; not continued."
+        return f"{_words(words)}: {_ratio(state, contest)}{more}, {_how(contest)}."
+    return f"{_words(words)}: {_ratio(state, contest)}{more}; not continued."
 
 
 def _words(members: frozenset[str] | set[str]) -> str:
     return ", ".join(word.replace("=", " ") for word in sorted(members))
 
 
-def _ratio(tally: Tally) -> str:
-    low, high = tally.interval()
-    return f"{times(math.exp(tally.mean))} {interval(math.exp(low), math.exp(high))}"
+def _ratio(state: RaceState, contest: Contest) -> str:
+    tally = Tally.of(state.rounds, contest.arm, contest.reference)
+    mean, half = middle(state.rounds, contest), tally.half_width()
+    return f"{times(math.exp(mean))} {interval(math.exp(mean - half), math.exp(mean + half))}"
 
 
 def _how(contest: Contest) -> str:

@@ -30,8 +30,18 @@ from sweeper.race.policy import (
     Start,
     Turn,
 )
-from sweeper.race.tally import Tally, log_ratios
-from sweeper.tuning.contests import LOST, REFUSED, WON, Candidate, Contest, Members, RaceState
+from sweeper.race.tally import Tally
+from sweeper.tuning.contests import (
+    LOST,
+    REFUSED,
+    WON,
+    Candidate,
+    Contest,
+    Members,
+    RaceState,
+    laps,
+    middle,
+)
 
 MIN_GAIN = math.log(1.02)
 """Log of the smallest gain for which a change joins the leader."""
@@ -96,7 +106,11 @@ class TunePolicy:
         if not alive and _num_short(rounds) >= MAX_SHORT_ROUNDS and not (challenger and _is_open(challenger)):
             return Done(FAILED)
         needed = dict.fromkeys((BASELINE, state.leader, challenger.arm if challenger else BASELINE))
-        if not alive and rounds and self._is_late(state, at + len(needed) * _start_seconds(rounds)):
+        num_starts = len(needed)
+        if now.is_in_company is False and challenger is not None:
+            # What has had its turns does not start again.
+            num_starts = max(1, sum(arm not in now.lives for arm in needed))
+        if not alive and rounds and self._is_late(state, at + num_starts * _start_seconds(rounds)):
             return Done(TIME)
         if now.is_in_company is False:
             return self._next_alone(state, now, alive, list(needed), proposal)
@@ -193,7 +207,8 @@ class TunePolicy:
                 contest = Contest(event.arm, event.reference, frozenset(event.members))
                 state.contests[event.arm] = contest
             elif isinstance(event, Ended) and (known := state.contests.get(arms[event.life])):
-                known.num_failed = known.num_failed + 1 if event.is_failed else 0
+                if not event.is_crowded:
+                    known.num_failed = known.num_failed + 1 if event.is_failed else 0
             elif isinstance(event, Verified) and (known := state.contests.get(arms[event.life])):
                 if event.is_failure and known.verified is not None and not known.verified.is_failure:
                     # What an earlier process has shown still holds.
@@ -273,7 +288,7 @@ class TunePolicy:
             return REFUSED if is_final else ""
         if not is_final and not _is_decided(rounds, contest, tally, threshold):
             return ""
-        return WON if _middle(rounds, contest, tally) >= threshold else LOST
+        return WON if middle(rounds, contest) >= threshold else LOST
 
     # -- what is tried next ------------------------------------------------------------------------
 
@@ -479,32 +494,19 @@ def _start_seconds(rounds: Sequence[Round]) -> float:
     return statistics.fmean(starts) if starts else 0.0
 
 
-def _laps(rounds: Sequence[Round], contest: Contest) -> list[float]:
-    """Returns the log ratios of an arm to its reference, lap by lap."""
-    return [log for one in rounds for log in log_ratios(one, contest.arm, contest.reference)]
-
-
-def _middle(rounds: Sequence[Round], contest: Contest, tally: Tally) -> float:
-    """Returns the log ratio that decides a contest: of turns, the median.
-
-    A turn may hold the end of an epoch, where workers start and checkpoints are written, and be ten times as
-    slow as the others.
-    """
-    return statistics.median(_laps(rounds, contest)) if tally.is_in_turns else tally.mean
-
-
 def _is_decided(rounds: Sequence[Round], contest: Contest, tally: Tally, threshold: float) -> bool:
     """Returns whether more turns of the same processes would hardly change the outcome of a contest."""
     if not tally.is_in_turns:
         # It ran alone.
-        return any(one.lives[contest.arm].is_over for one in rounds if contest.arm in one.lives)
+        own = [one.lives[contest.arm] for one in rounds if contest.arm in one.lives]
+        return any(life.is_over and life.turns for life in own)
     num_turns = sum(
         len({*one.lives[contest.arm].laps} & {*one.lives[contest.reference].laps})
         for one in rounds
         if {contest.arm, contest.reference} <= one.lives.keys()
     )
-    off = abs(_middle(rounds, contest, tally) - threshold)
-    nearest = min(abs(log - threshold) for log in _laps(rounds, contest))
+    off = abs(middle(rounds, contest) - threshold)
+    nearest = min(abs(log - threshold) for log in laps(rounds, contest))
     if num_turns >= MAX_LAPS or (num_turns >= FEW_LAPS and nearest > FAR):
         return True
     error = math.sqrt(sum(tally.turn_variances)) / max(1, len(tally.turn_variances))

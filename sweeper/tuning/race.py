@@ -27,7 +27,7 @@ from sweeper.race.verify import MORE_SEEDS, batches_of_a_pass
 from sweeper.script.running import RECORD_ONLY
 from sweeper.script.warm import Warm, read_warm
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.phases.lives import late_seconds
+from sweeper.sweep.phases.lives import REPORT_SECONDS, late_seconds
 from sweeper.sweep.phases.race import ARMS, MAX_ROUNDS, SweepRace
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.fingerprint import digest_of_scripts
@@ -49,11 +49,9 @@ DIAGNOSIS_SECONDS = 10.0
 """Seconds that taking the baseline's steps apart takes, beside its start."""
 DIAGNOSIS_SHARE = 0.1
 """Largest share of a tune's time that this may take: the race has more use for the rest."""
-REPORT_SECONDS = 4.0
-"""Seconds from the last turn to the end of a tune."""
 START_SECONDS, START_SHARE, MORE_TIME = 60.0, 0.2, 5.0
-"""Seconds that a start and its record may take, or share of the tune's time if that is less, and a multiple of
-the script's own start that is added."""
+"""Seconds that a start and its record may take, or share of the tune's time if that is less, and a
+multiple of the script's own start in addition."""
 COMPILE_SHARE = 0.25
 """Share of the longest time that a change takes to make which it usually takes."""
 ORDER = ("threads", "optimizer", "precision", "layout", "tf32", "cudnn_benchmark", "ddp")
@@ -144,7 +142,7 @@ class _Phases:
         self._verifier = RaceVerifier(self._changes_of)
         self._final: SweepRace | None = None
         self._members: dict[int, tuple[str, ...]] = {}
-        self._has_room: Callable[[int], bool] = lambda count: True
+        self._lives: TuneLives | None = None
         self._scored: tuple[int, Sequence[Score]] = (-1, ())
         self.ended = "it was stopped"
         path = context.journal.race_log(FIRST_RACE)
@@ -233,7 +231,7 @@ class _Phases:
         trials.progress.follow_race(self._scores)
         lives = TuneLives(context, trials, self._verifier, self._config_of)
         lives.is_crowded = any(isinstance(event, Ended) and event.is_crowded for event in log or ())
-        self._has_room = lives.has_room
+        self._lives = lives
         for work in context.journal.race_folder(FIRST_RACE).glob("*/work"):
             # Of a process that was killed.
             shutil.rmtree(work, ignore_errors=True)
@@ -259,12 +257,14 @@ class _Phases:
             )
         course.changes = changes_of(self._options, warm.measurement)
         measured = warm.measurement
-        left, at = trials.budget.seconds_left, log[-1].at
+        left, at, minutes = trials.budget.seconds_left, log[-1].at, context.spec.search.minutes
         assert left is not None
-        start_seconds = min(START_SECONDS, START_SHARE * (at + left))
-        self._verifier.limit_seconds = start_seconds + MORE_TIME * measured.startup_seconds
+        assert minutes is not None
+        usual = MORE_TIME * (measured.startup_seconds + measured.first_step_seconds)
+        self._verifier.limit_seconds = min(START_SECONDS, START_SHARE * 60 * minutes) + usual
         diagnosis_seconds = measured.startup_seconds + DIAGNOSIS_SECONDS
-        is_diagnosed = diagnosis_seconds <= DIAGNOSIS_SHARE * (at + left)
+        is_diagnosed = diagnosis_seconds <= DIAGNOSIS_SHARE * 60 * minutes
+        lives.memory_gib = warm.memory_gib
         lives.diagnosed_until = REPORT_SECONDS + diagnosis_seconds if is_diagnosed else math.inf
         course.policy = TunePolicy(
             candidates=tuple(self._candidates(warm)),
@@ -353,7 +353,7 @@ class _Phases:
         if list(begun.get(ARMS, ())) != numbers:
             shutil.rmtree(folder, ignore_errors=True)
         left, usual = trials.budget.seconds_left, policy.seconds_of_a_round(state, len(numbers) + 1)
-        is_late = left is not None and left + late_seconds(policy.seconds) < usual
+        is_late = left is not None and left + late_seconds(policy.seconds) - REPORT_SECONDS < usual
         if is_late and not context.journal.rounds(FINAL_RACE):
             return self.best_so_far("there was no time for a race of new processes")
         step = warm.measurement.step_ms / 1000
@@ -362,7 +362,8 @@ class _Phases:
         verifier.limit_seconds = self._verifier.limit_seconds + LONG_SECONDS
         self._verifier = verifier
         window = context.spec.measure.window_seconds
-        rests = bool(state.rounds[-1].is_in_company) and self._has_room(len(numbers) + 1)
+        assert self._lives is not None
+        rests = bool(state.rounds[-1].is_in_company) and self._lives.has_room(len(numbers) + 1)
         final = self._final = SweepRace(context, trials, FINAL_RACE, window, verifier=verifier, rests=rests)
         verifier.replay(context.journal.race_events(FINAL_RACE), folder)
         reserve = REPORT_SECONDS + policy.seconds_of_a_seed(state)
@@ -411,7 +412,11 @@ class _Phases:
 
     def _write(self, arm: int, event: Verified | None) -> None:
         """Writes what was verified about an arm to its trial's folder."""
-        if event is None or event.is_failure:
+        if event is None:
+            return
+        if event.is_failure:
+            # What an earlier process has shown is no reason to use it.
+            verification.remove(self._trials.table.records[arm])
             return
         words = set(self._members[arm]) if arm in self._members else set()
         missing = {text.partition(":")[0] for text in event.missing}

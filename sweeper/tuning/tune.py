@@ -296,8 +296,9 @@ class Tune:
                 self._say(line)
             result = dataclasses.replace(result, lines=(*result.lines, *nothing))
         among = (sweep.confirmation.winner, *sweep.confirmation.infeasible)
-        record = next((sweep.table.records[number] for number in among if number is not None), None)
-        verified = verification.read(record) if record is not None else None
+        records = [sweep.table.records[number] for number in among if number is not None]
+        known = ((record, found) for record in records if (found := verification.read(record)) is not None)
+        record, verified = next(known, (None, None))
         if record is None or verified is None:
             return result
         stack = words.stack_lines(verified, result.changes)

@@ -140,7 +140,8 @@ def test_the_control_group_that_leaves_least(monkeypatch, tmp_path, own, place, 
     def write(group: Path, limit: str, used: int, inactive: int) -> None:
         (group / names[0]).write_text(f"{limit}\n")
         (group / names[1]).write_text(f"{used}\n")
-        (group / "memory.stat").write_text(f"anon 7\n{cached} {inactive}\nactive_file 9\n")
+        active = cached.replace("inactive", "active")
+        (group / "memory.stat").write_text(f"anon 7\n{cached} {inactive - 9}\n{active} 9\n")
 
     write(step.parent, "8000", 3000, 1000)
     assert group_memory() == (8000, 6000)

@@ -19,10 +19,11 @@ import psutil
 import pytest
 from parts.noop import synthetic
 
-from sweeper.core.measurement import Measurement
+from sweeper.core.measurement import FailureKind, Measurement
+from sweeper.core.progress import TrialFailedError
 from sweeper.judging import lives
 from sweeper.judging.arms import Arm
-from sweeper.judging.lives import Measure, ScriptLives, Turns
+from sweeper.judging.lives import CrowdedError, Measure, ScriptLives, Turns
 from sweeper.judging.speed import compare
 from sweeper.race import race
 from sweeper.race.log import Event, rounds_of
@@ -143,6 +144,23 @@ def test_what_uses_cuda_runs_alone_where_nvml_lists_no_gpu(monkeypatch: pytest.M
             alone.start(0, Start(arm=0, round=0, turn_seconds=1.0))
             assert alone.has_company() != is_open
             alone.end(0)
+
+
+def test_what_fails_beside_another_for_a_port_is_crowded_out():
+    taken = TrialFailedError(FailureKind.USER_ERROR, "OSError: [Errno 98] Address already in use")
+
+    def failing(turns: Turns, seconds: float) -> Measurement:
+        raise taken
+
+    with ScriptLives([taking(0, []), failing]) as both:
+        with pytest.raises(TrialFailedError) as alone:
+            both.start(0, Start(arm=1, round=0, turn_seconds=1.0))
+        assert type(alone.value) is TrialFailedError
+        del both._running[0]
+        both.start(1, Start(arm=0, round=0, turn_seconds=1.0))
+        with pytest.raises(CrowdedError):
+            both.start(2, Start(arm=1, round=0, turn_seconds=1.0))
+        both.kill()
 
 
 # -- with real scripts ------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def test_the_ratio_by_which_a_winner_was_found_is_not_confirmed():
 def test_a_tune_of_which_nothing_runs_and_trains_the_same_has_no_limits_to_meet():
     base, other = record(0, 0.8), record_of(Failure(kind=FailureKind.DIFFERENT, message="x"), 12)
     said = headline(summary_of(records=(base, other), is_tune=True))
-    assert said == "No change is handed over: those that were tried fail, or train differently."
+    assert said == "No change is handed over: none was shown to run and to train the same."
 
 
 def test_an_interval_of_an_earlier_version_is_not_said_to_be_of_a_later_run():

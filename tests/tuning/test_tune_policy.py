@@ -15,7 +15,7 @@ from sweeper.race.log import Added, Ended, Event, Started, Turned, Verified, rou
 from sweeper.race.policy import Done
 from sweeper.tuning.contests import REFUSED
 from sweeper.tuning.lives import _all_ended
-from sweeper.tuning.policy import FAILED, TIME, TRIED, TunePolicy
+from sweeper.tuning.policy import FAILED, TIME, TRIED, TURNS_ALONE, TunePolicy
 
 QUIET = {"process": 0.005, "turn": 0.01}
 
@@ -130,6 +130,14 @@ def test_what_cannot_live_beside_another_takes_its_turns_alone():
     assert raced.leading == {"loader=gathered"}
     assert [one.is_in_company for one in rounds_of(raced.log)][:2] == [True, False]
     assert sum(event.is_crowded for event in raced.log if isinstance(event, Ended)) == 1
+    alone = [life for one in rounds_of(raced.log)[1:] for life in one.lives.values()]
+    assert [len(life.turns) for life in alone] == [TURNS_ALONE] * len(alone)
+
+
+def test_to_be_crowded_out_is_no_failure():
+    script = Script({"a=on": 0.6}, failing={"a=on": 1}, listens=True, **QUIET)
+    raced = tuned(script, exact("a=on"))
+    assert raced.leading == {"a=on"}
 
 
 @pytest.mark.parametrize("gain", [0.0, 0.3])

@@ -45,8 +45,10 @@ MAX_STEP_SECONDS = 3.0
 TICK_SECONDS = 0.25
 LATE_SECONDS, LATE_SHARE = 15.0, 0.1
 """Seconds that a tune may take longer than it is given, or share of its time, whichever is more."""
-MIN_LIMIT_SECONDS = 10.0
-"""Least time limit of a process."""
+REPORT_SECONDS = 4.0
+"""Seconds from the last turn to the end of a tune."""
+MIN_START_SECONDS = 10.0
+"""Least time limit of a start of a tune."""
 
 
 def late_seconds(seconds: float) -> float:
@@ -177,7 +179,7 @@ class JobLives:
         folder, job = self._folder_of(life), self._job_of(start)
         self._arms[life], self._num_returned[life] = start.arm, 0
         if self._verifier is not None:
-            job = dataclasses.replace(job, recording=self._verifier.recording(start))
+            job = dataclasses.replace(job, recording=self._in_time(self._verifier.recording(start)))
         if not self._rests:
             if not _is_of(folder, job):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -187,7 +189,8 @@ class JobLives:
         shutil.rmtree(folder, ignore_errors=True)
         turns = folder / "turns"
         turns.mkdir(parents=True)
-        seconds = self._limit_seconds(job)
+        # It mostly waits, also for all of the others, so its time limit is theirs together.
+        seconds = self._num_arms * job.timeout_seconds
         job = dataclasses.replace(
             job,
             turns_folder=str(turns),
@@ -201,15 +204,13 @@ class JobLives:
         self._wait(life, 0)
         return self._verified(life, start)
 
-    def _limit_seconds(self, job: Job) -> float:
-        """Returns the time limit of a process."""
-        budget, minutes = self._trials.budget, self._context.spec.search.minutes
-        if self._verifier is None or budget.seconds_left is None or minutes is None:
-            # It mostly waits, also for all of the others, so its time limit is theirs together.
-            return self._num_arms * job.timeout_seconds
-        # However long a start takes, a tune keeps its time, with the report at its end.
-        late = late_seconds(60 * minutes) - LATE_SECONDS / 3
-        return max(MIN_LIMIT_SECONDS, budget.seconds_left + late)
+    def _in_time(self, recording: Recording | None) -> Recording | None:
+        """Returns the terms of a record that must be complete within the time of a tune."""
+        left, minutes = self._trials.budget.seconds_left, self._context.spec.search.minutes
+        if recording is None or left is None or minutes is None:
+            return recording
+        limit = max(MIN_START_SECONDS, left + late_seconds(60 * minutes) - REPORT_SECONDS)
+        return dataclasses.replace(recording, limit_seconds=min(recording.limit_seconds or limit, limit))
 
     def _verified(self, life: int, start: Start) -> Sequence[Verified]:
         if self._verifier is None:
@@ -276,7 +277,7 @@ class JobLives:
         is_alone = not self._rests or not set(self._arms) - {life} - set(self._outcomes)
         if is_alone or not isinstance(outcome, Failure):
             return False
-        return is_for_want_of_room(outcome.kind, outcome.message)
+        return is_for_want_of_room(outcome.kind, f"{outcome.message}\n{outcome.detail}")
 
     def kill(self) -> None:
         """Kills all processes."""

@@ -259,7 +259,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
             throughput=in_rounds.throughput if in_rounds else record.metric("throughput") or 0.0,
             loss=statistics.fmean(losses) if losses else None,
             is_one_seed=len(losses) == 1 < len(table.losses),
-            confirmed=ratio is not None and winner is not None,
+            confirmed=ratio is not None and winner is not None and not found.is_provisional,
             disturbed=bool(
                 found.disturbances.get(record.number)
                 if ratio

@@ -6,6 +6,7 @@ import dataclasses
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -17,6 +18,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import read_job
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Window
 from sweeper.core.record import TrialRecord
+from sweeper.core.recording import Recording
 from sweeper.race.log import rounds_of
 from sweeper.race.policy import FIRST_TURNS
 from sweeper.race.storage import read
@@ -140,6 +142,20 @@ def test_what_fails_beside_others_for_want_of_room_is_crowded_out(
     # The other one has ended.
     processes._outcomes[1] = synthetic(1.0)
     assert not processes.is_crowded_out(2)
+
+
+@pytest.mark.parametrize(
+    ("left", "own", "limit"), [(100.0, 60.0, 60.0), (20.0, 60.0, 34.0), (20.0, 0.0, 34.0), (-9.0, 60.0, 10.0)]
+)
+def test_a_start_of_a_tune_ends_with_its_time(left: float, own: float, limit: float):
+    processes = object.__new__(JobLives)
+    processes._trials = SimpleNamespace(budget=SimpleNamespace(seconds_left=left))
+    processes._context = SimpleNamespace(spec=SimpleNamespace(search=SimpleNamespace(minutes=3.0)))
+    recording = processes._in_time(Recording(limit_seconds=own))
+    assert recording is not None
+    # A tenth of three minutes, but for the report.
+    assert recording.limit_seconds == limit
+    assert processes._in_time(None) is None
 
 
 class TurnTaking(ReplayLauncher):
