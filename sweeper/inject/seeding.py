@@ -35,11 +35,19 @@ def seed(torch: Any, number: int, shift: int, *, deterministic: bool = False) ->
             setattr(owner, name, _shifted(getattr(owner, name), shift))
     for owner, name in _seeders(torch):
         getattr(owner, name)(number)
+    _seed_the_unseeded(number + shift)
     if deterministic:
         # cuBLAS reads it when it starts on a GPU.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
         _hold_search_off(torch)
+
+
+def _seed_the_unseeded(number: int) -> None:
+    """Seeds the generators of numpy that are made without a seed, such as those of environments of gym."""
+    if (generators := sys.modules.get("numpy.random.bit_generator")) is not None:
+        # Where `SeedSequence` takes its entropy from.
+        setattr(generators, "randbits", random.Random(number).getrandbits)  # noqa: B010
 
 
 def _hold_search_off(torch: Any) -> None:

@@ -25,6 +25,18 @@ DATABASES = (".db", ".sqlite", ".sqlite3", "-wal", "-journal")
 COPIED_BYTES = 64 * 2**20
 """Larger files are linked, whatever they are."""
 
+MAX_DEPTH = 5
+"""Number of folders, from a script's own upwards, that may be the top of a repository without git."""
+MARKS = (
+    "LICENSE",
+    "LICENSE.txt",
+    "LICENSE.md",
+    "pyproject.toml",
+    "setup.py",
+    "setup.cfg",
+    "requirements.txt",
+)
+"""Files at the top of a repository."""
 MAX_ENTRIES = 1000
 """A folder with more entries below it is data and linked as a whole, unless code is among the first."""
 MAX_MADE, MAX_COPIED = 600, 150
@@ -344,11 +356,17 @@ def check_size(folder: Path, linked: Collection[Path]) -> None:
 
 
 def repository_of(folder: Path) -> Path:
-    """Returns the repository that a folder lies in; without one, the folder itself."""
+    """Returns the repository that a folder lies in; without one, the folder itself.
+
+    One that was downloaded without git has a license, or says what it needs, at its top.
+    """
     home = Path(os.path.expanduser("~"))
     # A home folder under version control is not what a script belongs to.
-    above = (path for path in (folder, *folder.parents) if path != home)
-    return next((path for path in above if (path / ".git").exists()), folder)
+    above = [path for path in (folder, *folder.parents) if path != home]
+    if (repository := next((path for path in above if (path / ".git").exists()), None)) is not None:
+        return repository
+    near = [path for path in above[:MAX_DEPTH] if not home.is_relative_to(path)]
+    return next((path for path in reversed(near) if any((path / name).is_file() for name in MARKS)), folder)
 
 
 def leads_out(arguments: Sequence[str], folder: Path) -> str:

@@ -61,6 +61,8 @@ MAX_PARTS = 6
 """Largest number of changes that are tried one by one after they have failed together; more are halved."""
 FINAL_ROUNDS, FINAL_TURNS = 2, 4
 """Rounds of the race at the end for which time is kept, and turns of each process in them."""
+FINAL_SHARE = 0.45
+"""Largest share of the time that is kept for more than one turn of each."""
 FINAL_RECORD_SECONDS, FINAL_RECORD_STEPS = 1.0, 11
 """Seconds that a process takes longer to start there, or steps, whichever takes longer: its record has the
 ends of two passes."""
@@ -407,13 +409,16 @@ class TunePolicy:
         # Where nothing leads, there is more to gain from what was not tried.
         num_rounds = 1 if state.leader == BASELINE else FINAL_ROUNDS
         rounds = num_rounds * self.seconds_of_a_round(state, num_arms, FINAL_TURNS)
+        # Where starts or steps are long, one round has fewer turns, and what is to be tried has the rest.
+        least = self.seconds_of_a_round(state, num_arms)
+        rounds = max(least, min(rounds, FINAL_SHARE * self.seconds))
         return self.seconds - self.last_seconds - self.seconds_of_a_seed(state) - rounds
 
     def seconds_of_a_seed(self, state: RaceState) -> float:
         """Returns about how long the baseline runs with another seed, to be recorded only, if it must."""
         if all(one.kind == EXACT for one in self.candidates if one.word in state.members(state.leader)):
             return 0.0
-        return _start_seconds(state.rounds) + _final_record_seconds(state.rounds)
+        return _start_seconds(state.rounds) + _final_record_seconds(state)
 
     def seconds_of_a_round(self, state: RaceState, num_arms: int, num_turns: int = 1) -> float:
         """Returns about how long a round of the race at the end takes.
@@ -422,8 +427,8 @@ class TunePolicy:
             num_arms: Number of its arms, the baseline included.
             num_turns: Number of turns of each.
         """
-        start = _start_seconds(state.rounds) + _final_record_seconds(state.rounds)
-        return num_arms * (start + num_turns * self._turn_seconds(state.rounds))
+        start = _start_seconds(state.rounds) + _final_record_seconds(state)
+        return num_arms * (start + num_turns * _turn_seconds(_step_of_finalists(state)))
 
     def _seconds_of(self, state: RaceState, members: Members) -> float:
         """Returns about how long it takes to compare another arm."""
@@ -435,9 +440,8 @@ class TunePolicy:
 
     def _turn_seconds(self, rounds: Sequence[Round]) -> float:
         """Returns how long a turn is: long enough for the steps of the slowest arm."""
-        step = _step_seconds(rounds)
-        wanted = min(max(MIN_TURN_SECONDS, STEPS_PER_TURN * step), MAX_TURN_SECONDS)
-        return max(wanted, MIN_STEPS * step)
+        lives = [life for one in rounds[-1:] for life in one.lives.values()]
+        return _turn_seconds(max((life.step_seconds for life in lives), default=0.0))
 
 
 _NONE = Life(-1, BASELINE, Started(-1, BASELINE, 0.0, 0.0))
@@ -447,14 +451,23 @@ def _is_open(contest: Contest) -> bool:
     return contest.verified is not None and contest.verified.is_open
 
 
-def _step_seconds(rounds: Sequence[Round]) -> float:
-    """Returns the seconds of a step of the slowest process of the latest round."""
-    lives = [life for one in rounds[-1:] for life in one.lives.values()]
+def _turn_seconds(step: float) -> float:
+    wanted = min(max(MIN_TURN_SECONDS, STEPS_PER_TURN * step), MAX_TURN_SECONDS)
+    return max(wanted, MIN_STEPS * step)
+
+
+def _step_of_finalists(state: RaceState) -> float:
+    """Returns the seconds of a step of the baseline or the leader, whichever is slower.
+
+    A challenger that is slower will not race at the end.
+    """
+    arms = (BASELINE, state.leader)
+    lives = [one.lives[arm] for one in state.rounds for arm in arms if arm in one.lives]
     return max((life.step_seconds for life in lives), default=0.0)
 
 
-def _final_record_seconds(rounds: Sequence[Round]) -> float:
-    return max(FINAL_RECORD_SECONDS, FINAL_RECORD_STEPS * _step_seconds(rounds))
+def _final_record_seconds(state: RaceState) -> float:
+    return max(FINAL_RECORD_SECONDS, FINAL_RECORD_STEPS * _step_of_finalists(state))
 
 
 def _is_behind(life: Life, over: Sequence[Life]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -110,3 +111,18 @@ def test_it_is_known_what_recurs_and_what_the_script_has_set(
     found = run([sys.executable, "train.py"], folder=tmp_path)
     *_, facts = [message["facts"] for message in found.messages if "facts" in message]
     assert (facts["recurs"], facts["cudnn_search"], facts["tf32"]) == (recurs, recurs, False)
+
+
+@pytest.mark.parametrize("made", ["default_rng()", "RandomState(SeedSequence().generate_state(4))"])
+def test_a_generator_that_is_made_without_a_seed_has_that_of_the_run(made: str) -> None:
+    code = (
+        "import torch\nfrom numpy.random import RandomState, SeedSequence, default_rng\n"
+        "from sweeper.inject.seeding import seed\n"
+        "for number, shift in ((7, 0), (7, 0), (7, 1000)):\n"
+        "    seed(torch, number, shift)\n"
+        f"    print(*({made}.random() for _ in range(2)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, again, other = done.stdout.splitlines()
+    assert first == again != other
+    assert len({*first.split()}) == 2

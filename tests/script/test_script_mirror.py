@@ -11,7 +11,7 @@ import pytest
 
 from sweeper.errors import UserError
 from sweeper.script import mirror
-from sweeper.script.mirror import Mirror, check_size, leads_out, make_mirror
+from sweeper.script.mirror import Mirror, check_size, leads_out, make_mirror, repository_of
 
 
 @pytest.fixture
@@ -325,3 +325,23 @@ def test_many_things_beside_the_folder_are_not_linked(source: Path):
     for i in range(9):
         (source.parent / f"{i}.txt").touch()
     assert [path.name for path in made(source).folder.parent.iterdir()] == ["source"]
+
+
+def test_the_top_of_what_was_downloaded_without_git_is_known_by_what_it_needs(tmp_path: Path, monkeypatch):
+    """`../../../data`, as seen from an example of a repository."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    example = home / "downloads" / "program" / "models" / "deep" / "example"
+    example.mkdir(parents=True)
+    (home / "LICENSE").touch()
+    assert repository_of(example) == example
+    (example / "requirements.txt").touch()
+    top = example.parents[2]
+    (top / "LICENSE").touch()
+    assert repository_of(example) == top
+    (top / "data").mkdir()
+    (top / "data" / "rows.csv").write_text("1")
+    mirror = make_mirror(example, tmp_path / "work")
+    assert (mirror.folder / "../../../data/rows.csv").read_text() == "1"
+    (example / ".git").mkdir()
+    assert repository_of(example) == example
