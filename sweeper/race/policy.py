@@ -228,7 +228,9 @@ class Policy:
             return End(alive[0].number)
         taken = min(len(life.turns) for life in alive)
         is_first = taken == max(len(life.turns) for life in alive)
-        if is_first and self._has_enough(now, complete, taken, at):
+        # A turn that is asked for in an evaluation begins at its end.
+        is_late = taken > 0 and at > self.seconds
+        if is_late or (is_first and self._has_enough(now, complete, taken, at)):
             # Without it, the others end, too.
             return End(now.lives[BASELINE].number)
         return Turn(self._next_in_turn(now, arms, taken, len(complete)).number)
@@ -241,7 +243,9 @@ class Policy:
         if taken < self.turns(complete):
             return at > self.seconds and taken > 0
         has_time = at + (at - now.began_at) <= self.seconds
-        one_more = sum(life.turns[-1].seconds for life in now.lives.values() if life.turns)
+        turns = [turn for life in now.lives.values() for turn in life.turns]
+        began = min(turn.at - turn.seconds for turn in turns)
+        one_more = len(now.lives) * (max(turn.at for turn in turns) - began) / len(turns)
         is_late = at + one_more > self.seconds or taken >= self.max_turns
         return has_time or is_late or self.is_clear([*complete, now])
 

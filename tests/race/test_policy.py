@@ -68,7 +68,7 @@ def check(seed: int) -> None:
         for each in rounds:
             turns = [len(life.turns) for life in each.lives.values()]
             assert min(turns) >= 1
-            assert max(turns) == min(turns) or not each.is_in_company
+            assert max(turns) - min(turns) <= (ended_at > seconds) or not each.is_in_company
     if done.why == CLEAR:
         for arm in policy.arms_after(rounds)[1:]:
             tally = Tally.of(rounds, arm)
@@ -132,6 +132,15 @@ def test_a_round_whose_time_is_up_ends_after_a_turn_of_each():
     assert [len(life.turns) for each in rounds_of(log) for life in each.lives.values()] == [1, 1]
     assert policy.decided[-1][2] == Done(TIME)
     assert lives.clock.now < 15
+
+
+def test_a_lap_is_not_completed_after_the_time_is_up():
+    """A turn may be asked for in an evaluation, which comes first: here, it takes a minute."""
+    for seed in range(20):
+        log, _, lives = raced(Nature(logs=(0.0, 0.0, 0.0, 0.0), stall=0.2), seed, 120.0)
+        late = [event for event in log if isinstance(event, Turned) and event.at > 120.0]
+        laps = max(len(life.turns) for life in rounds_of(log)[-1].lives.values())
+        assert len(late) <= 1 or laps == 1
 
 
 def test_time_that_is_too_short_for_another_round_is_used_for_turns():
