@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -136,3 +138,22 @@ def test_processes_that_race_are_not_asked_for_an_order_on_a_cpu(monkeypatch: py
     runs = Runs(monkeypatch, made)
     assert baseline().compare(AFTER, VERSION).answer is Losses.UNKNOWN
     assert runs.count("before", deterministic=True) == 0
+
+
+def test_two_runs_that_listen_on_the_same_port_follow_each_other(monkeypatch: pytest.MonkeyPatch):
+    port, first_is_over = threading.Lock(), threading.Event()
+
+    def made(*_: object) -> Record:
+        if not port.acquire(blocking=False):
+            first_is_over.set()
+            return Record(failure="user_error: OSError: [Errno 98] Address already in use")
+        with contextlib.ExitStack() as left:
+            left.callback(port.release)
+            # At the same time as the other, if that has begun.
+            first_is_over.wait(2.0)
+            return run(LOSSES)
+
+    Runs(monkeypatch, made)
+    compared = baseline()
+    compared._at_once = 2
+    assert compared.compare(AFTER, VERSION).answer is Losses.EQUAL

@@ -137,7 +137,7 @@ def test_a_round_whose_time_is_up_ends_after_a_turn_of_each():
 def test_a_lap_is_not_completed_after_the_time_is_up():
     """A turn may be asked for in an evaluation, which comes first: here, it takes a minute."""
     for seed in range(20):
-        log, _, lives = raced(Nature(logs=(0.0, 0.0, 0.0, 0.0), stall=0.2), seed, 120.0)
+        log, _, _ = raced(Nature(logs=(0.0, 0.0, 0.0, 0.0), stall=0.2), seed, 120.0)
         late = [event for event in log if isinstance(event, Turned) and event.at > 120.0]
         laps = max(len(life.turns) for life in rounds_of(log)[-1].lives.values())
         assert len(late) <= 1 or laps == 1

@@ -131,6 +131,13 @@ def test_the_ratio_by_which_a_winner_was_found_is_not_confirmed():
     )
 
 
+def test_a_winner_that_no_new_process_has_confirmed_is_not_called_confirmed():
+    found = decide(won(ratio_of(2.67, low=2.3), is_provisional=True))
+    assert found.kind == "unconfirmed"
+    assert found.ratio is not None
+    assert decide(won(ratio_of(2.67, low=2.3))).kind == "confirmed"
+
+
 def test_a_tune_of_which_nothing_runs_and_trains_the_same_has_no_limits_to_meet():
     base, other = record(0, 0.8), record_of(Failure(kind=FailureKind.DIFFERENT, message="x"), 12)
     said = headline(summary_of(records=(base, other), is_tune=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from sweeper.interventions.change import CLOSE, DRAWS, EXACT
 from sweeper.race.log import Added
 from sweeper.script.warm import Warm
 from sweeper.tuning.changes import NEEDS_PERMISSION, ChangeValue
+from sweeper.tuning.contests import middle
 from sweeper.tuning.gains import gains_of, has_failed, has_refused, largest_gain, untried
 from sweeper.tuning.narrator import Narrator, not_tried_lines
 from sweeper.tuning.race import Course
@@ -62,6 +64,16 @@ def test_what_is_not_kept_has_its_reason(raced):
     assert "mine on: left out, its losses differ after 3 steps." in lines
     assert any(line.startswith("optimizer fused: 0.7") and line.endswith("not continued.") for line in lines)
     assert any(line.startswith("Without malloc retain: no slower (") for line in lines)
+
+
+def test_the_ratio_that_is_said_is_the_one_that_decides():
+    """The mean of its turns may lie on the other side, where one holds the end of an epoch."""
+    for seed in range(5):
+        race = tuned(Script({"a=on": 0.2}, epoch_ends=0.3, process=0.0, turn=0.01), close("a=on"), seed=seed)
+        (contest,) = race.state.contests.values()
+        said = next(line for line in told(race) if " a on: " in line and "So far" not in line)
+        number = float(said.partition("a on: ")[2].partition("x")[0])
+        assert number == pytest.approx(math.exp(middle(race.state.rounds, contest)), rel=0.01)
 
 
 def test_nothing_is_said_of_changes_that_are_tried():

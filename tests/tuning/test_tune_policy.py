@@ -13,7 +13,7 @@ from tuning.virtual import Script, VirtualTune, close, exact, tuned
 from sweeper.race import race
 from sweeper.race.log import Added, Ended, Event, Started, Turned, Verified, rounds_of
 from sweeper.race.policy import Done
-from sweeper.tuning.contests import REFUSED
+from sweeper.tuning.contests import LOST, REFUSED
 from sweeper.tuning.lives import _all_ended
 from sweeper.tuning.policy import FAILED, TIME, TRIED, TURNS_ALONE, TunePolicy
 
@@ -160,6 +160,34 @@ def test_the_first_number_has_all_the_time_there_is():
     script = Script({"loader=gathered": 0.6}, start=21.0, **QUIET)
     raced = tuned(script, exact("loader=gathered"), 60.0, last_seconds=25.0)
     assert raced.leading == {"loader=gathered"}
+
+
+def test_a_slow_challenger_does_not_take_the_time_of_the_end():
+    script = Script({"threads=one": -2.0}, start=8.0, step=0.3, **QUIET)
+    raced = tuned(script, close("threads=one", "optimizer=fused"), 240.0, last_seconds=4.0)
+    outcomes = {frozenset(one.requested): one.outcome for one in raced.state.contests.values()}
+    assert outcomes == {frozenset({"threads=one"}): LOST, frozenset({"optimizer=fused"}): LOST}
+
+
+def test_where_nothing_leads_more_is_tried():
+    words = [f"user{number}=on" for number in range(20)]
+    leading = tuned(Script({words[0]: 0.5}, start=8.0, **QUIET), close(*words), 180.0)
+    nothing = tuned(Script(start=8.0, **QUIET), close(*words), 180.0)
+    assert len(nothing.arms) > len(leading.arms)
+
+
+def test_long_starts_and_steps_leave_time_for_a_second_arm():
+    effects = {"loader=gathered": 0.1, "optimizer=fused": 0.2}
+    script = Script(effects, start=15.0, step=0.8, **QUIET)
+    raced = tuned(script, exact("loader=gathered") + close("optimizer=fused"), 240.0, last_seconds=4.0)
+    assert raced.leading == {*effects}
+
+
+def test_a_turn_that_would_be_late_is_not_taken():
+    for seed in range(5):
+        script = Script({"a=on": 0.1}, start=5.0, step=5.0, **QUIET)
+        raced = tuned(script, exact("a=on") + close("b=on", "c=on"), 100.0, seed=seed)
+        assert raced.lives.now < 105.0
 
 
 def test_nothing_is_tried_that_cannot_bring_anything():

@@ -19,17 +19,19 @@ from sweeper.core.job import read_job
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Window
 from sweeper.core.record import TrialRecord
 from sweeper.core.recording import Recording
-from sweeper.race.log import rounds_of
+from sweeper.race.log import Started, Verified, rounds_of
 from sweeper.race.policy import FIRST_TURNS
 from sweeper.race.storage import read
 from sweeper.sweep.phases import lives
 from sweeper.sweep.phases.lives import JobLives, can_be_stopped, fit, is_expensive
+from sweeper.sweep.phases.race import SweepRace
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
 from sweeper.system.files import write_atomic
 from sweeper.tracking import NullTracker
 from sweeper.trainer import on_demand as taking
 from sweeper.trainer.on_demand import END, END_AT_ONCE, GO, Turns, ready_in
+from sweeper.tuning.lives import TuneLives
 
 pytestmark = pytest.mark.slow
 
@@ -142,6 +144,26 @@ def test_what_fails_beside_others_for_want_of_room_is_crowded_out(
     # The other one has ended.
     processes._outcomes[1] = synthetic(1.0)
     assert not processes.is_crowded_out(2)
+
+
+def test_once_a_process_was_crowded_out_there_is_no_room_for_others():
+    processes = object.__new__(TuneLives)
+    processes._rests, processes._arms = True, {1: 0, 2: 1}
+    processes.is_crowded, processes.memory_gib, processes._gpu_gib = False, 0.001, {}
+    assert processes.has_room(2)
+    processes._outcomes = {2: Failure(kind=FailureKind.HOST_OOM, message="killed")}
+    assert processes.is_crowded_out(2)
+    assert not processes.has_room(2)
+
+
+def test_what_an_earlier_process_has_shown_holds_after_one_that_fails():
+    shown = Verified(1, 2.0, extent="60 steps", kind="exact")
+    failed = Verified(2, 4.0, "oom", is_failure=True)
+    raced_so_far = object.__new__(SweepRace)
+    raced_so_far._log = [Started(1, 5, 1.0, 1.0), shown, Started(2, 5, 3.0, 1.0, 1), failed]
+    assert raced_so_far.verified == {5: shown}
+    raced_so_far._log = [Started(2, 5, 3.0, 1.0), failed]
+    assert raced_so_far.verified == {5: failed}
 
 
 @pytest.mark.parametrize(
