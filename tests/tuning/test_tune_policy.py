@@ -164,7 +164,7 @@ def test_the_first_number_has_all_the_time_there_is():
 
 def test_a_slow_challenger_does_not_take_the_time_of_the_end():
     script = Script({"threads=one": -2.0}, start=8.0, step=0.3, **QUIET)
-    raced = tuned(script, close("threads=one", "optimizer=fused"), 240.0, last_seconds=4.0)
+    raced = tuned(script, close("threads=one", "optimizer=fused"), 150.0, last_seconds=4.0)
     outcomes = {frozenset(one.requested): one.outcome for one in raced.state.contests.values()}
     assert outcomes == {frozenset({"threads=one"}): LOST, frozenset({"optimizer=fused"}): LOST}
 
@@ -179,7 +179,7 @@ def test_where_nothing_leads_more_is_tried():
 def test_long_starts_and_steps_leave_time_for_a_second_arm():
     effects = {"loader=gathered": 0.1, "optimizer=fused": 0.2}
     script = Script(effects, start=15.0, step=0.8, **QUIET)
-    raced = tuned(script, exact("loader=gathered") + close("optimizer=fused"), 240.0, last_seconds=4.0)
+    raced = tuned(script, exact("loader=gathered") + close("optimizer=fused"), 200.0, last_seconds=4.0)
     assert raced.leading == {*effects}
 
 
