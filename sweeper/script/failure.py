@@ -23,9 +23,9 @@ _RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning)\
 
 
 def is_for_want_of_room(kind: str, message: str) -> bool:
-    """Returns whether a script may have failed because another process of its own is there.
+    """Returns whether a script may have failed because another copy of it is running.
 
-    Two may not fit into memory, or listen on the same port.
+    Two copies may not fit into memory, or may want the same port.
     """
     return kind in _OUT_OF_MEMORY or _PORT_IS_TAKEN.search(message) is not None
 

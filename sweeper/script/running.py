@@ -168,8 +168,9 @@ class RunningTrial:
     @property
     def evaluation_share(self) -> float:
         """The share of evaluations in the time since the first step."""
-        paused = sum(each.paused_seconds for each in self._timeline.stretches)
-        total = paused + sum(each.seconds for each in self._timeline.stretches)
+        stretches = self._timeline.stretches
+        paused = sum(stretch.paused_seconds for stretch in stretches)
+        total = paused + sum(stretch.seconds for stretch in stretches)
         return paused / total if total else 0.0
 
     @property
@@ -179,13 +180,13 @@ class RunningTrial:
 
     def taken_apart(self, seconds: float) -> TakenApart:
         """Returns the parts of the script's steps that are reported within `seconds`."""
-        found = self._listener.watched.parts
+        parts = self._listener.watched.parts
         deadline = time.perf_counter() + seconds
         # Training on one batch again and again may well lead to a loss that is not finite.
         with contextlib.suppress(TrialFailedError, UserError):
-            while not found.is_done and time.perf_counter() < deadline and self._listen():
+            while not parts.is_done and time.perf_counter() < deadline and self._listen():
                 self._progress.steps.add()
-        return found
+        return parts
 
     def listen_to_end(self, read: Callable[[str], None]) -> None:
         """Listens until the script has exited.
@@ -342,13 +343,13 @@ class RunningTrial:
 
         The page faults of this process, which only listens, do not count.
         """
-        found = read_conditions()
-        training = [each for each in map(usage, self._listener.watched.trainers) if each is not None]
-        own = sum(each.cpu_seconds for each in training)
+        conditions = read_conditions()
+        trainers = [used for used in map(usage, self._listener.watched.trainers) if used is not None]
+        own = sum(used.cpu_seconds for used in trainers)
         return dataclasses.replace(
-            found,
-            helper_cpu_seconds=found.helper_cpu_seconds - own if training else 0.0,
-            minor_faults=sum(each.minor_faults for each in training),
+            conditions,
+            helper_cpu_seconds=conditions.helper_cpu_seconds - own if trainers else 0.0,
+            minor_faults=sum(used.minor_faults for used in trainers),
         )
 
     def _single_window(self) -> tuple[Windows, int, bool]:

@@ -13,7 +13,7 @@ def group_memory() -> tuple[int, int] | None:
         2: ("memory.max", "memory.current", ("inactive_file", "active_file")),
         1: ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
     }
-    found = []
+    groups = []
     for folder, version in control_groups("memory"):
         limit_name, used_name, cached_names = names[version]
         try:
@@ -24,8 +24,8 @@ def group_memory() -> tuple[int, int] | None:
             cached = sum(int(line.split()[1]) for line in stat if line.split()[0] in cached_names)
         except (OSError, ValueError):
             continue
-        found.append((limit, max(0, limit - used + cached)))
-    return min(found, key=lambda pair: pair[1], default=None)
+        groups.append((limit, max(0, limit - used + cached)))
+    return min(groups, key=lambda pair: pair[1], default=None)
 
 
 def available_bytes() -> int:

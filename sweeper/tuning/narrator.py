@@ -17,7 +17,7 @@ from sweeper.tuning.words import pace
 
 HOW = {
     EXACT: "equal in every bit",
-    CLOSE: "first losses equal but for rounding, batches and rates equal",
+    CLOSE: "same batches and rates, and the same first losses but for rounding",
     DRAWS: "equal but for its draws",
 }
 """How an arm trains, as far as its first steps show; curves are compared at the end, with other seeds."""
