@@ -31,7 +31,7 @@ from sweeper.core.job import Job, MeasurePlan, write_job
 from sweeper.core.measurement import Measurement
 from sweeper.core.progress import Silent
 from sweeper.execution.local import LocalLauncher
-from sweeper.telemetry.nvml.probe import full_uuid
+from sweeper.telemetry.nvml.devices import full_uuid
 from sweeper.trainer import device as devices
 from sweeper.trainer import prepare
 from sweeper.trainer.clocks import DATA, H2D, Clock, EventClock, HostClock, NoClock

@@ -33,7 +33,7 @@ from sweeper.core.record import TrialRecord
 from sweeper.execution.local import LocalLauncher
 from sweeper.results.trial_card import trial_card
 from sweeper.system.cpu import usable_cpus
-from sweeper.telemetry.nvml.probe import full_uuid
+from sweeper.telemetry.nvml.devices import full_uuid
 
 BARS = ROOT.parent / "shared" / "data" / "stock_bars" / "bars"
 RUNS = 20

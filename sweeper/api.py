@@ -258,7 +258,7 @@ def tune(
 def watch(command: str | Sequence[str], *, progress: bool = True) -> WatchResult:
     """Watches a training script as it is: its speed, the parts of a step, and what limits it.
 
-    Runs the command twice for a few seconds, in the current folder. Nothing is edited.
+    Runs the command for some seconds, in the current folder. Nothing is edited.
 
     Args:
         command: The command of the script, as a list of words or as one line, which is split as a shell

@@ -16,6 +16,7 @@ from typing import Any
 import warm
 
 from sweeper import inject, metering
+from sweeper.inject import rest
 from sweeper.script.watched import Watched
 
 MAX_SECONDS = 120.0
@@ -58,16 +59,22 @@ def run(
     mode: str = inject.WATCH,
     folder: Path | None = None,
     is_forked: bool = True,
+    takes_apart: bool = False,
 ) -> Run:
     """Runs a command to its end, with the hook or without.
 
     Args:
+        takes_apart: Whether its steps are taken apart from the first one on.
         is_forked: Whether a fork of a process that has torch will do, where there is one (`warm`).
     """
     name = f"sweeper-test-{os.getpid()}-{os.urandom(4).hex()}"
     environment = {**os.environ, metering.VARIABLE: name, **(environ or {})}
     if with_hook:
         environment.update(inject.environment(environment, mode))
+    if takes_apart:
+        assert folder is not None
+        (folder / "request").write_bytes(bytes([rest.TAKE_APART]))
+        environment[rest.VARIABLE] = str(folder / "request")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
         end.bind(b"\0" + name.encode())
         end.setblocking(False)

@@ -208,7 +208,7 @@ def oom(day: Day) -> str:
     """Runs out of memory inside a capture, and says whether the GPU's memory is back afterwards."""
     from verdicts import SHORT, Bench
 
-    from sweeper.telemetry.nvml.probe import memory_used_gib
+    from sweeper.telemetry.nvml.devices import memory_used_gib
 
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder))

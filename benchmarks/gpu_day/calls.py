@@ -38,7 +38,7 @@ PREPARED = "SWEEPER_GPU_DAY"
 """Environment variable of a process that `environment` was made for."""
 SCRIPT = ROOT / "benchmarks" / "gpu.py"
 _SUBREAPER = 36
-_DEVICE = "from sweeper.telemetry.nvml.probe import gpu_names; print(*gpu_names()[:1])"
+_DEVICE = "from sweeper.telemetry.nvml.devices import gpu_names; print(*gpu_names()[:1])"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_day.steps import Day, FailedError
-from sweeper.telemetry.nvml.probe import describe_gpus
+from sweeper.telemetry.nvml.devices import describe_gpus
 
 WORKSPACES = ("", "", ":4096:8", ":4096:8")
 """CUBLAS_WORKSPACE_CONFIG of each process."""

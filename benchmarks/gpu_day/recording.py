@@ -25,8 +25,8 @@ from gpu_day.steps import ROOT, Day, SkippedError
 from sweeper.system.process import tree
 from sweeper.telemetry.nvml import probe as probes
 from sweeper.telemetry.nvml.binding import NOT_FOUND, initialised
-from sweeper.telemetry.nvml.devices import first_gpu
-from sweeper.telemetry.nvml.probe import NvmlProbe, describe_gpus
+from sweeper.telemetry.nvml.devices import describe_gpus, first_gpu
+from sweeper.telemetry.nvml.probe import NvmlProbe
 
 READS = 30
 """About three seconds of a situation; with the one at the start, the stand-in holds 64 of a key."""

@@ -286,7 +286,7 @@ def verdict_of(found: Measurement, config: TrialConfig) -> Verdict:
     if is_reported(found) and not found.breakdown.step_s:
         return _from_outside(found)
     verdict = _judged(found, config)
-    # A script's steps are taken apart in another run than the one that is timed.
+    # A script's steps are taken apart after they were timed.
     return _unless_unclear(verdict, found, config) if is_reported(found) else verdict
 
 
@@ -320,7 +320,7 @@ def brief(why: str) -> str:
 def as_timed(found: Measurement) -> Measurement | None:
     """Returns a measurement with the parts of a step as it was timed; None if they differ little.
 
-    The arithmetic of a step takes about the same time in every run, so waiting takes the difference.
+    The arithmetic of a step always takes about the same time, so waiting takes the difference.
     """
     parts, step_s = found.breakdown, found.step_ms / 1e3
     if not step_s or 1 / SAME_STEP <= parts.step_s / step_s <= SAME_STEP:

@@ -37,8 +37,8 @@ def watch(
     """Watch an unmodified training script: its speed, the parts of a step, and what limits it.
 
     Nothing is edited, and the script need not print anything: torch reports its steps. The command
-    runs twice for a few seconds: once to time it, once to take its steps apart. Exits with 1 if it
-    cannot be measured.
+    runs for some seconds: it is timed, then its steps are taken apart. Exits with 1 if it cannot be
+    measured.
 
     --json: {"throughput", "step_ms", "windows", "breakdown", "diagnosis", "reported_by", ...}, as in a
     trial's outcome.json

@@ -71,8 +71,8 @@ class WorkloadTraits:
         sees_environment: On this machine, a trial sees the whole environment, as the user's own run does.
         rests: Where the processes of a confirmation can rest while others run: `never`, `between windows`, as
             sweeper's trainer does, or `between steps`, so that they take turns.
-        taken_apart: The trials whose steps are taken apart: `all`, only the `references`, whose second run
-            with another start-up is worth it, or `none`.
+        taken_apart: The trials whose steps are taken apart: `all`, only the `references`, whose verdicts are
+            worth the seconds, or `none`.
         is_of_changes: Its parameters are changes to a script, which a tune races.
         simplest_is: Which of two equally fast trials is the simpler one: that with the plainer
             `configuration`, or that with the `fewest changes`.

@@ -12,15 +12,15 @@ from sweeper.doctor import gpus as nvidia
 from sweeper.doctor import host, software, storage
 from sweeper.doctor.finding import Ceiling, Check, Examination, Look, State
 from sweeper.doctor.measured import assess, ceilings_of, measure
-from sweeper.telemetry.nvml import probe
+from sweeper.telemetry.nvml import devices
 from sweeper.telemetry.nvml.devices import HANGS, GpuFacts
 
 
 def examine(
     home: Path,
     *,
-    driver_problem: Callable[[], str] = probe.driver_problem,
-    describe_gpus: Callable[[], Sequence[GpuFacts]] = probe.describe_gpus,
+    driver_problem: Callable[[], str] = devices.driver_problem,
+    describe_gpus: Callable[[], Sequence[GpuFacts]] = devices.describe_gpus,
     measured: Callable[[Path | None, int | None], Report | Check] = measure,
 ) -> Examination:
     """Examines this machine for sweeps in `home`, which need not exist yet. Imports no torch.

@@ -41,7 +41,7 @@ from sweeper.execution.local import LocalLauncher
 from sweeper.execution.parcel import Parcel, pack_folder, write_code
 from sweeper.execution.pool import Worker
 from sweeper.system.cpu import cpu_name
-from sweeper.telemetry.nvml.probe import gpu_names
+from sweeper.telemetry.nvml.devices import gpu_names
 
 SCRATCH = "SWEEPER_SCRATCH"
 """Environment variable that names a node's folder for scratch folders and caches.

@@ -20,12 +20,12 @@ LOSSES_VARIABLE = "SWEEPER_HOOK_LOSSES"
 FOLDER_VARIABLE = "SWEEPER_HOOK_FOLDER"
 """Environment variable that names the trial's folder, in which the script may write."""
 
-FROM_STEP_VARIABLE = "SWEEPER_HOOK_FROM_STEP"
-"""Environment variable: the number of steps after which steps are taken apart."""
+OUTSIDE_VARIABLE = "SWEEPER_HOOK_OUTSIDE"
+"""Environment variable; if it is set, what the script does outside of its folder is reported, too."""
 
-WATCH, DIAGNOSE, RECORD, EXECUTE = "watch", "diagnose", "record", "execute"
-"""Modes: count steps, samples and losses; take a step apart, which changes what is trained on; record
-a seeded run bit for bit; or make changes and watch nothing."""
+WATCH, RECORD, EXECUTE = "watch", "record", "execute"
+"""Modes: count steps, samples and losses; record a seeded run bit for bit first; or make changes and watch
+nothing."""
 
 SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
 """Folder on PYTHONPATH that contains only `sitecustomize`."""

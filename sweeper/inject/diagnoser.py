@@ -1,4 +1,4 @@
-"""Takes training steps apart, in a run that is discarded because its batches are changed.
+"""Takes training steps apart, in a process whose training does not count any more: its batches are changed.
 
 as it is | lines | one batch, again and again | the loader alone | the batch and its half, in turns
 
@@ -17,17 +17,15 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..metering import Channel
-from . import FOLDER_VARIABLE, FROM_STEP_VARIABLE
 from .batches import LENGTH, VALUE, Reader
 from .gpu import KernelTime, Waits, copy_seconds
 from .laps import BACKWARD, DATA, EVALUATION, FORWARD, OPTIMIZER, PREPARATION, REST, DeviceLaps, Laps
 from .lines import Sampler
-from .observer import Observer
-from .outside import Outside
-from .samples import Samples
+
+if TYPE_CHECKING:
+    from .observer import Observer
 
 WARM_UP, AS_IT_IS, LINES, WAITS, KERNELS, ONE_BATCH, LOADER, HALVES, DONE = PARTS = (
     *("warm-up", "as it is", "lines", "waits", "kernels", "one batch", "loader", "halves", "done"),
@@ -63,12 +61,11 @@ class _Held:
         self.step = 0
 
 
-class Diagnoser(Observer):
-    """An observer that takes the steps apart."""
+class Diagnoser:
+    """Takes the steps apart that an observer sees from now on; the observer tells what happens, in order."""
 
-    HAS_FAST_PATH = False
-
-    def __init__(self, torch: Any, channel: Channel) -> None:
+    def __init__(self, torch: Any, observer: Observer) -> None:
+        self._torch, self._observer = torch, observer
         self._laps, self._sampler = Laps(), Sampler()
         self._on_gpu = False
         self._device: Any = None
@@ -79,55 +76,34 @@ class Diagnoser(Observer):
         self._held: dict[int, _Held] = {}
         self._is_other = self._is_double = False
         self._of_steps: dict[bool, list[Laps]] = {False: [], True: []}
-        self._from_step = int(os.environ.get(FROM_STEP_VARIABLE) or 0)
-        folder = os.environ.get(FOLDER_VARIABLE) or os.getcwd()
-        self._outside = Outside(folder, lambda: self.tell({}))
-        super().__init__(torch, channel)
         self._begin_part(WARM_UP)
-
-    def begin(self) -> None:
-        """Starts to watch what the script does outside of its folder."""
-        self._outside.install(self._torch)
-
-    def tell(self, message: dict[str, Any]) -> None:
-        """Sends a message with everything found outside so far, so that a lost one costs nothing."""
-        super().tell({"outside": self._outside.found, **message})
-
-    def _new_sample_counter(self) -> Samples:
-        return Samples(self._torch, self.points, self._model_begins)
 
     # -- phases ------------------------------------------------------------------------------------
 
     def _lap(self, name: str) -> None:
-        phase = EVALUATION if self._pauses.began_s is not None else name
+        phase = EVALUATION if self._observer.pauses.began_s is not None else name
         self._laps.lap(phase)
         self._sampler.phase(phase)
         if self._waits is not None:
             # A wait during a copy to the GPU is part of the copy.
             self._waits.take(phase not in (PREPARATION, EVALUATION))
 
-    def fetching(self, iterator: Any) -> None:
-        """Notes that a loader's iterator is asked for a batch."""
+    def asked(self) -> None:
+        """Notes that a loader is about to be asked for a batch, or a module to evaluate."""
         self._lap(REST)
-        super().fetching(iterator)
 
     def fetched(self, iterator: Any, batch: Any) -> None:
         """Notes that a loader's iterator returned a batch."""
-        super().fetched(iterator, batch)
         self._lap(DATA)
-        if self._sample_counter.trains(iterator):
+        if self._observer.sample_counter.trains(iterator):
             self._has_begun = False
             if self._on_gpu:
                 # The tensors are noted now, since some scripts replace them in the batch with copies.
                 self._latest = list(_tensors(self._torch, batch))
 
-    def evaluates(self, module: Any) -> None:
-        """Notes that a module was put into evaluation mode."""
-        self._lap(REST)
-        super().evaluates(module)
-
-    def _pause_changed(self) -> None:
-        if self._pauses.began_s is None:
+    def pause_changed(self) -> None:
+        """Notes that a pause has begun or ended."""
+        if self._observer.pauses.began_s is None:
             self._laps.lap(EVALUATION)
             self._sampler.phase(EVALUATION)
             if self._waits is not None:
@@ -135,13 +111,12 @@ class Diagnoser(Observer):
         elif self._part == KERNELS:
             # The kernels of an evaluation belong to no step.
             self._end_part()
-        super()._pause_changed()
 
-    def _failed(self, why: str) -> None:
+    def failed(self) -> None:
+        """Notes that the training is not watched any more."""
         if self._waits is not None:
             self._waits.stop(0)
             self._waits = None
-        super()._failed(why)
 
     def _model_begins(self) -> None:
         if self._has_begun:
@@ -150,48 +125,47 @@ class Diagnoser(Observer):
         self._has_begun = True
         # Until now, the script prepared the loader's batch. Without a loader, it updated parameters by hand
         # or made a batch.
-        before = OPTIMIZER if self._is_by_hand else DATA
-        self._lap(PREPARATION if self._sample_counter.has_loader else before)
+        before = OPTIMIZER if self._observer.is_by_hand else DATA
+        self._lap(PREPARATION if self._observer.sample_counter.has_loader else before)
 
     def backward_begins(self, tensors: Any) -> None:
         """Notes that a backward pass is about to run."""
         self._lap(FORWARD)
         if self._part == WARM_UP:
             loss = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
-            self._on_gpu = getattr(loss, "is_cuda", False) or self._facts.get("device") == "cuda"
+            self._on_gpu = getattr(loss, "is_cuda", False) or self._observer.facts.get("device") == "cuda"
             self._device = loss.device if getattr(loss, "is_cuda", False) else None
-        super().backward_begins(tensors)
 
     def backward_ended(self) -> None:
         """Notes that a backward pass has run."""
         self._lap(BACKWARD)
-        super().backward_ended()
 
-    def step_ended(self, optimizer: Any, *rest: Any) -> None:
+    def optimizer_ended(self) -> None:
         """Notes that an optimizer has stepped."""
         self._lap(OPTIMIZER)
-        super().step_ended(optimizer, *rest)
 
-    def _step_ended(self, optimizer: Any, num_steps: int = 1) -> None:
-        super()._step_ended(optimizer, num_steps)
+    def step_ended(self, optimizer: Any) -> None:
+        """Notes that a step has ended.
+
+        Args:
+            optimizer: The optimizer that has stepped; None for parameters that are updated by hand.
+        """
         self._has_begun = False
         if self._on_gpu and self._torch.cuda.is_current_stream_capturing():
             # The device must not be queried during a capture.
             return
         if self._part == WARM_UP:
-            self._sample_counter.watch_model(optimizer)
-            if self._steps <= self._from_step:
-                # An earlier stage of the training is not measured.
-                self._steps_before, self._began_s = self._steps, time.perf_counter()
-                return
+            self._observer.sample_counter.watch_model(optimizer, self._model_begins)
         elif self._part == KERNELS and self._kernels is not None:
             self._kernels.step_ended()
         elif self._part == HALVES:
             self._of_steps[self._is_other].append(self._laps)
             self._laps = self._new_laps()
-        steps, seconds = self._steps - self._steps_before, time.perf_counter() - self._began_s
+        steps, seconds = self._observer.steps - self._steps_before, time.perf_counter() - self._began_s
         in_turns = self._part == HALVES
-        is_long = seconds >= MIN_SECONDS or self._part in OF_A_GPU
+        # A process that has just begun has no queues that filled while it rested.
+        has_just_begun = self._part == WARM_UP and self._steps_before <= 1
+        is_long = seconds >= MIN_SECONDS or self._part in OF_A_GPU or has_just_begun
         max_seconds = MAX_SECONDS_IN_TURNS if in_turns else MAX_SECONDS
         is_too_long = seconds >= max_seconds and (self._part != KERNELS or steps >= MIN_PROFILED)
         if (steps >= (MIN_IN_TURNS if in_turns else MIN_STEPS) and is_long) or is_too_long:
@@ -205,7 +179,7 @@ class Diagnoser(Observer):
 
     def _begin_part(self, part: str) -> None:
         self._part = part
-        self._steps_before, self._samples_before = self._steps, self._num_samples
+        self._steps_before, self._samples_before = self._observer.steps, self._observer.num_samples
         self._began_s = time.perf_counter()
         self._waits_before = _waits()
         self._laps = self._new_laps()
@@ -213,7 +187,7 @@ class Diagnoser(Observer):
             self._sampler.start()
         elif part == WAITS:
             self._waits = Waits(self._torch)
-        elif part == KERNELS and self._world_size != 0:
+        elif part == KERNELS and self._observer.world_size != 0:
             # The script may be profiling itself, or torch may be unable to profile this GPU.
             with contextlib.suppress(Exception):
                 self._kernels = KernelTime(self._torch, self._device)
@@ -224,13 +198,13 @@ class Diagnoser(Observer):
 
     def _end_part(self) -> None:
         """Reports the current part and begins the next one that is possible."""
-        part, steps = self._part, self._steps - self._steps_before
+        part, steps = self._part, self._observer.steps - self._steps_before
         if part in (AS_IT_IS, ONE_BATCH):
             self._report(
                 {
                     "part": part,
                     "steps": steps,
-                    "samples": self._num_samples - self._samples_before,
+                    "samples": self._observer.num_samples - self._samples_before,
                     "wall": self._laps.wall,
                     "seconds": time.perf_counter() - self._began_s,
                     "host": self._laps.host,
@@ -256,18 +230,18 @@ class Diagnoser(Observer):
         if part == DONE:
             return
         skipped: tuple[str, ...] = () if self._on_gpu else OF_A_GPU
-        if self._facts.get("accumulate_steps", 1) > 1:
+        if self._observer.facts.get("accumulate_steps", 1) > 1:
             # A step has several batches.
             skipped += (HALVES,)
-        if not self._sample_counter.has_loader or self._world_size != 1:
+        if not self._observer.sample_counter.has_loader or self._observer.world_size != 1:
             skipped += OF_A_LOADER
         following = PARTS[PARTS.index(part) + 1 :]
         self._begin_part(next(each for each in following if each not in skipped))
 
     def _report(self, message: dict[str, Any]) -> None:
         # Each rank changes parts at a different moment, so only the first rank reports.
-        if self._world_size != 0:
-            self.tell(message)
+        if self._observer.world_size != 0:
+            self._observer.tell(message)
 
     def _copy_seconds(self) -> float:
         # There may be no memory for another batch.
@@ -288,23 +262,24 @@ class Diagnoser(Observer):
 
     def take(self, original: Callable[[Any], Any], iterator: Any) -> Any:
         """Returns the script's next batch, which may be the same as before."""
-        if not self._sample_counter.trains(iterator) or self._part not in OF_A_LOADER:
+        if not self._observer.sample_counter.trains(iterator) or self._part not in OF_A_LOADER:
             return original(iterator)
         key = id(iterator._index_sampler)
         held = self._held.get(key)
         if held is None:
             # A script may make its loader anew for each pass.
-            self._held = {key: each for key, each in self._held.items() if each.step >= self._steps - 1}
+            latest = self._observer.steps - 1
+            self._held = {key: held for key, held in self._held.items() if held.step >= latest}
             held = self._held[key] = _Held(original(iterator))
-        held.iterator, held.step = iterator, self._steps
+        held.iterator, held.step = iterator, self._observer.steps
         # A step may have the batches of several loaders; parts change with the first.
         is_first = held is next(iter(self._held.values()))
         if self._part == LOADER and is_first:
             self._loaders_alone(original)
             self._end_part()
         if self._part == HALVES and held.other is None:
-            self._is_double = self._num_samples == self._steps
-            reader = self._sample_counter.reader(iterator, held.batch)
+            self._is_double = self._observer.num_samples == self._observer.steps
+            reader = self._observer.sample_counter.reader(iterator, held.batch)
             held.other = _of_other_size(held.batch, reader, is_double=self._is_double)
             if held.other is None:
                 self._begin_part(DONE)
@@ -314,7 +289,9 @@ class Diagnoser(Observer):
 
     def _loaders_alone(self, original: Callable[[Any], Any]) -> None:
         # If a data set's items are whole batches, they do not show their number of samples.
-        per_batch = self._num_samples // self._steps if self._sample_counter.has_single else 0
+        observer = self._observer
+        has_single = observer.sample_counter.has_single
+        per_batch = observer.num_samples // observer.steps if has_single else 0
         iterators = [held.iterator for held in self._held.values()]
         samples = dict.fromkeys(iterators, 0)
         seconds = 0.0
@@ -326,19 +303,19 @@ class Diagnoser(Observer):
                     getattr(iterator, "_prefetch_factor", None) or 0
                 )
                 for _ in range(ready):
-                    self._sample_counter.size(iterator, original(iterator))
+                    self._observer.sample_counter.size(iterator, original(iterator))
                     if time.perf_counter() - began > DRAIN_SECONDS:
                         break
             began = time.perf_counter()
             while seconds < MIN_SECONDS:
                 for iterator in iterators:
-                    size = self._sample_counter.size(iterator, original(iterator))
+                    size = self._observer.sample_counter.size(iterator, original(iterator))
                     samples[iterator] += per_batch or size
                 seconds = time.perf_counter() - began
         except StopIteration:
             # The script gets the held batch; what was measured so far counts.
             pass
-        self.tell({"part": LOADER, "samples": max(samples.values()), "seconds": seconds})
+        self._observer.tell({"part": LOADER, "samples": max(samples.values()), "seconds": seconds})
 
 
 def _waits() -> dict[str, float]:

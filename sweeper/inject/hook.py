@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .. import interventions
 from ..metering import VARIABLE as CHANNEL
 from ..metering import Channel
-from . import DIAGNOSE, EXECUTE, LOSSES_VARIABLE, RECORD, VARIABLE
-from .diagnoser import Diagnoser
+from . import EXECUTE, LOSSES_VARIABLE, RECORD, VARIABLE
 from .observer import Observer
 from .recorder import Recorder
 from .samples import PASS, ROWS, forget_indices, note_index
@@ -29,7 +28,7 @@ def install(torch: Any) -> None:
     if mode == EXECUTE:
         interventions.apply(torch, os.environ.get(interventions.VARIABLE, ""), interventions.complain)
         return
-    watch = {DIAGNOSE: Diagnoser, RECORD: Recorder}.get(mode, Observer)
+    watch = Recorder if mode == RECORD else Observer
     observer = watch(torch, Channel(os.environ[CHANNEL]))
     observer.tell(
         {

@@ -40,7 +40,7 @@ def line_of(frame: Any) -> Line:
 class Sampler:
     """Interrupts the main thread every few milliseconds and notes its line.
 
-    Used only in a run that is discarded, and only if nothing else handles the signal.
+    Used only once a training does not count any more, and only if nothing else handles the signal.
     """
 
     def __init__(self) -> None:

@@ -25,15 +25,13 @@ MAX_DEPTH = 5
 class ModelInput:
     """The samples in a model's input while gradients are on.
 
-    Args:
-        begins: Called when the model is called with gradients on.
-
     Attributes:
         source: Description of what is read; empty before anything is.
     """
 
-    def __init__(self, torch: Any, points: Points, begins: Callable[[], None] | None = None) -> None:
-        self._torch, self._points, self._begins = torch, points, begins
+    def __init__(self, torch: Any, points: Points) -> None:
+        self._torch, self._points = torch, points
+        self._begins: Callable[[], None] | None = None
         self._level: list[Any] = []
         self._calls: list[CallObserver] = []
         self._reader: Reader | None = None
@@ -41,8 +39,13 @@ class ModelInput:
         self._largest = self._sum = 0
         self.source = ""
 
-    def watch(self, optimizer: Any) -> None:
-        """Watches the model, or one level further inside it if that is never called itself."""
+    def watch(self, optimizer: Any, begins: Callable[[], None] | None = None) -> None:
+        """Watches the model, or one level further inside it if that is never called itself.
+
+        Args:
+            begins: Called when the model is called with gradients on; None to leave that as it is.
+        """
+        self._begins = begins or self._begins
         if self._reader is not None or self._depth >= MAX_DEPTH:
             return
         self._depth += 1

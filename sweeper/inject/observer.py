@@ -18,12 +18,15 @@ from collections.abc import Callable
 from typing import Any
 
 from ..metering import Channel, finite
+from . import FOLDER_VARIABLE, OUTSIDE_VARIABLE
+from .diagnoser import Diagnoser
 from .facts import FactFinder
 from .fast_path import FastPath
 from .losses import StepLosses
+from .outside import Outside
 from .pauses import Pauses
 from .points import Points
-from .rest import open_page, wait
+from .rest import TAKE_APART, open_page, wait
 from .samples import Samples
 from .shares import StepShares
 from .stages import Stages
@@ -55,64 +58,75 @@ class Observer:
         self._resumed_s = 0.0
         self._of_parents: list[StepLosses] = []
         self._losses = StepLosses(torch)
+        self._outside: Outside | None = None
         self.restart()
 
     def begin(self) -> None:
-        """Does nothing; a subclass starts to watch more here."""
+        """Starts to watch what the script does outside of its folder, if that is asked for."""
+        if os.environ.get(OUTSIDE_VARIABLE):
+            folder = os.environ.get(FOLDER_VARIABLE) or os.getcwd()
+            self._outside = Outside(folder, lambda: self.tell({}))
+            self._outside.install(self._torch)
 
     def restart(self) -> None:
         """Forgets everything in a forked process, since the training is its parent's."""
         self.fast.end()
         self.fast.clear()
         self.fast.num_alike = 0
-        self._sample_counter = self._new_sample_counter()
+        self._diagnoser: Diagnoser | None = None
+        self.sample_counter = Samples(self._torch, self.points)
         self._fact_finder = FactFinder(self._torch, self.points)
-        self._facts: dict[str, Any] = {}
+        self.facts: dict[str, Any] = {}
         self._last_samples = 0
         # Freeing their pinned memory needs CUDA, which a forked process cannot use.
         self._of_parents.append(self._losses)
         self._losses = StepLosses(self._torch)
-        self._pauses = Pauses(self._torch, self.points, self._pause_changed)
-        self._steps = self._num_samples = self._backwards = 0
+        self.pauses = Pauses(self._torch, self.points, self._pause_changed)
+        self.steps = self.num_samples = self._backwards = 0
         self._optimizers: set[int] = set()
         self._stages, self._shares = Stages(), StepShares()
         self.has_backward = self._is_grad = False
         self._unstepped = 0
-        self._has_optimizer = self._is_by_hand = self._is_stepping = self._has_closure = False
+        self._has_optimizer = self.is_by_hand = self._is_stepping = self._has_closure = False
         self._fetch_began_s = self._sent_at_s = 0.0
         self._moment_s = time.perf_counter()
-        self._world_size: int | None = None
+        self.world_size: int | None = None
         self._source = ""
-
-    def _new_sample_counter(self) -> Samples:
-        return Samples(self._torch, self.points)
 
     # -- what torch reports ------------------------------------------------------------------------
 
     def fetching(self, iterator: Any) -> None:
         """Notes that a loader's iterator is asked for a batch."""
+        if self._diagnoser is not None:
+            self._diagnoser.asked()
         self._fetch_began_s = now = time.perf_counter()
-        pauses, trains = self._pauses, self._sample_counter.trains(iterator)
+        pauses, trains = self.pauses, self.sample_counter.trains(iterator)
         if not trains or pauses.is_evaluating or pauses.began_s is not None:
-            pauses.fetching(trains, now, self._steps)
+            pauses.fetching(trains, now, self.steps)
 
     def take(self, original: Callable[[Any], Any], iterator: Any) -> Any:
         """Returns the script's next batch."""
-        return original(iterator)
+        return original(iterator) if self._diagnoser is None else self._diagnoser.take(original, iterator)
 
     def fetched(self, iterator: Any, batch: Any) -> None:
         """Notes that a loader's iterator returned a batch."""
-        self._sample_counter.fetched(iterator, batch, self._pauses.is_evaluating)
-        if self._sample_counter.trains(iterator):
+        self.sample_counter.fetched(iterator, batch, self.pauses.is_evaluating)
+        if self.sample_counter.trains(iterator):
             self._shares.fetched(self._fetch_began_s)
+        if self._diagnoser is not None:
+            self._diagnoser.fetched(iterator, batch)
 
     def evaluates(self, module: Any) -> None:
         """Notes that a module was put into evaluation mode."""
-        if self._steps:
-            self._pauses.evaluates(module, time.perf_counter(), self._steps)
+        if self._diagnoser is not None:
+            self._diagnoser.asked()
+        if self.steps:
+            self.pauses.evaluates(module, time.perf_counter(), self.steps)
 
     def _pause_changed(self) -> None:
         """Reports that a pause has begun or ended."""
+        if self._diagnoser is not None:
+            self._diagnoser.pause_changed()
         self._shares.interrupt()
         self._send()
 
@@ -124,20 +138,22 @@ class Observer:
 
     def backward_begins(self, tensors: Any) -> None:
         """Notes that a backward pass is about to run."""
+        if self._diagnoser is not None:
+            self._diagnoser.backward_begins(tensors)
         self.has_backward = self.has_backward or not self._is_grad
         if self._is_stepping:
             self._has_closure = True
             if self._backwards:
                 # LBFGS computes the loss of its batch again and again.
                 return
-        is_news = self._sample_counter.backward()
-        if self._pauses.began_s is not None:
-            self._pauses.backward(self._fetch_began_s, is_news)
-        if self._sample_counter.has_loader and not self._sample_counter.has_new and not self._backwards:
+        is_news = self.sample_counter.backward()
+        if self.pauses.began_s is not None:
+            self.pauses.backward(self._fetch_began_s, is_news)
+        if self.sample_counter.has_loader and not self.sample_counter.has_new and not self._backwards:
             # This is another optimizer's loss on the batch of the previous step, such as a GAN's second.
             return
         self._backwards += 1
-        self._losses.take(tensors, self._steps)
+        self._losses.take(tensors, self.steps)
 
     def scaled(self, result: Any, outputs: Any) -> None:
         """Notes that a GradScaler has multiplied a loss by its scale."""
@@ -145,9 +161,11 @@ class Observer:
 
     def backward_ended(self) -> None:
         """Notes that a backward pass has run."""
-        if self._is_by_hand:
+        if self._diagnoser is not None:
+            self._diagnoser.backward_ended()
+        if self.is_by_hand:
             # Several gradients of one batch make one step.
-            if self._backwards or not self._sample_counter.has_loader:
+            if self._backwards or not self.sample_counter.has_loader:
                 self._step_ended(None)
         elif not self._has_optimizer:
             self._unstepped += 1
@@ -161,12 +179,14 @@ class Observer:
 
     def step_ended(self, optimizer: Any, *_: Any) -> None:
         """Notes that an optimizer has stepped."""
-        self._is_stepping, self._is_by_hand, self._has_optimizer = False, False, True
+        if self._diagnoser is not None:
+            self._diagnoser.optimizer_ended()
+        self._is_stepping, self.is_by_hand, self._has_optimizer = False, False, True
         self._shares.optimizer_ended()
-        if self._is_capturing():
+        if self.is_capturing():
             raise RuntimeError("its steps are replayed from a CUDA graph, which does not report them")
         key = id(optimizer)
-        if self._optimizers and key not in self._optimizers and not self._sample_counter.has_new:
+        if self._optimizers and key not in self._optimizers and not self.sample_counter.has_new:
             # Another optimizer steps for the same batch.
             self._optimizers.add(key)
             return
@@ -175,37 +195,47 @@ class Observer:
         self._optimizers.add(key)
         is_usual = (
             self.HAS_FAST_PATH
-            and self._steps >= EARLY_STEPS
+            and self.steps >= EARLY_STEPS
             and is_only
-            and self._sample_counter.are_usual
+            and self.sample_counter.are_usual
             and self._backwards > 0
             and not self._has_closure
             and not self._losses.are_scaled
-            and self._pauses.began_s is None
+            and self.pauses.began_s is None
         )
         self._has_closure = False
-        self._stages.step(optimizer, self._steps)
+        self._stages.step(optimizer, self.steps)
         self._step_ended(optimizer)
-        self.fast.step(key, self._sample_counter.current, self._moment_s, is_usual=is_usual)
+        is_usual = is_usual and self._diagnoser is None
+        self.fast.step(key, self.sample_counter.current, self._moment_s, is_usual=is_usual)
 
     def rest(self) -> None:
-        """Rests until another training has taken its turn."""
+        """Rests until another training has taken its turn, or takes the steps that follow apart."""
+        if self.rest_page[0] == TAKE_APART:
+            self._take_apart()
+            return
         fast = self.fast
         if fast.steps:
             self._hand_over(fast.moment_s)
         cuda = self._torch.cuda
-        if cuda.is_initialized() and not self._is_capturing():
+        if cuda.is_initialized() and not self.is_capturing():
             # The device would go on with what is queued.
             cuda.synchronize()
         self._moment_s = time.perf_counter()
         self._send()
-        if not self._world_size:
+        if not self.world_size:
             # Another rank reports, and this one waits for it in its next exchange.
             return
-        self.tell({"resting": self._steps})
+        self.tell({"resting": self.steps})
         wait(self.rest_page)
         self._shares.interrupt()
         self._resumed_s = self._moment_s = fast.moment_s = time.perf_counter()
+
+    def _take_apart(self) -> None:
+        if self._diagnoser is None:
+            if self.fast.is_on:
+                self.leave_fast_path()
+            self._diagnoser = Diagnoser(self._torch, self)
 
     # -- the fast path ----------------------------------------------------------------------------
 
@@ -216,7 +246,7 @@ class Observer:
 
     def take_loss(self, tensors: Any) -> None:
         """Reads a loss that is not a single number on the CPU."""
-        self._losses.take(tensors, self._steps)
+        self._losses.take(tensors, self.steps)
 
     def leave_fast_path(self) -> None:
         """Leaves the fast path, since something unusual is about to happen."""
@@ -228,9 +258,9 @@ class Observer:
         fast = self.fast
         if fast.steps:
             self._moment_s = fast.latest_s(now)
-        self._steps += fast.steps
-        self._num_samples += fast.samples
-        self._sample_counter.add(fast.samples_ahead)
+        self.steps += fast.steps
+        self.num_samples += fast.samples
+        self.sample_counter.add(fast.samples_ahead)
         self._losses.add(fast.loss, fast.num_losses)
         fast.clear()
 
@@ -238,7 +268,7 @@ class Observer:
         """Reports the steps since the last message when the process exits."""
         if self.fast.is_on:
             self.leave_fast_path()
-        if self._moment_s > self._sent_at_s and self._steps:
+        if self._moment_s > self._sent_at_s and self.steps:
             self._send()
 
     # -- what is reported --------------------------------------------------------------------------
@@ -247,76 +277,83 @@ class Observer:
         kind = self._torch.optim.Optimizer
         self._has_optimizer = any(issubclass(type(each), kind) for each in gc.get_objects())
         if not self._has_optimizer:
-            self._is_by_hand = True
+            self.is_by_hand = True
             self._step_ended(None, self._unstepped)
 
     def _step_ended(self, optimizer: Any, num_steps: int = 1) -> None:
         self._moment_s = now = time.perf_counter()
         self._shares.step_ended(now, num_steps)
-        self._steps += num_steps
-        samples = self._sample_counter.of_step(optimizer, num_steps)
-        self._num_samples += samples
-        self._losses.step_ended(self._steps, self._backwards // num_steps)
-        if not self._facts and self._steps >= FACTS_AT:
-            counter = self._sample_counter
-            self._facts = self._fact_finder.take(optimizer, counter.loader, counter.sampler)
+        self.steps += num_steps
+        samples = self.sample_counter.of_step(optimizer, num_steps)
+        self.num_samples += samples
+        self._losses.step_ended(self.steps, self._backwards // num_steps)
+        if not self.facts and self.steps >= FACTS_AT:
+            counter = self.sample_counter
+            self.facts = self._fact_finder.take(optimizer, counter.loader, counter.sampler)
             # Several backward passes on one batch, as for two losses, accumulate nothing.
             num_batches = counter.num_batches if counter.has_loader else self._backwards
-            self._facts["accumulate_steps"] = max(1, num_batches // num_steps)
-        if self._facts and samples == self._last_samples > 0:
+            self.facts["accumulate_steps"] = max(1, num_batches // num_steps)
+        if self.facts and samples == self._last_samples > 0:
             # The first samples that are counted may be those of several steps.
-            self._facts.setdefault("batch_size", samples // self._facts["accumulate_steps"])
+            self.facts.setdefault("batch_size", samples // self.facts["accumulate_steps"])
         self._last_samples = samples
         self._backwards = 0
-        if now - self._sent_at_s >= INTERVAL_SECONDS or self._steps == 1:
+        if now - self._sent_at_s >= INTERVAL_SECONDS or self.steps == 1:
             self._send()
+        if self._diagnoser is not None:
+            self._diagnoser.step_ended(optimizer)
         if self.rest_page[0]:
             self.rest()
 
     def _send(self) -> None:
         self._sent_at_s = time.perf_counter()
         self.fast.due_s = self._sent_at_s + INTERVAL_SECONDS
-        if self._is_capturing():
+        if self.is_capturing():
             # Any query of the device now would spoil the graph.
             return
-        if self._world_size is None:
-            self._world_size = self._find_world_size()
-        if not self._world_size:
+        if self.world_size is None:
+            self.world_size = self._find_world_size()
+        if not self.world_size:
             return
         message: dict[str, Any] = {
             "t": self._moment_s,
-            "steps": self._steps,
-            "samples": self._num_samples * self._world_size,
-            "paused": self._pauses.total_s,
-            "pausing": self._pauses.began_s is not None,
+            "steps": self.steps,
+            "samples": self.num_samples * self.world_size,
+            "paused": self.pauses.total_s,
+            "pausing": self.pauses.began_s is not None,
         }
         if self._resumed_s:
             message["resumed"] = self._resumed_s
         if self._shares.steps:
             message["shares"] = self._shares.message()
-        if self._facts:
-            message["facts"] = self._facts
+        if self.facts:
+            message["facts"] = self.facts
         if self._stages.number:
             message["stage"] = [self._stages.number, self._stages.began_at]
         loss = self._losses.taken()
         if loss is not None:
             message["loss"] = finite(loss)
-        source = f"{'backwards' if self._is_by_hand else 'optimizer steps'}, {self._sample_counter.source}"
+        source = f"{'backwards' if self.is_by_hand else 'optimizer steps'}, {self.sample_counter.source}"
         if source != self._source:
             self._source = source
             message["source"] = source[:-2] if source.endswith(", ") else source
         self.tell(message)
 
-    def _is_capturing(self) -> bool:
+    def is_capturing(self) -> bool:
+        """Returns whether the device's work is being captured as a graph, and must not be waited for."""
         cuda = self._torch.cuda
         return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
 
     def tell(self, message: dict[str, Any]) -> None:
         """Sends a message with the id of this process."""
-        self._channel.send({"by": "hook", "pid": os.getpid(), **message})
+        # With all that was found outside so far, so that a lost message costs nothing.
+        outside = {"outside": self._outside.found} if self._outside is not None else {}
+        self._channel.send({"by": "hook", "pid": os.getpid(), **outside, **message})
 
     def _failed(self, why: str) -> None:
         self.fast.end()
+        if self._diagnoser is not None:
+            self._diagnoser.failed()
         self.tell({"failed": why})
 
     def _find_world_size(self) -> int:

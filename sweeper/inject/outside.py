@@ -30,7 +30,7 @@ _TEMPORARY = ("tmp", "pymp-", "torchinductor_", "torchelastic_", "wandb", "sweep
 
 
 class Outside:
-    """An audit hook for a run whose speed does not matter, since Python cannot remove it again.
+    """An audit hook, which Python cannot remove again. It takes some tenths of a microsecond per event.
 
     Args:
         folder: Folder that the script may write to.

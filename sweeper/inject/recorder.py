@@ -74,6 +74,7 @@ class Recorder(Observer):
 
     def begin(self) -> None:
         """Starts to cut passes short, if the terms ask for it."""
+        super().begin()
         if self._terms.get("batches"):
             cut_passes(self._torch, self.points, self._terms["batches"], lambda: not self._is_over)
 
@@ -90,7 +91,7 @@ class Recorder(Observer):
     def take(self, original: Any, iterator: Any) -> Any:
         """Returns the script's next batch, and records it."""
         if not self._is_on:
-            return original(iterator)
+            return super().take(original, iterator)
         try:
             batch = original(iterator)
         except StopIteration:
@@ -100,7 +101,7 @@ class Recorder(Observer):
         return batch
 
     def _pass_ended(self, iterator: Any) -> None:
-        trains = self._sample_counter.trains(iterator)
+        trains = self.sample_counter.trains(iterator)
         self._num_passes += trains
         self._record({"pass": whole_pass(iterator), "trains": trains, "random": self._random()})
 
@@ -133,12 +134,12 @@ class Recorder(Observer):
         if not self._is_on:
             return
         losses = tensors if isinstance(tensors, (list, tuple)) else [tensors]
-        if not self._is_capturing():
+        if not self.is_capturing():
             self._record({"loss": [_exact(each) for each in losses]})
 
     def step_begins(self, optimizer: Any = None, *_: Any) -> None:
         """Records the gradients of an optimizer that is about to step."""
-        is_capturing = self._is_capturing()
+        is_capturing = self.is_capturing()
         self._is_skipped = (
             self._is_on and not is_capturing and bool(getattr(optimizer, "found_inf", None) or 0)
         )

@@ -1,5 +1,7 @@
 """Lets a training rest between two of its steps, while another one that it is compared with takes its turn.
 
+The same byte asks it to take the steps that follow apart (`diagnoser`).
+
 A process that is stopped anywhere loses the step that it is in. One that only waits here lets its loader's
 workers fill their queues, and take the cores of the others. So it waits here first, and is stopped then.
 """
@@ -11,7 +13,9 @@ import os
 import time
 
 VARIABLE = "SWEEPER_HOOK_REST"
-"""Environment variable that names a file of one byte, which is 1 while the training is to rest."""
+"""Environment variable that names a file of one byte: what the training is to do after its next step."""
+GO_ON, REST, TAKE_APART = 0, 1, 2
+"""Values of the byte: nothing else, rest while it has this value, and take its steps apart from then on."""
 POLL_SECONDS = 0.001
 """Seconds between two looks. The process is soon stopped, so this is how long it takes to go on."""
 
@@ -29,5 +33,5 @@ def open_page() -> bytes | mmap.mmap:
 def wait(page: bytes | mmap.mmap) -> None:
     """Waits until the training is to go on, or the process that compares it is gone."""
     parent = os.getppid()
-    while page[0] and os.getppid() == parent:
+    while page[0] == REST and os.getppid() == parent:
         time.sleep(POLL_SECONDS)

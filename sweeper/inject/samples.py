@@ -155,14 +155,11 @@ class Samples:
         current: The pass that gave the latest batch.
         num_batches: Number of batches of the loader that counts in the latest step.
         has_single: Whether a loader gives single items, which may be whole batches.
-
-    Args:
-        model_begins: Called when the model is called, once the model is watched.
     """
 
-    def __init__(self, torch: Any, points: Points, model_begins: Callable[[], None] | None = None) -> None:
+    def __init__(self, torch: Any, points: Points) -> None:
         self._has_grad: Callable[[], bool] = torch.is_grad_enabled
-        self._model = ModelInput(torch, points, model_begins)
+        self._model = ModelInput(torch, points)
         self._loaders: dict[int, KnownLoader] = {}
         self._has_training = False
         self.current: Pass | None = None
@@ -217,9 +214,13 @@ class Samples:
         fed[0] += samples
         fed[1] += 1
 
-    def watch_model(self, optimizer: Any) -> None:
-        """Watches the model whether or not its input is needed."""
-        self._model.watch(optimizer)
+    def watch_model(self, optimizer: Any, begins: Callable[[], None]) -> None:
+        """Watches the model whether or not its input is needed.
+
+        Args:
+            begins: Called whenever the model is called.
+        """
+        self._model.watch(optimizer, begins)
 
     def reader(self, iterator: Any, batch: Any) -> Reader | None:
         """Returns a reader for the batches of an iterator."""

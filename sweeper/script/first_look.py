@@ -17,7 +17,7 @@ from sweeper.core.script import Script
 from sweeper.core.template import literal
 from sweeper.errors import UserError
 from sweeper.script.output import Listener
-from sweeper.script.start import begun_again, started
+from sweeper.script.start import begins_again, started
 from sweeper.script.timeline import Stretch
 from sweeper.script.watch import job_outside_a_sweep
 
@@ -61,13 +61,14 @@ def look_at(command: Sequence[str], folder: Path, env: Mapping[str, str] | None 
         output = (Path(job.folder) / "output").open("w", encoding="utf-8")
         try:
             with output, contextlib.redirect_stdout(output):
-                return begun_again(job, lambda: _look(job))
+                return _look(job)
         except TrialFailedError as error:
             return FirstLook(failure=Failure(kind=FailureKind(error.kind), message=str(error)))
         except (UserError, OSError) as error:
             return FirstLook(failure=Failure(kind=FailureKind.USER_ERROR, message=str(error)))
 
 
+@begins_again
 def _look(job: Job) -> FirstLook:
     with started(job, Silent()) as script:
         process, listener = script.process, script.listener

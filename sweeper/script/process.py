@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
+from sweeper.inject.rest import GO_ON, REST, TAKE_APART
 from sweeper.inject.rest import VARIABLE as REST_VARIABLE
 from sweeper.script.output import Listener
 from sweeper.script.sandbox import Sandbox
@@ -29,31 +30,39 @@ PIECE = 65536
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 
-class RestRequest:
-    """Asks a training to rest between two steps, by a file of one byte that it has mapped (`inject.rest`)."""
+class StepRequest:
+    """Asks a training for something after a step, by a file of one byte that it maps (`inject.rest`)."""
 
     def __init__(self, path: Path) -> None:
         """Makes the file; nothing is asked for yet."""
         self._path = path
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self.end()
+        self.go_on()
 
     @property
     def environment(self) -> Mapping[str, str]:
         """The environment variable by which the script's processes find the file."""
         return {REST_VARIABLE: str(self._path)}
 
-    def begin(self) -> None:
+    def rest(self) -> None:
         """Asks the training to rest."""
-        os.pwrite(self._descriptor, b"\1", 0)
+        self._write(REST)
 
-    def end(self) -> None:
+    def take_apart(self) -> None:
+        """Asks it to take the steps apart that follow."""
+        self._write(TAKE_APART)
+
+    def go_on(self) -> None:
         """Lets it go on."""
-        os.pwrite(self._descriptor, b"\0", 0)
+        self._write(GO_ON)
+
+    def _write(self, value: int) -> None:
+        os.pwrite(self._descriptor, bytes([value]), 0)
 
     def close(self) -> None:
-        """Closes the file."""
+        """Removes the file."""
         os.close(self._descriptor)
+        self._path.unlink(missing_ok=True)
 
 
 class ScriptProcess:
@@ -71,9 +80,9 @@ class ScriptProcess:
         sandbox: Sandbox,
         environment: Mapping[str, str],
         listener: Listener,
-        rest: RestRequest | None = None,
+        request: StepRequest,
     ) -> None:
-        self._listener, self._sandbox, self._rest = listener, sandbox, rest
+        self._listener, self._sandbox, self._request = listener, sandbox, request
         self._num_refused, self._is_stopping = 0, False
         self.started_s = time.perf_counter()
         try:
@@ -151,21 +160,25 @@ class ScriptProcess:
         Returns:
             Whether no step was interrupted.
         """
-        is_between_steps = self._rest is not None and self._is_at_rest(self._rest)
+        is_between_steps = self._is_at_rest()
         # Parents first, so that they cannot start others meanwhile.
         for pid in tree(self.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
         return is_between_steps
 
-    def _is_at_rest(self, rest: RestRequest) -> bool:
+    def take_apart(self) -> None:
+        """Asks the training to take the steps apart that follow."""
+        self._request.take_apart()
+
+    def _is_at_rest(self) -> bool:
         """Asks the training to rest; returns whether it does so in time."""
         watched = self._listener.watched
         if watched.is_pausing or watched.failures:
             return False
         trainers = {pid for pid in watched.trainers if os.path.exists(f"/proc/{pid}")}
         watched.resting.clear()
-        rest.begin()
+        self._request.rest()
         deadline = time.perf_counter() + max(REST_SECONDS, REST_GAPS * watched.timeline.usual_gap())
         while trainers and not trainers <= watched.resting:
             if time.perf_counter() > deadline or not self.listen(POLL_SECONDS):
@@ -174,8 +187,7 @@ class ScriptProcess:
 
     def resume(self) -> None:
         """Resumes the script's processes."""
-        if self._rest is not None:
-            self._rest.end()
+        self._request.go_on()
         for pid in reversed(list(tree(self.pid))):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
@@ -193,8 +205,7 @@ class ScriptProcess:
     def stop(self) -> None:
         """Stops the script and its children with ever stronger signals; returns once it exits."""
         self._is_stopping = True
-        if self._rest is not None:
-            self._rest.end()
+        self._request.go_on()
         for number in SIGNALS:
             if self.status is not None:
                 return

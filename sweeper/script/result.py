@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from sweeper.core.job import Job
 from sweeper.core.measurement import Quality, Window
@@ -12,6 +12,7 @@ from sweeper.core.workload import script_of
 from sweeper.script.output import Listener
 from sweeper.script.sandbox import Sandbox
 from sweeper.script.timeline import Stretch
+from sweeper.system.process import peak_bytes
 from sweeper.trainer.conditions import Conditions, between
 from sweeper.trainer.windows import Windows
 
@@ -117,6 +118,7 @@ def left_out(
         yield f"{len(pauses)} pauses for evaluation ({sum(pauses):.3g} s)"
 
 
-def peak_gib() -> float:
-    """Returns the peak resident set of this process's largest descendant that has exited."""
-    return round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1024**3, 4)
+def peak_gib(pids: Iterable[int]) -> float:
+    """Returns the peak resident set of the largest of some processes, and of descendants that have exited."""
+    exited = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    return round(max((exited, *map(peak_bytes, pids))) / 1024**3, 4)

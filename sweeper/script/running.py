@@ -93,6 +93,8 @@ class RunningTrial:
     def measured(self) -> Measurement:
         """Returns its speed, once it has been steady for the plan's windows or turns, and its loss.
 
+        It goes on running.
+
         Raises:
             TrialFailedError: It cannot be measured, for a known reason.
         """
@@ -151,6 +153,11 @@ class RunningTrial:
         return self._process.status is None and not is_same
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the script has ended without an error."""
+        return self._process.status == 0
+
+    @property
     def listener(self) -> Listener:
         """The reports of the script."""
         return self._listener
@@ -159,11 +166,6 @@ class RunningTrial:
     def earlier(self) -> Sequence[Stretch]:
         """The stretches of earlier stages of the training, which do not count."""
         return self._timeline.stretches[: self._num_earlier]
-
-    @property
-    def folder(self) -> Path:
-        """The folder that the script runs in."""
-        return self._sandbox.folder
 
     @property
     def evaluation_share(self) -> float:
@@ -178,15 +180,31 @@ class RunningTrial:
         """Whether torch reports the speed."""
         return self._timeline is self._listener.watched.timeline
 
-    def taken_apart(self, seconds: float) -> TakenApart:
-        """Returns the parts of the script's steps that are reported within `seconds`."""
-        parts = self._listener.watched.parts
-        deadline = time.perf_counter() + seconds
+    @property
+    def parts(self) -> TakenApart:
+        """The parts of its steps, as far as they were taken apart."""
+        return self._listener.watched.parts
+
+    def take_apart(self, seconds: float, from_step: int = 0) -> None:
+        """Takes its steps apart, which changes what it trains on, and listens for `seconds` of training.
+
+        Args:
+            from_step: Number of steps after which it begins: an earlier stage of the training does not count.
+        """
+        parts, watched = self.parts, self._listener.watched
+        deadline, is_asked = time.perf_counter() + seconds, False
         # Training on one batch again and again may well lead to a loss that is not finite.
         with contextlib.suppress(TrialFailedError, UserError):
-            while not parts.is_done and time.perf_counter() < deadline and self._listen():
+            while not parts.is_done and time.perf_counter() < deadline:
+                if not is_asked and watched.steps >= from_step:
+                    self._process.take_apart()
+                    is_asked = True
+                if not self._listen():
+                    break
                 self._progress.steps.add()
-        return parts
+                if watched.is_pausing and not parts.parts:
+                    # It is still in an evaluation.
+                    deadline = time.perf_counter() + seconds
 
     def listen_to_end(self, read: Callable[[str], None]) -> None:
         """Listens until the script has exited.
@@ -367,7 +385,6 @@ class RunningTrial:
 
     def _measurement(self, timed: Windows, num_warm: int, steady: bool) -> Measurement:
         measurement = self._warm_measurement(num_warm)
-        self._process.stop()
         throughput = timed.samples / timed.seconds
         parts = self._num_recorded, self._num_earlier, num_warm
         return dataclasses.replace(
@@ -378,7 +395,7 @@ class RunningTrial:
             windows=timed.kept,
             breakdown=Breakdown(),
             steady=steady,
-            host_mem_peak_gib=peak_gib(),
+            host_mem_peak_gib=peak_gib(tree(self._process.pid)),
             quality=quality(self._job, self._listener),
             repeated_windows=timed.repeated,
             is_screened=timed.is_screened,

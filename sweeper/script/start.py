@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -10,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from sweeper import inject
 from sweeper.core.codec import encode
@@ -32,7 +33,7 @@ from sweeper.script.mirror import leads_out
 from sweeper.script.output import Listener
 from sweeper.script.ports import VARIABLES as PORT_VARIABLES
 from sweeper.script.ports import reserved_port
-from sweeper.script.process import RestRequest, ScriptProcess
+from sweeper.script.process import ScriptProcess, StepRequest
 from sweeper.script.sandbox import BeginAgainError, Sandbox, make_sandbox, remember
 from sweeper.system.cpu import cpu_name
 from sweeper.system.environment import passed_to_script, secrets
@@ -57,6 +58,7 @@ QUIET = ("disabled", "dryrun")
 """Other modes of W&B that send nothing."""
 HASH_SEED = "PYTHONHASHSEED"
 MAX_BEGINNINGS = 6
+P = ParamSpec("P")
 T = TypeVar("T")
 MLFLOW_SERVER = ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")
 
@@ -79,24 +81,21 @@ class Started:
 
 @contextlib.contextmanager
 def started(
-    job: Job, progress: Progress, mode: str = inject.WATCH, from_step: int = 0, *, rests: bool = False
+    job: Job, progress: Progress, *, is_trial: bool = True, reports_outside: bool = False
 ) -> Iterator[Started]:
     """Runs the script of `job`, and ends it afterwards.
 
     Args:
-        from_step: Number of steps after which its steps are taken apart, in mode `DIAGNOSE`.
-        mode: Mode of the hook in its processes (`sweeper.inject`). Only a run in mode `WATCH` is the
-            trial: it leaves a report and, if `script.keep` is set, its files. Its first steps are recorded
-            if `job.recording` is set.
-        rests: Whether its training may be asked to rest.
+        is_trial: Whether this run is the trial: it leaves a report and, if `script.keep` is set, its files.
+            Its first steps are recorded if `job.recording` is set.
+        reports_outside: Whether it is reported what the script does outside of its folder.
 
     Raises:
         UserError: It cannot be started.
     """
     script, place = script_of(job), Path(job.folder)
-    is_trial = mode == inject.WATCH
-    if is_trial and job.recording is not None:
-        mode = inject.RECORD
+    mode = inject.RECORD if is_trial and job.recording is not None else inject.WATCH
+    if mode == inject.RECORD:
         for earlier in place.glob(RECORD_FILE.format("*")):
             # Of an earlier beginning.
             earlier.unlink()
@@ -116,19 +115,19 @@ def started(
     files = {path: render(text, values) for path, text in script.files.items()}
     record = {"command": command, "folder": str(sandbox.folder), "env": own, "files": files}
     kills = failures.oom_kills()
-    rest = RestRequest(place / "rest") if rests else None
+    place.mkdir(parents=True, exist_ok=True)
+    request = StepRequest(place / "request")
     try:
         with reserved_port() as port, _trackers(place) as trackers:
             environment = _environment(job, script, {**trackers, **own, **listener.environment}, port, mode)
             environment.update(sandbox.environment(environment))
-            if from_step:
-                environment[inject.FROM_STEP_VARIABLE] = str(from_step)
-            if rest is not None:
-                environment.update(rest.environment)
+            environment.update(request.environment)
+            if reports_outside and not sandbox.is_the_folder:
+                environment[inject.OUTSIDE_VARIABLE] = "1"
             hidden = secrets(environment)
             if is_trial:
                 write_json(place / RECORD, struck_tree(record, hidden))
-            process = ScriptProcess(command, sandbox, environment, listener, rest)
+            process = ScriptProcess(command, sandbox, environment, listener, request)
             try:
                 device = _described(job.device)
                 if is_trial:
@@ -149,8 +148,7 @@ def started(
                     heard = encode(listener.report())
                     write_json(place / RECORD, struck_tree({**record, "heard": heard}, hidden))
     finally:
-        if rest is not None:
-            rest.close()
+        request.close()
         listener.close()
         sandbox.close()
         if (began_s := listener.timeline.began_s) is not None:
@@ -161,15 +159,21 @@ def started(
             sandbox.remove()
 
 
-def begun_again(job: Job, run: Callable[[], T]) -> T:
-    """Returns what `run` returns; runs it again with another mirror if the script needs one.
+def begins_again(run: Callable[Concatenate[Job, P], T]) -> Callable[Concatenate[Job, P], T]:
+    """Returns a function that runs a job's script, and again with another mirror if the script needs one.
 
-    Args:
-        run: Starts the script of `job`.
-
-    Raises:
-        TrialFailedError: The script needs another mirror again and again.
+    It raises a TrialFailedError if the script needs another mirror again and again.
     """
+
+    def until_it_runs(job: Job, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return _begun_again(job, lambda: run(job, *args, **kwargs))
+
+    functools.update_wrapper(until_it_runs, run)
+
+    return until_it_runs
+
+
+def _begun_again(job: Job, run: Callable[[], T]) -> T:
     script = script_of(job)
     places: list[Path] = []
     while len(places) < MAX_BEGINNINGS:

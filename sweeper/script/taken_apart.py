@@ -1,4 +1,4 @@
-"""Evaluates a diagnostic run (`sweeper.inject.diagnoser`): a step's phases, and each part's cost alone."""
+"""Evaluates steps that were taken apart (`sweeper.inject.diagnoser`): phases, and each part's cost alone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.measurement import Breakdown, Diagnosis
+from sweeper.inject import diagnoser
 from sweeper.inject.outside import WRITES
 from sweeper.system.cpu import usable_cpus
 
@@ -18,9 +19,22 @@ ON_THE_WAY = ("data", "preparation", *NOT_TRAINING)
 """Phases that a step does not need if its batch is already prepared."""
 
 
+def usual_seconds(step_seconds: float, *, on_gpu: bool) -> float:
+    """Returns about how long it takes to take steps apart."""
+    part = _clipped(diagnoser.MIN_STEPS * step_seconds, diagnoser.MAX_SECONDS)
+    in_turns = _clipped(diagnoser.MIN_IN_TURNS * step_seconds, diagnoser.MAX_SECONDS_IN_TURNS)
+    # All but the batch and its half, and the end.
+    num_parts = len(diagnoser.PARTS) - 2 - (0 if on_gpu else len(diagnoser.OF_A_GPU))
+    return num_parts * part + in_turns
+
+
+def _clipped(seconds: float, longest: float) -> float:
+    return min(max(seconds, diagnoser.MIN_SECONDS), longest)
+
+
 @dataclass(slots=True)
 class TakenApart:
-    """Parts of a diagnostic run, as they arrive.
+    """The parts of a script's steps, as they arrive.
 
     Attributes:
         parts: Messages by the part that they report.
@@ -63,7 +77,7 @@ class TakenApart:
         waits = self.parts.get("waits")
         return Diagnosis(
             device_samples_s=self._samples_per_second_of_one_batch(),
-            loader_samples_s=loader["samples"] / loader["seconds"] if loader and loader["samples"] else None,
+            loader_samples_s=loader["samples"] / loader["seconds"] if loader and loader["seconds"] else None,
             half_step_s=halves.get("half"),
             full_step_s=halves.get("full"),
             blocked_s=None if on_gpu else self._blocked_s(),

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sweeper import inject
 from sweeper.core.codec import encode
 from sweeper.core.job import Job
 from sweeper.core.measurement import FailureKind, Measurement, Report
 from sweeper.core.progress import Progress, TrialFailedError
+from sweeper.core.workload import script_of
 from sweeper.race.record import Record
 from sweeper.script.result import quality
 from sweeper.script.running import RunningTrial
-from sweeper.script.start import begun_again, started
+from sweeper.script.start import begins_again, started
+from sweeper.script.taken_apart import TakenApart, usual_seconds
+from sweeper.script.timeline import Stretch
 from sweeper.script.warm import read_record
 from sweeper.trainer.on_demand import Turn, Turns
 
-DIAGNOSIS_SECONDS, DIAGNOSIS_SECONDS_ON_GPU = 30.0, 60.0
-"""Seconds for a diagnosis after the start-up, ample for all parts. A GPU has two more and a profiler."""
+MORE_SECONDS = 30.0
+"""Seconds in addition to what it usually takes to take steps apart."""
 
 
+@begins_again
 def run(
     job: Job, progress: Progress, turn: Turn | None = None, on_start: Callable[[int], None] | None = None
 ) -> Measurement:
@@ -37,52 +40,61 @@ def run(
         UserError: It cannot be started.
     """
     turn = turn or (Turns(Path(job.turns_folder)) if job.turns_folder else None)
-    return begun_again(job, lambda: _run(job, progress, turn, on_start))
-
-
-def _run(
-    job: Job, progress: Progress, turn: Turn | None, on_start: Callable[[int], None] | None
-) -> Measurement:
-    with started(job, progress, rests=turn is not None) as script:
+    examines, is_kept = job.plan.diagnose, script_of(job).keep
+    # All that take turns pay for these reports, so that no arm of a race is favoured.
+    with started(job, progress, reports_outside=examines or turn is not None) as script:
         if on_start is not None:
             on_start(script.process.pid)
         trial = RunningTrial(job, progress, script, turn)
         if job.recording is not None:
             trial.await_record()
         found = trial.measured()
-        is_watched, evaluation_share = trial.is_watched, trial.evaluation_share
-        earlier = trial.earlier
-    # In the user's own folder, a diagnosis would leave a model that was trained on a single batch.
-    is_wanted = job.plan.diagnose and is_watched and not script.sandbox.is_the_folder
-    if is_wanted and (turn is None or turn.may_be_examined):
+        evaluation_share = trial.evaluation_share
+        # In the user's own folder, this would leave a model that was trained on a single batch.
+        examines = examines and trial.is_watched and not script.sandbox.is_the_folder
+        examines = examines and (turn is None or turn.may_be_examined)
+        seconds = MORE_SECONDS + usual_seconds(found.step_ms / 1e3, on_gpu=found.trains_on_gpu)
+        if examines and not is_kept:
+            progress.stage("diagnose")
+            trial.take_apart(seconds)
+        parts, is_over = trial.parts, is_kept or trial.has_ended
+    if examines and turn is None and not parts.is_done and is_over:
+        # What it leaves is kept, or its training was too short. A race has no time for another start.
         progress.stage("diagnose")
-        with started(job, progress, inject.DIAGNOSE, sum(each.steps for each in earlier)) as script:
-            trial = RunningTrial(job, progress, script)
-            most = DIAGNOSIS_SECONDS_ON_GPU if found.trains_on_gpu else DIAGNOSIS_SECONDS
-            most += 2 * sum(each.seconds + each.paused_seconds for each in earlier)
-            parts = trial.taken_apart(found.startup_seconds + most)
-            diagnosis = parts.diagnosis(
-                trial.folder, on_gpu=found.trains_on_gpu, is_guarded=script.sandbox.is_guarded
-            )
-            diagnosis = dataclasses.replace(diagnosis, evaluation_share=evaluation_share)
-        breakdown = parts.breakdown()
-        if breakdown is not None:
-            found = dataclasses.replace(found, breakdown=breakdown)
-        if breakdown is not None or diagnosis.outside:
-            found = dataclasses.replace(found, diagnosis=diagnosis, finished_at=time.time())
-    return found
+        again = _taken_apart_anew(job, progress, found.startup_seconds + seconds, trial.earlier)
+        parts = parts if again.breakdown() is None else again
+    diagnosis = parts.diagnosis(
+        script.sandbox.folder, on_gpu=found.trains_on_gpu, is_guarded=script.sandbox.is_guarded
+    )
+    if (breakdown := parts.breakdown()) is not None:
+        found = dataclasses.replace(found, breakdown=breakdown)
+    if job.plan.diagnose and (breakdown is not None or diagnosis.outside):
+        diagnosis = dataclasses.replace(diagnosis, evaluation_share=evaluation_share)
+        found = dataclasses.replace(found, diagnosis=diagnosis)
+    return dataclasses.replace(found, finished_at=time.time())
 
 
+def _taken_apart_anew(job: Job, progress: Progress, seconds: float, earlier: Sequence[Stretch]) -> TakenApart:
+    """Runs a script once more, to take its steps apart.
+
+    Args:
+        seconds: Longest time that this may take, beside its earlier stages.
+        earlier: The earlier stages of its training.
+    """
+    seconds += 2 * sum(stretch.seconds + stretch.paused_seconds for stretch in earlier)
+    with started(job, progress, is_trial=False, reports_outside=True) as script:
+        trial = RunningTrial(job, progress, script)
+        trial.take_apart(seconds, sum(stretch.steps for stretch in earlier))
+        return trial.parts
+
+
+@begins_again
 def run_for_loss(job: Job, progress: Progress) -> Report:
     """Runs a script until it has trained on `quality_samples`, for its loss alone.
 
     Raises:
         TrialFailedError: It exited too early, or reports no loss.
     """
-    return begun_again(job, lambda: _run_for_loss(job, progress))
-
-
-def _run_for_loss(job: Job, progress: Progress) -> Report:
     with started(job, progress) as script:
         trial = RunningTrial(job, progress, script)
         trial.listen_for_loss()
@@ -95,6 +107,7 @@ def _run_for_loss(job: Job, progress: Progress) -> Report:
         return Report(values=encode(found), finished_at=time.time())
 
 
+@begins_again
 def run_to_end(
     job: Job, progress: Progress, read: Callable[[str], None], on_start: Callable[[int], None]
 ) -> None:
@@ -108,17 +121,12 @@ def run_to_end(
         TrialFailedError: It has failed.
         UserError: It cannot be started.
     """
-    begun_again(job, lambda: _run_to_end(job, progress, read, on_start))
-
-
-def _run_to_end(
-    job: Job, progress: Progress, read: Callable[[str], None], on_start: Callable[[int], None]
-) -> None:
     with started(job, progress) as script:
         on_start(script.process.pid)
         RunningTrial(job, progress, script).listen_to_end(read)
 
 
+@begins_again
 def run_for_record(job: Job, progress: Progress) -> Record:
     """Runs a script until the record of its first steps is complete, or it has ended; returns the record.
 
@@ -128,10 +136,6 @@ def run_for_record(job: Job, progress: Progress) -> Record:
         TrialFailedError: It has failed, or cannot be watched.
         UserError: It cannot be started.
     """
-    return begun_again(job, lambda: _run_for_record(job, progress))
-
-
-def _run_for_record(job: Job, progress: Progress) -> Record:
     with started(job, progress) as script:
         try:
             RunningTrial(job, progress, script).await_record()

@@ -76,7 +76,7 @@ def watch(
     turn: Turn | None = None,
     on_start: Callable[[int], None] = lambda pid: None,
 ) -> Measurement:
-    """Runs a command until it is measured, and once more to take its steps apart.
+    """Runs a command until it is measured and its steps are taken apart.
 
     Args:
         folder: Folder that it runs in, or that is mirrored for it.

@@ -35,7 +35,7 @@ class Watched:
         facts: What the training uses (`sweeper.inject.facts`).
         source: Description of what is counted as steps and samples.
         is_pausing: Whether an evaluation is in progress.
-        parts: The parts of its steps, in a run that takes them apart.
+        parts: The parts of its steps, once they are taken apart.
         changes: For each change at run time that was reported, why it is not in effect; empty if it is.
         num_recorded: Number of steps in its record; None while that is not complete.
         shares: Number of steps that were timed in parts, their seconds, and those of data and optimizer.

@@ -33,7 +33,7 @@ from sweeper.sweep.store.lock import SweepLock
 from sweeper.sweep.store.past import past_line, remember, remembered
 from sweeper.sweep.workloads import workload_of
 from sweeper.system.failpoints import failpoint
-from sweeper.telemetry.nvml.probe import awake
+from sweeper.telemetry.nvml.devices import awake
 from sweeper.tracking import Tracker
 
 Launch = Callable[[Path], Launcher]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from sweeper.core.job import ANYWHERE
-from sweeper.telemetry.nvml.probe import memory_used_gib
+from sweeper.telemetry.nvml.devices import memory_used_gib
 
 PATIENCE_SECONDS = 10.0
 POLL_SECONDS = 0.1

@@ -26,8 +26,7 @@ from sweeper.sweep.job_runner import Slot
 from sweeper.system.cpu import cpu_name
 from sweeper.system.cpu_shares import shares
 from sweeper.telemetry.gpu_lines import Build, cuda_remedy, first_sentence, gpu_lines, why_unused
-from sweeper.telemetry.nvml.devices import describe_gpus
-from sweeper.telemetry.nvml.probe import awake, cores_near, full_uuid, gpu_names, gpu_uuids
+from sweeper.telemetry.nvml.devices import awake, cores_near, describe_gpus, full_uuid, gpu_names, gpu_uuids
 
 NO_WINDOWS = MeasurePlan(repeats=0)
 NO_DATA: Mapping[str, Any] = {"notes": (), "synthetic": False}

@@ -80,6 +80,15 @@ def proportional_bytes(pid: int) -> int:
         return 0
 
 
+def peak_bytes(pid: int) -> int:
+    """Returns the peak resident set of a process, in bytes; 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            return next((1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM:")), 0)
+    except OSError:
+        return 0
+
+
 def involuntary_switches(pid: int) -> int:
     """Returns how often the kernel took the processor away from the threads of `pid`."""
     total = 0

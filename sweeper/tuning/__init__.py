@@ -1,1 +1,1 @@
-"""Tunes a script without edits: changes it at run time, and proves that it trains the same."""
+"""Tunes a script without edits: changes it at run time, and verifies that it trains the same."""

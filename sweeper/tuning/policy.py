@@ -12,24 +12,12 @@ from __future__ import annotations
 
 import math
 import random
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sweeper.interventions.change import EXACT
 from sweeper.race.log import BASELINE, Added, Ended, Event, Life, Round, Started, Turned, Verified, rounds_of
-from sweeper.race.policy import (
-    MAX_FAILURES,
-    MAX_TURN_SECONDS,
-    MIN_STEPS,
-    MIN_TURN_SECONDS,
-    STEPS_PER_TURN,
-    Action,
-    Done,
-    End,
-    Start,
-    Turn,
-)
+from sweeper.race.policy import MAX_FAILURES, Action, Done, End, Start, Turn
 from sweeper.race.tally import Tally
 from sweeper.tuning.contests import (
     LOST,
@@ -42,30 +30,21 @@ from sweeper.tuning.contests import (
     laps,
     middle,
 )
+from sweeper.tuning.timetable import MIN_LAPS, TURNS_ALONE, Timetable, of_a_turn, of_starts
 
 MIN_GAIN = math.log(1.02)
 """Log of the smallest gain for which a change joins the leader."""
 MIN_CEILING, HIGH_CEILING = 1.02, 1.1
 """Smallest ratio that a change must be able to reach to be tried, and to be tried early where it has failed
 with others."""
-FEW_LAPS, MIN_LAPS, MAX_LAPS = 2, 3, 6
-"""Turns of each process before a challenger that is far off is decided upon, before any other is, and at
-most."""
+FEW_LAPS, MAX_LAPS = 2, 6
+"""Turns of each process before a challenger that is far off is decided upon, and at most."""
 FAR = math.log(1.5)
 """Log of a ratio that is far off."""
 CLEAR = 2.0
 """Standard errors, as far as turns cause them, by which a challenger must differ from the smallest gain."""
-TURNS_ALONE = 4
-"""Turns of each process where there is no room for another one."""
 MAX_PARTS = 6
 """Largest number of changes that are tried one by one after they have failed together; more are halved."""
-FINAL_ROUNDS, FINAL_TURNS = 2, 4
-"""Rounds of the race at the end for which time is kept, and turns of each process in them."""
-FINAL_SHARE = 0.45
-"""Largest share of the time that is kept for more than one turn of each."""
-FINAL_RECORD_SECONDS, FINAL_RECORD_STEPS = 1.0, 11
-"""Seconds that a process takes longer to start there, or steps, whichever takes longer: its record has the
-ends of two passes."""
 MAX_DOUBTS = 2
 """Changes of the leader at most that the race at the end leaves out, one at a time."""
 MAX_SHORT_ROUNDS = 4
@@ -90,6 +69,11 @@ class TunePolicy:
     last_seconds: float = 0.0
     seed: int = 0
 
+    @property
+    def timetable(self) -> Timetable:
+        """How long the parts of the tune take."""
+        return Timetable(candidates=self.candidates, seconds=self.seconds, last_seconds=self.last_seconds)
+
     # -- what happens next -------------------------------------------------------------------------
 
     def next(self, log: Sequence[Event], at: float) -> Action:
@@ -101,7 +85,7 @@ class TunePolicy:
         proposal: Members | str = ""
         if challenger is None:
             proposal = self._proposal(state, at)
-        elif self._is_late(state, at + self._turn_seconds(rounds)):
+        elif self._is_late(state, at + of_a_turn(rounds)):
             proposal = TIME
         if isinstance(proposal, str) and proposal:
             return End(_last(alive)) if alive else Done(proposal)
@@ -112,7 +96,7 @@ class TunePolicy:
         if now.is_in_company is False and challenger is not None:
             # What has had its turns does not start again.
             num_starts = max(1, sum(arm not in now.lives for arm in needed))
-        if not alive and rounds and self._is_late(state, at + num_starts * _start_seconds(rounds)):
+        if not alive and rounds and self._is_late(state, at + num_starts * of_starts(rounds)):
             return Done(TIME)
         if now.is_in_company is False:
             return self._next_alone(state, now, alive, list(needed), proposal)
@@ -166,12 +150,11 @@ class TunePolicy:
 
     def _start(self, state: RaceState, arm: int, number: int) -> Start:
         members = tuple(sorted(state.contests[arm].requested)) if arm in state.contests else ()
-        return Start(arm, number, self._turn_seconds(state.rounds), members)
+        return Start(arm, number, of_a_turn(state.rounds), members)
 
     def _add(self, state: RaceState, members: Members, number: int) -> Start:
         arm = len(state.contests) + 1
-        seconds = self._turn_seconds(state.rounds)
-        return Start(arm, number, seconds, tuple(sorted(members)), state.leader)
+        return Start(arm, number, of_a_turn(state.rounds), tuple(sorted(members)), state.leader)
 
     def _next_in_lap(self, log: Sequence[Event], alive: Sequence[Life]) -> int:
         """Returns the next process in a lap, in which each one takes a turn."""
@@ -296,11 +279,11 @@ class TunePolicy:
 
     def _proposal(self, state: RaceState, at: float) -> Members | str:
         """Returns the changes of the next arm, or why there is none."""
-        why = TRIED
+        why, latest = TRIED, self.timetable.latest_final(state, self._num_finalists(state))
         for members in self.proposals(state):
             if not state.contests and at < self.seconds:
                 return members
-            if at + self._seconds_of(state, members) <= self._latest_final(state):
+            if at + self.timetable.of_an_arm(state, members) <= latest:
                 return members
             why = TIME
         return why
@@ -381,6 +364,13 @@ class TunePolicy:
             others += [members for members in led if members <= exact][-1:]
         return list(dict.fromkeys(others))
 
+    def _num_finalists(self, state: RaceState) -> int:
+        return 1 + len(self._others_at_the_end(state))
+
+    def _is_late(self, state: RaceState, at: float) -> bool:
+        """Returns whether there is no time for more turns."""
+        return self.timetable.is_late(state, at, self._num_finalists(state))
+
     def finalists(self, log: Sequence[Event]) -> list[Members]:
         """Returns the changes of the arms that are raced at the end, the best so far first.
 
@@ -394,55 +384,6 @@ class TunePolicy:
         among = [members for members, tally in tallies.items() if tally.logs]
         return [max(among, key=lambda members: tallies[members].mean)] if among else []
 
-    # -- time --------------------------------------------------------------------------------------
-
-    def _is_late(self, state: RaceState, at: float) -> bool:
-        """Returns whether there is no time for more turns."""
-        pairs = ((one.arm, one.reference) for one in state.contests.values())
-        has_number = any(Tally.of(state.rounds, *pair).logs for pair in pairs)
-        # The first number has all the time there is.
-        return at > (self._latest_final(state) if has_number else self.seconds)
-
-    def _latest_final(self, state: RaceState) -> float:
-        """Returns the second at which the race at the end must begin."""
-        num_arms = 2 + len(self._others_at_the_end(state))
-        # Where nothing leads, there is more to gain from what was not tried.
-        num_rounds = 1 if state.leader == BASELINE else FINAL_ROUNDS
-        rounds = num_rounds * self.seconds_of_a_round(state, num_arms, FINAL_TURNS)
-        # Where starts or steps are long, one round has fewer turns, and what is to be tried has the rest.
-        least = self.seconds_of_a_round(state, num_arms)
-        rounds = max(least, min(rounds, FINAL_SHARE * self.seconds))
-        return self.seconds - self.last_seconds - self.seconds_of_a_seed(state) - rounds
-
-    def seconds_of_a_seed(self, state: RaceState) -> float:
-        """Returns about how long the baseline runs with another seed, to be recorded only, if it must."""
-        if all(one.kind == EXACT for one in self.candidates if one.word in state.members(state.leader)):
-            return 0.0
-        return _start_seconds(state.rounds) + _final_record_seconds(state)
-
-    def seconds_of_a_round(self, state: RaceState, num_arms: int, num_turns: int = 1) -> float:
-        """Returns about how long a round of the race at the end takes.
-
-        Args:
-            num_arms: Number of its arms, the baseline included.
-            num_turns: Number of turns of each.
-        """
-        start = _start_seconds(state.rounds) + _final_record_seconds(state)
-        return num_arms * (start + num_turns * _turn_seconds(_step_of_finalists(state)))
-
-    def _seconds_of(self, state: RaceState, members: Members) -> float:
-        """Returns about how long it takes to compare another arm."""
-        leading = state.members(state.leader)
-        more = sum(one.seconds for one in self.candidates if one.word in members - leading)
-        num_alive = 2 + (state.leader != BASELINE)
-        turns = TURNS_ALONE if _is_alone(state.rounds) else MIN_LAPS * num_alive
-        return _start_seconds(state.rounds) + more + turns * self._turn_seconds(state.rounds)
-
-    def _turn_seconds(self, rounds: Sequence[Round]) -> float:
-        """Returns how long a turn is: long enough for the steps of the slowest arm."""
-        lives = [life for one in rounds[-1:] for life in one.lives.values()]
-        return _turn_seconds(max((life.step_seconds for life in lives), default=0.0))
-
 
 _NONE = Life(-1, BASELINE, Started(-1, BASELINE, 0.0, 0.0))
 
@@ -451,33 +392,10 @@ def _is_open(contest: Contest) -> bool:
     return contest.verified is not None and contest.verified.is_open
 
 
-def _turn_seconds(step: float) -> float:
-    wanted = min(max(MIN_TURN_SECONDS, STEPS_PER_TURN * step), MAX_TURN_SECONDS)
-    return max(wanted, MIN_STEPS * step)
-
-
-def _step_of_finalists(state: RaceState) -> float:
-    """Returns the seconds of a step of the baseline or the leader, whichever is slower.
-
-    A challenger that is slower will not race at the end.
-    """
-    arms = (BASELINE, state.leader)
-    lives = [one.lives[arm] for one in state.rounds for arm in arms if arm in one.lives]
-    return max((life.step_seconds for life in lives), default=0.0)
-
-
-def _final_record_seconds(state: RaceState) -> float:
-    return max(FINAL_RECORD_SECONDS, FINAL_RECORD_STEPS * _step_of_finalists(state))
-
-
 def _is_behind(life: Life, over: Sequence[Life]) -> bool:
     """Returns whether one that has ended by itself took a turn in a lap in which a process has taken none."""
     latest = max((one.laps[-1] for one in over if one.laps), default=-1)
     return (life.laps[-1] if life.laps else -1) < latest
-
-
-def _is_alone(rounds: Sequence[Round]) -> bool:
-    return bool(rounds) and rounds[-1].is_in_company is False
 
 
 def _needs_repeat(state: RaceState, now: Round) -> bool:
@@ -499,12 +417,6 @@ def _num_short(rounds: Sequence[Round]) -> int:
             break
         count += 1
     return count
-
-
-def _start_seconds(rounds: Sequence[Round]) -> float:
-    """Returns how long a process usually takes to start."""
-    starts = [life.started.seconds for one in rounds for life in one.lives.values()]
-    return statistics.fmean(starts) if starts else 0.0
 
 
 def _is_decided(rounds: Sequence[Round], contest: Contest, tally: Tally, threshold: float) -> bool:

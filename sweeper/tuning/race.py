@@ -25,6 +25,7 @@ from sweeper.race.policy import Start
 from sweeper.race.scores import Score, scores
 from sweeper.race.verify import MORE_SEEDS, batches_of_a_pass
 from sweeper.script.running import RECORD_ONLY
+from sweeper.script.taken_apart import usual_seconds
 from sweeper.script.warm import Warm, read_warm
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.lives import REPORT_SECONDS, late_seconds
@@ -41,14 +42,13 @@ from sweeper.tuning.changes import ChangeValue, known_changes, possible
 from sweeper.tuning.contests import REFUSED, WON, Candidate, RaceState
 from sweeper.tuning.lives import FIRST_RACE, OnlyBaseline, TuneLives, TuneLog, cut_off
 from sweeper.tuning.options import TuneOptions
-from sweeper.tuning.policy import FINAL_ROUNDS, TIME, TunePolicy
+from sweeper.tuning.policy import TIME, TunePolicy
 from sweeper.tuning.specification import is_made_otherwise
+from sweeper.tuning.timetable import FINAL_ROUNDS
 from sweeper.tuning.verifier import LONG_SECONDS, RaceVerifier
 
-DIAGNOSIS_SECONDS = 10.0
-"""Seconds that taking the baseline's steps apart takes, beside its start."""
 DIAGNOSIS_SHARE = 0.1
-"""Largest share of a tune's time that this may take: the race has more use for the rest."""
+"""Largest share of a tune's time for taking steps apart: the race has more use for the rest."""
 START_SECONDS, START_SHARE, MORE_TIME = 60.0, 0.2, 5.0
 """Seconds that a start and its record may take, or share of the tune's time if that is less, and a
 multiple of the script's own start in addition."""
@@ -262,7 +262,7 @@ class _Phases:
         assert minutes is not None
         usual = MORE_TIME * (measured.startup_seconds + measured.first_step_seconds)
         self._verifier.limit_seconds = min(START_SECONDS, START_SHARE * 60 * minutes) + usual
-        diagnosis_seconds = measured.startup_seconds + DIAGNOSIS_SECONDS
+        diagnosis_seconds = usual_seconds(measured.step_ms / 1e3, on_gpu=measured.trains_on_gpu)
         is_diagnosed = diagnosis_seconds <= DIAGNOSIS_SHARE * 60 * minutes
         lives.memory_gib = warm.memory_gib
         lives.diagnosed_until = REPORT_SECONDS + diagnosis_seconds if is_diagnosed else math.inf
@@ -352,7 +352,7 @@ class _Phases:
         begun = next((entry.job.params for entry in context.journal.race_jobs(FINAL_RACE)), {})
         if list(begun.get(ARMS, ())) != numbers:
             shutil.rmtree(folder, ignore_errors=True)
-        left, usual = trials.budget.seconds_left, policy.seconds_of_a_round(state, len(numbers) + 1)
+        left, usual = trials.budget.seconds_left, policy.timetable.of_a_round(state, len(numbers) + 1)
         is_late = left is not None and left + late_seconds(policy.seconds) - REPORT_SECONDS < usual
         if is_late and not context.journal.rounds(FINAL_RACE):
             return self.best_so_far("there was no time for a race of new processes")
@@ -366,7 +366,7 @@ class _Phases:
         rests = bool(state.rounds[-1].is_in_company) and self._lives.has_room(len(numbers) + 1)
         final = self._final = SweepRace(context, trials, FINAL_RACE, window, verifier=verifier, rests=rests)
         verifier.replay(context.journal.race_events(FINAL_RACE), folder)
-        reserve = REPORT_SECONDS + policy.seconds_of_a_seed(state)
+        reserve = REPORT_SECONDS + policy.timetable.of_a_seed(state)
         final.run(numbers, FINAL_ROUNDS, MAX_ROUNDS * context.spec.confirm.rounds, reserve)
         if not final.rounds:
             return self.best_so_far("new processes could not be compared")

@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 _STAGES = {
     "build": "Starting the script.",
     "warmup": "Waiting for steps at a steady speed.",
-    "diagnose": "Taking its steps apart, in a second run of the same command.",
+    "diagnose": "Taking its steps apart.",
 }
 _PARTS = ("data", "h2d", "forward", "backward", "optimizer", "graph", "host_gap")
 
@@ -86,7 +86,7 @@ class WatchResult:
 
 
 def watch(command: str | Sequence[str], log: Path, say: Say, *, progress: bool = True) -> WatchResult:
-    """Runs a command until it is measured, and once more to take its steps apart.
+    """Runs a command until it is measured and its steps are taken apart.
 
     Args:
         log: File for the output of the script.
@@ -98,7 +98,7 @@ def watch(command: str | Sequence[str], log: Path, say: Say, *, progress: bool =
     """
     words = typed_command(command)
     if reason := leads_elsewhere(words):
-        raise UserError(f"`sweeper watch` runs the command twice, but {reason}.")
+        raise UserError(f"`sweeper watch` runs the command on this machine alone, but {reason}.")
     with (
         gpus_for(words, say),
         log.open("w", encoding="utf-8") as output,

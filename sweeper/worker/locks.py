@@ -18,7 +18,7 @@ from types import FrameType
 from typing import NoReturn
 
 from sweeper.core.job import ANYWHERE, Job
-from sweeper.telemetry.nvml.probe import full_uuid
+from sweeper.telemetry.nvml.devices import full_uuid
 
 FOLDER = Path("/tmp/sweeper-locks")
 """Shared by all users of a machine, whatever their TMPDIR. If it is not writable, each user has a

@@ -392,7 +392,7 @@ def test_a_failure_has_no_verdict():
     assert verdict_on(record_of(measurement(data=0.5), loader__kind="rows")).kind is Bottleneck.INPUT
 
 
-# -- a script, whose steps are taken apart in another run -----------------------------------------------
+# -- a script, whose steps are taken apart after they were timed ------------------------------------------
 
 TOLD = {"reported_by": "torch"}
 

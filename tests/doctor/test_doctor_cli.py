@@ -19,8 +19,7 @@ from sweeper.cli import main
 from sweeper.core.measurement import Report
 from sweeper.doctor import Ceiling, Check, Examination, State, examine
 from sweeper.doctor import gpus as nvidia
-from sweeper.telemetry.nvml.devices import HANGS
-from sweeper.telemetry.nvml.probe import GpuFacts
+from sweeper.telemetry.nvml.devices import HANGS, GpuFacts
 
 REPOSITORY = Path(__file__).parents[2]
 OK, WARN, FAIL = State.OK, State.WARN, State.FAIL

@@ -7,8 +7,7 @@ import dataclasses
 import pytest
 
 from sweeper.doctor import State, gpus
-from sweeper.telemetry.nvml.devices import HANGS
-from sweeper.telemetry.nvml.probe import GpuFacts
+from sweeper.telemetry.nvml.devices import HANGS, GpuFacts
 
 OK, WARN, FAIL = State.OK, State.WARN, State.FAIL
 

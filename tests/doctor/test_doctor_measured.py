@@ -17,7 +17,7 @@ import pytest
 from sweeper.core.measurement import Report
 from sweeper.doctor import Check, State, measured
 from sweeper.system.process import tree
-from sweeper.telemetry.nvml.probe import GpuFacts
+from sweeper.telemetry.nvml.devices import GpuFacts
 
 OK, WARN, FAIL = State.OK, State.WARN, State.FAIL
 

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from hearing import run
 
-from sweeper import inject
-
 EVALUATION_SECONDS = 0.01
 SCRIPT = """
 import time, torch
@@ -40,7 +38,7 @@ while time.perf_counter() < end:
 @pytest.mark.parametrize("pause", [pytest.param(0, marks=pytest.mark.soak), 0.002])
 def test_the_phases_sum_to_the_wall(tmp_path: Path, pause: float) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(seconds=8, pause=pause, evaluation=EVALUATION_SECONDS))
-    found = run([sys.executable, "train.py"], mode=inject.DIAGNOSE, folder=tmp_path)
+    found = run([sys.executable, "train.py"], takes_apart=True, folder=tmp_path)
     assert found.status == 0, found.errors
     parts = {each["part"]: each for each in found.messages if "part" in each}
     assert [*parts] == ["as it is", "lines", "one batch", "loader", "halves", "done"]
@@ -62,7 +60,7 @@ def test_a_batch_of_one_is_compared_with_two(tmp_path: Path) -> None:
     script = script.replace("model(x), y)", "model(x), y); time.sleep(0.002 + 0.004 * len(x))")
     (tmp_path / "train.py").write_text(script)
     one_thread = {"OMP_NUM_THREADS": "1"}
-    found = run([sys.executable, "train.py"], one_thread, mode=inject.DIAGNOSE, folder=tmp_path)
+    found = run([sys.executable, "train.py"], one_thread, takes_apart=True, folder=tmp_path)
     assert found.status == 0, found.errors
     halves = next(each for each in found.messages if each.get("part") == "halves")
     # As if half a sample took half of its 4 ms.
@@ -77,7 +75,7 @@ def test_a_model_that_is_called_twice_prepares_nothing_in_between(tmp_path: Path
     )
     script = script.replace("nn.ReLU()", "Slow()").replace("\nmodel = ", f"\n{slow}\nmodel = ")
     (tmp_path / "train.py").write_text(script)
-    found = run([sys.executable, "train.py"], mode=inject.DIAGNOSE, folder=tmp_path)
+    found = run([sys.executable, "train.py"], takes_apart=True, folder=tmp_path)
     assert found.status == 0, found.errors
     whole = next(each for each in found.messages if each.get("part") == "as it is")
     assert whole["wall"]["forward"] > 0.9 * 2 * 0.003 * whole["steps"]

@@ -13,7 +13,6 @@ import torch
 from hearing import Run, run
 from strict_cuda import CYCLES_PER_SECOND, StrictCuda
 
-from sweeper import inject
 from sweeper.inject import gpu, lines
 from sweeper.inject.laps import DeviceLaps
 
@@ -55,9 +54,9 @@ FILE = "train.py"
 
 def trained(folder: Path, *, after: str = "", **options: Any) -> Run:
     values = {"seconds": 60, "steps": 200, "sleep": 0, "stand_in": strict_cuda.__file__}
-    with_hook, mode = options.pop("with_hook", True), options.pop("mode", inject.WATCH)
+    with_hook, takes_apart = options.pop("with_hook", True), options.pop("takes_apart", False)
     (folder / FILE).write_text(SCRIPT.format(after=after or "pass", **{**values, **options}))
-    found = run([sys.executable, FILE], folder=folder, with_hook=with_hook, mode=mode)
+    found = run([sys.executable, FILE], folder=folder, with_hook=with_hook, takes_apart=takes_apart)
     assert found.status == 0, found.errors
     return found
 
@@ -78,7 +77,7 @@ def test_the_host_waits_no_more_often_for_being_watched(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_its_steps_are_taken_apart_on_its_timeline(tmp_path: Path) -> None:
     found = trained(
-        tmp_path, mode=inject.DIAGNOSE, seconds=9, steps=10**9, sleep=SLEEP_SECONDS, after="loss.item()"
+        tmp_path, takes_apart=True, seconds=9, steps=10**9, sleep=SLEEP_SECONDS, after="loss.item()"
     )
     parts = {each["part"]: each for each in found.messages if "part" in each}
     assert not [each for each in found.messages if "failed" in each]

@@ -1,8 +1,9 @@
-"""What a script does outside of its folder is reported in the run that takes it apart."""
+"""What a script does outside of its folder is reported where that is asked for."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hearing import run
 
 from sweeper import inject
 
+ASKED = {inject.OUTSIDE_VARIABLE: "1"}
 SCRIPT = """
 import multiprocessing, os, pathlib, socket, subprocess, sys, tempfile
 import torch
@@ -57,11 +59,10 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return own, outside
 
 
-def reported(own: Path, outside: Path, mode: str) -> list[str]:
+def reported(own: Path, outside: Path, environ: Mapping[str, str]) -> list[str]:
     found = run(
         [sys.executable, "train.py", str(outside)],
-        {"TMPDIR": str(own.parent / "tmp")},
-        mode=mode,
+        {"TMPDIR": str(own.parent / "tmp"), **environ},
         folder=own,
     )
     assert (found.status, found.output) == (0, "done\n"), found.errors
@@ -71,7 +72,7 @@ def reported(own: Path, outside: Path, mode: str) -> list[str]:
 
 def test_writes_hosts_and_jobs_are_reported(folders: tuple[Path, Path]) -> None:
     own, outside = folders
-    assert reported(own, outside, inject.DIAGNOSE) == [
+    assert reported(own, outside, ASKED) == [
         f"writes to {outside}/checkpoint.pt",
         f"writes to {outside}/log.txt",
         f"writes to {outside}/moved.txt",
@@ -84,8 +85,8 @@ def test_writes_hosts_and_jobs_are_reported(folders: tuple[Path, Path]) -> None:
     ]
 
 
-def test_a_timed_run_reports_none_of_it(folders: tuple[Path, Path]) -> None:
-    assert reported(*folders, inject.WATCH) == []
+def test_other_runs_report_none_of_it(folders: tuple[Path, Path]) -> None:
+    assert reported(*folders, {}) == []
 
 
 @pytest.mark.slow
@@ -98,4 +99,4 @@ def test_reports_are_few(folders: tuple[Path, Path]) -> None:
         "    __import__('time').sleep(0.01)\n"
         "print('done')\n"
     )
-    assert len(reported(own, outside, inject.DIAGNOSE)) == 20
+    assert len(reported(own, outside, ASKED)) == 20

@@ -52,9 +52,10 @@ for epoch in range(3):
 """
 
 
-@pytest.mark.parametrize("mode", [inject.WATCH, inject.DIAGNOSE, inject.RECORD])
+@pytest.mark.parametrize("mode", [inject.WATCH, "apart", inject.RECORD])
 def test_a_script_may_save_its_model_whole(tmp_path: Path, mode: str):
-    done = run([sys.executable, "-c", SAVES_ITS_MODEL], mode=mode, folder=tmp_path)
+    is_apart, command = mode == "apart", [sys.executable, "-c", SAVES_ITS_MODEL]
+    done = run(command, mode=inject.WATCH if is_apart else mode, folder=tmp_path, takes_apart=is_apart)
     assert done.status == 0, done.errors
     saved = [json.loads(line) for line in done.output.splitlines()]
     assert [(copied == own, is_bare) for copied, own, is_bare in saved] == [(True, True)] * 3

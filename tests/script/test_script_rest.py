@@ -77,7 +77,7 @@ def running(folder: Path, body: str) -> Iterator[tuple[Started, Path]]:
     log.touch()
     command = tuple(map(literal, (sys.executable, "train.py", str(log))))
     script = Script(command=command, folder=str(folder), unprotected=(str(folder),))
-    with job_outside_a_sweep(script) as job, start.started(job, Silent(), rests=True) as found:
+    with job_outside_a_sweep(script) as job, start.started(job, Silent()) as found:
         deadline = time.monotonic() + 60
         while not (found.listener.timeline.stretches or found.listener.num_lines > 2):
             assert time.monotonic() < deadline

@@ -216,6 +216,55 @@ def test_of_two_stages_the_one_that_lasts_is_measured(tmp_path):
     assert found.breakdown.host_gap_s > 0.015
 
 
+COUNTED = """
+import pathlib, sys, time
+import torch
+
+with open(sys.argv[1], "a") as starts:
+    starts.write("x")
+data = torch.utils.data.TensorDataset(torch.randn(320, 20))
+model = torch.nn.Linear(20, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+end = time.perf_counter() + float(sys.argv[2])
+while time.perf_counter() < end:
+    for (x,) in torch.utils.data.DataLoader(data, batch_size=32):
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_kept", "num_starts"),
+    [
+        pytest.param(60, False, 1, marks=pytest.mark.slow),
+        # It ends before its steps are taken apart, and is started for that alone.
+        pytest.param(1.5, False, 2, marks=pytest.mark.soak),
+        # What it has trained is kept, and was not trained on half a batch again and again.
+        pytest.param(60, True, 2, marks=pytest.mark.soak),
+    ],
+)
+def test_its_steps_are_taken_apart_in_the_process_that_was_timed(
+    tmp_path: Path, seconds: float, is_kept: bool, num_starts: int
+) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "train.py").write_text(COUNTED)
+    starts = tmp_path / "trial" / "starts"
+    command = (sys.executable, "train.py", str(starts), str(seconds))
+    job = job_of(Script(command=command, keep=is_kept), {}, PLAN, folder=str(tmp_path / "trial"))
+    assert job.script is not None
+    script = dataclasses.replace(job.script, folder=str(tmp_path / "own"))
+    plan = dataclasses.replace(PLAN, diagnose=True)
+    starts.parent.mkdir()
+    found = under_test.run(dataclasses.replace(job, script=script, plan=plan), Silent())
+    assert isinstance(found, Measurement), found
+    assert starts.read_text() == num_starts * "x"
+    assert found.breakdown.step_s == pytest.approx(found.step_ms / 1000, rel=0.5)
+    assert found.diagnosis is not None
+    # A process that ends may not be taken apart to its end.
+    assert seconds < 60 or found.diagnosis.half_step_s
+
+
 def test_a_script_that_falls_silent_is_stalled(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(running, "STALL_RATIO", 1.0)
     job = job_of(EVIL, {"how": "hang", "batch_size": 32}, folder=str(tmp_path), stall_seconds=0.5)

@@ -13,7 +13,7 @@ from sweeper.core.measurement import DeviceInfo, FailureKind
 from sweeper.sweep import gpu_memory as under_test
 from sweeper.sweep import trial_runner
 from sweeper.sweep.gpu_memory import MemoryWaiter, uuids_of
-from sweeper.telemetry.nvml.probe import awake
+from sweeper.telemetry.nvml.devices import awake
 
 
 class Memory:

@@ -20,15 +20,17 @@ from stub_nvml import A10, Gpu, Mig, calls, environment, loaded, log_of, write
 
 from sweeper.errors import EnvironmentStopError
 from sweeper.telemetry.nvml import devices, gpm, pcie
-from sweeper.telemetry.nvml.devices import first_gpu, gpu_uuids, is_exclusive
-from sweeper.telemetry.nvml.probe import (
-    NvmlProbe,
+from sweeper.telemetry.nvml.devices import (
     cores_near,
     describe_gpus,
     driver_problem,
+    first_gpu,
     full_uuid,
     gpu_names,
+    gpu_uuids,
+    is_exclusive,
 )
+from sweeper.telemetry.nvml.probe import NvmlProbe
 from sweeper.telemetry.nvml.processes import compute_processes
 
 FIRST = Gpu("GPU-aaaaaaaa-0000-4000-8000-000000000001", "NVIDIA A10")
@@ -826,8 +828,9 @@ def test_a_process_and_what_it_starts_see_the_stub_by_the_librarys_name(tmp_path
     scenario = write(tmp_path / "scenario", [replace(FIRST, processes=[("child", 512), (OUTSIDER, 256)])])
     code = """
 import subprocess, sys
-from sweeper.telemetry.nvml.probe import NvmlProbe, gpu_names
-inner = "from sweeper.telemetry.nvml.probe import gpu_names; print(gpu_names())"
+from sweeper.telemetry.nvml.devices import gpu_names
+from sweeper.telemetry.nvml.probe import NvmlProbe
+inner = "from sweeper.telemetry.nvml.devices import gpu_names; print(gpu_names())"
 subprocess.run([sys.executable, "-c", inner], check=True)
 trial = subprocess.Popen(["sleep", "60"])
 probe = NvmlProbe()
@@ -846,7 +849,7 @@ probe.close()
 
 def test_the_stub_without_a_scenario_is_a_machine_without_a_driver(tmp_path, library):
     env = environment(library, tmp_path / "none")
-    said = run("from sweeper.telemetry.nvml.probe import driver_problem; print(driver_problem())", env=env)
+    said = run("from sweeper.telemetry.nvml.devices import driver_problem; print(driver_problem())", env=env)
     assert "not loaded" in said
     assert A10["util_gpu"] == [87]
 

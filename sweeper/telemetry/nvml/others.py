@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from sweeper.core.gpu_series import of_rank
 from sweeper.core.probes import Probe, Reading
-from sweeper.telemetry.nvml.probe import NvmlProbe, full_uuid
+from sweeper.telemetry.nvml.devices import full_uuid
+from sweeper.telemetry.nvml.probe import NvmlProbe
 
 
 class OtherGpus(Probe):

@@ -9,34 +9,8 @@ from typing import Any
 
 from sweeper.core.probes import Probe, Reading
 from sweeper.telemetry.nvml.binding import find, is_final, is_lost, problem, reason, start
-from sweeper.telemetry.nvml.devices import (
-    GpuFacts,
-    awake,
-    cores_near,
-    describe_gpus,
-    driver_problem,
-    full_uuid,
-    gpu_names,
-    gpu_uuids,
-    memory_used_gib,
-    name_and_memory_gib,
-)
 from sweeper.telemetry.nvml.processes import Foreign
 from sweeper.telemetry.nvml.readings import NOT_OF_A_PART, Source, readings
-
-__all__ = [
-    "GpuFacts",
-    "NvmlProbe",
-    "awake",
-    "cores_near",
-    "describe_gpus",
-    "driver_problem",
-    "full_uuid",
-    "gpu_names",
-    "gpu_uuids",
-    "memory_used_gib",
-    "name_and_memory_gib",
-]
 
 FAILURES_IN_A_ROW = 3
 """Consecutive temporary failures after which a reading is given up."""
