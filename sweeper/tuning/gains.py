@@ -16,7 +16,7 @@ from sweeper.race.tally import Tally
 from sweeper.sweep.store.journal import FINAL_RACE
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.tuning.changes import ChangeValue
-from sweeper.tuning.contests import REFUSED, Contest, RaceState
+from sweeper.tuning.contests import REFUSED, Contest, Members, RaceState
 from sweeper.tuning.lives import FIRST_RACE
 from sweeper.tuning.policy import TunePolicy
 
@@ -34,6 +34,8 @@ class ChangeGain:
         alone: The ratio of the script with nothing else changed to the script as it is, with the 95%
             interval; None if that was not measured.
         stacked: The ratio of an arm with it to the same arm without it; None if that was not measured.
+        together: The changes of the first arm that had it, and that arm's ratio to the script as it is; None
+            where it was measured without the others, or not at all.
         is_kept: Whether the winner has it.
     """
 
@@ -41,6 +43,7 @@ class ChangeGain:
     value: str
     alone: Interval | None
     stacked: Interval | None
+    together: tuple[Members, Interval] | None = None
     is_kept: bool
 
 
@@ -56,15 +59,27 @@ def gains_of(sweep: LoadedSweep) -> list[ChangeGain]:
         name, _, value = word.partition("=")
         alone = next((contest for contest in measured if contest.members == {word}), None)
         tally = Tally.of(state.rounds, alone.arm) if alone is not None else Tally([])
+        stacked = state.gain_of(word)
+        has_own = bool(tally.logs or stacked.logs)
         gain = ChangeGain(
             name=name,
             value=value,
             alone=_interval(tally),
-            stacked=_interval(state.gain_of(word)),
+            stacked=_interval(stacked),
+            together=None if has_own else _together(state, word),
             is_kept=word in kept,
         )
         gains.append(gain)
     return gains
+
+
+def _together(state: RaceState, word: str) -> tuple[Members, Interval] | None:
+    """Returns the words of the first arm with a word, and that arm's ratio to the script as it is."""
+    for contest in state.contests.values():
+        ratio = _interval(Tally.of(state.rounds, contest.arm))
+        if word in contest.members and contest.outcome != REFUSED and ratio is not None:
+            return contest.members, ratio
+    return None
 
 
 def largest_gain(sweep: LoadedSweep) -> float | None:

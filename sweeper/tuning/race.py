@@ -28,7 +28,7 @@ from sweeper.script.running import RECORD_ONLY
 from sweeper.script.taken_apart import usual_seconds
 from sweeper.script.warm import Warm, read_warm
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.phases.lives import REPORT_SECONDS, late_seconds
+from sweeper.sweep.phases.lives import REPORT_SECONDS, in_time, late_seconds
 from sweeper.sweep.phases.race import ARMS, MAX_ROUNDS, SweepRace
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.fingerprint import digest_of_scripts
@@ -398,7 +398,8 @@ class _Phases:
             shutil.rmtree(folder, ignore_errors=True)
             job = trials.job(RACE_STAGE, self._config_of(()), {"shift": shift})
             plan = MeasurePlan(window_seconds=0.1, repeats=1, warmup_cap_seconds=0.0, diagnose=False)
-            job = dataclasses.replace(job, plan=plan, recording=verifier.long_recording(shift))
+            recording = in_time(verifier.long_recording(shift), context, trials)
+            job = dataclasses.replace(job, plan=plan, recording=recording)
             try:
                 outcome = trials.run(folder, job)
             except StopAskedError:

@@ -16,6 +16,7 @@ from sweeper.interventions.change import CLOSE, DRAWS, EXACT
 from sweeper.script.watch import NO_PARAMETERS
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.tuning.changes import ChangeValue
+from sweeper.tuning.contests import Members
 from sweeper.tuning.gains import ChangeGain, Interval, StartCost
 
 if TYPE_CHECKING:
@@ -135,18 +136,29 @@ def html_of(lines: Sequence[str], table: pd.DataFrame) -> str:
 
 
 def ladder_lines(rungs: Sequence[ChangeGain], changes: Sequence[ChangeValue]) -> list[str]:
-    """Returns a table with a line for each change: its gain alone, its gain in the stack, and its kind."""
+    """Returns a table with a line for each change: its gain alone, its gain in the stack, and its kind.
+
+    Changes that were only measured together share a line.
+    """
     if not rungs:
         return []
-    by_word = {change.word_of_arm: change for change in changes}
-    width = max(NAME_WIDTH, *(len(f"{rung.name} {rung.value}") for rung in rungs))
-    lines = [f"{'':<{width}} {'alone':<{RATIO_WIDTH}} {'in the stack':<{RATIO_WIDTH}} kind"]
+    kinds = {change.word_of_arm: change.kind for change in changes}
+    refused = {change.word_of_arm: change.refused for change in changes}
+    lines = [f"{'':<{NAME_WIDTH}} {'alone':<{RATIO_WIDTH}} {'in the stack':<{RATIO_WIDTH}} kind"]
+    rows: dict[Members, tuple[Interval | None, Interval | None, str]] = {}
     for rung in rungs:
-        alone, stacked = (f"{_measured(ratio):<{RATIO_WIDTH}}" for ratio in (rung.alone, rung.stacked))
-        change = by_word.get(f"{rung.name}={rung.value}")
-        kind = change.kind if change else "an option"
-        dropped = "" if rung.is_kept else _dropped(rung, change.refused if change else "")
-        lines.append(f"{f'{rung.name} {rung.value}':<{width}} {alone} {stacked} {kind}{dropped}")
+        word = f"{rung.name}={rung.value}"
+        members, alone = rung.together or (frozenset({word}), rung.alone)
+        dropped = "" if rung.is_kept else _dropped(rung, refused.get(word, ""))
+        rows.setdefault(members, (alone, rung.stacked, dropped))
+    for members, (alone, stacked, dropped) in rows.items():
+        name = ", ".join(sorted(word.replace("=", " ") for word in members))
+        if len(name) > NAME_WIDTH:
+            lines.append(name)
+            name = ""
+        kind = ", ".join(dict.fromkeys(kinds.get(word, "an option") for word in sorted(members)))
+        ratios = f"{_measured(alone):<{RATIO_WIDTH}} {_measured(stacked):<{RATIO_WIDTH}}"
+        lines.append(f"{name:<{NAME_WIDTH}} {ratios} {kind}{dropped}")
     return lines
 
 

@@ -39,7 +39,7 @@ from sweeper.tracking import NullTracker
 run_sweep(Path(sys.argv[1]), load(Path("race.yaml")), NullTracker(), Quiet())
 """
 """A supervisor without what takes most of a short command's time: MLflow, and the report."""
-GONE_SECONDS, PATIENCE_SECONDS = 5.0, 120.0
+GONE_SECONDS, PATIENCE_SECONDS = 5.0, 300.0
 
 SCRIPT = """\
 import argparse

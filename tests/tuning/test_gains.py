@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ from sweeper.race.log import Verified
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.contests import Contest, RaceState
 from sweeper.tuning.gains import gains_of, has_refused, largest_gain, start_cost, untried, with_refusals
-from sweeper.tuning.words import start_line
+from sweeper.tuning.words import ladder_lines, start_line
 
 QUIET = {"process": 0.005, "turn": 0.01}
 CHANGES = [
@@ -46,6 +47,28 @@ def test_what_a_race_refuses_has_the_reason_and_what_it_keeps_has_none():
     kept = {gain.name for gain in gains_of(sweep) if gain.is_kept}
     assert kept == {"loader"}
     assert has_refused(sweep)
+
+
+def test_changes_that_were_only_measured_together_share_a_line():
+    script = Script({"loader=gathered": 0.5, "malloc=retain": 0.3, "threads=one": 0.4}, **QUIET)
+    raced = tuned(script, [*exact("loader=gathered", "malloc=retain"), *close("threads=one")], seconds=75.0)
+    sweep = sweep_of(raced, raced.state.leader)
+    gains = {gain.name: gain for gain in gains_of(sweep)}
+    assert gains["loader"].together == gains["malloc"].together
+    together = gains["loader"].together
+    assert together is not None
+    members, (ratio, low, high) = together
+    assert members == {"loader=gathered", "malloc=retain"}
+    assert low < ratio < high
+    assert ratio == pytest.approx(math.exp(0.8), rel=0.05)
+    assert gains["threads"].together is None
+    lines = ladder_lines(list(gains.values()), CHANGES)
+    assert [line.split("  ")[0] for line in lines[1:]] == [
+        "loader gathered, malloc retain",
+        "",
+        "threads one",
+    ]
+    assert lines[2].split()[0] == f"{ratio:.3g}x"
 
 
 def test_what_leaves_by_a_failure_of_the_rest_or_stays_in_the_winner_is_not_refused():

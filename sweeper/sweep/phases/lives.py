@@ -56,6 +56,15 @@ def late_seconds(seconds: float) -> float:
     return max(LATE_SECONDS, LATE_SHARE * seconds)
 
 
+def in_time(recording: Recording | None, context: SweepContext, trials: TrialRunner) -> Recording | None:
+    """Returns the terms of a record that must be complete within the time of a tune."""
+    left, minutes = trials.budget.seconds_left, context.spec.search.minutes
+    if recording is None or left is None or minutes is None:
+        return recording
+    limit = max(MIN_START_SECONDS, left + late_seconds(60 * minutes) - REPORT_SECONDS)
+    return dataclasses.replace(recording, limit_seconds=min(recording.limit_seconds or limit, limit))
+
+
 def can_rest(
     context: SweepContext, table: TrialTable, records: Sequence[TrialRecord], window_seconds: float
 ) -> bool:
@@ -179,7 +188,9 @@ class JobLives:
         folder, job = self._folder_of(life), self._job_of(start)
         self._arms[life], self._num_returned[life] = start.arm, 0
         if self._verifier is not None:
-            job = dataclasses.replace(job, recording=self._in_time(self._verifier.recording(start)))
+            job = dataclasses.replace(
+                job, recording=in_time(self._verifier.recording(start), self._context, self._trials)
+            )
         if not self._rests:
             if not _is_of(folder, job):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -203,14 +214,6 @@ class JobLives:
         self._runner.start(life, folder, job)
         self._wait(life, 0)
         return self._verified(life, start)
-
-    def _in_time(self, recording: Recording | None) -> Recording | None:
-        """Returns the terms of a record that must be complete within the time of a tune."""
-        left, minutes = self._trials.budget.seconds_left, self._context.spec.search.minutes
-        if recording is None or left is None or minutes is None:
-            return recording
-        limit = max(MIN_START_SECONDS, left + late_seconds(60 * minutes) - REPORT_SECONDS)
-        return dataclasses.replace(recording, limit_seconds=min(recording.limit_seconds or limit, limit))
 
     def _verified(self, life: int, start: Start) -> Sequence[Verified]:
         if self._verifier is None:

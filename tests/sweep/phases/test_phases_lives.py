@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -170,14 +171,13 @@ def test_what_an_earlier_process_has_shown_holds_after_one_that_fails():
     ("left", "own", "limit"), [(100.0, 60.0, 60.0), (20.0, 60.0, 34.0), (20.0, 0.0, 34.0), (-9.0, 60.0, 10.0)]
 )
 def test_a_start_of_a_tune_ends_with_its_time(left: float, own: float, limit: float):
-    processes = object.__new__(JobLives)
-    processes._trials = SimpleNamespace(budget=SimpleNamespace(seconds_left=left))
-    processes._context = SimpleNamespace(spec=SimpleNamespace(search=SimpleNamespace(minutes=3.0)))
-    recording = processes._in_time(Recording(limit_seconds=own))
+    trials: Any = SimpleNamespace(budget=SimpleNamespace(seconds_left=left))
+    context: Any = SimpleNamespace(spec=SimpleNamespace(search=SimpleNamespace(minutes=3.0)))
+    recording = lives.in_time(Recording(limit_seconds=own), context, trials)
     assert recording is not None
     # A tenth of three minutes, but for the report.
     assert recording.limit_seconds == limit
-    assert processes._in_time(None) is None
+    assert lives.in_time(None, context, trials) is None
 
 
 class TurnTaking(ReplayLauncher):
