@@ -44,6 +44,8 @@ GONE_SECONDS, PATIENCE_SECONDS = 5.0, 300.0
 SCRIPT = """\
 import argparse
 import torch
+# Idle threads that spin would starve what else runs here.
+torch.set_num_threads(1)
 options = argparse.ArgumentParser()
 options.add_argument("--layers", type=int)
 layers = [torch.nn.Linear(16, 16) for _ in range(options.parse_args().layers)]
