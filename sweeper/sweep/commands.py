@@ -11,7 +11,7 @@ from sweeper.sweep.publish import made_files
 from sweeper.sweep.run import Ran
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.tracking.mlflow import MlflowTracker
-from sweeper.tracking.ui import store_uri
+from sweeper.tracking.ui import DATABASE, store_uri
 
 
 def pending_line(count: int, problem: str, name: str, options: str) -> str:
@@ -23,9 +23,11 @@ def pending_line(count: int, problem: str, name: str, options: str) -> str:
 
 def place_lines(sweep: LoadedSweep, tracker: MlflowTracker, home: Path) -> list[str]:
     """Returns the report of a sweep, and the store that shows it."""
-    place = tracker.place or f"mlflow ui --backend-store-uri {shlex.quote(store_uri(home))}"
+    place = tracker.place
+    if not place and (home / DATABASE).exists():
+        place = f"mlflow ui --backend-store-uri {shlex.quote(store_uri(home))}"
     pages = [path for path in made_files(sweep) if path.endswith(".html")]
-    return [*(f"Report:  {page}" for page in pages), f"         {place}"]
+    return [*(f"Report:  {page}" for page in pages), *([f"         {place}"] if place else [])]
 
 
 def unsent_lines(ran: Ran, tracker: MlflowTracker, uri: str | None, home: Path) -> list[str]:

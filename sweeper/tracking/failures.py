@@ -33,6 +33,8 @@ def reported(problem: str, place: Place) -> Iterator[None]:
         yield
     except SweeperError:
         raise
+    except ModuleNotFoundError as error:
+        raise RefusedError("MLflow is not installed here. Install it: `pip install mlflow`") from error
     except Exception as error:
         if "Invalid Host header" in str(error):
             raise RefusedError(

@@ -86,6 +86,12 @@ def test_no_message_has_the_password_whatever_was_thrown() -> None:
     assert str(told.value) == "MLflow did not accept `x`: cannot parse http://mlflow:5000/api"
 
 
+def test_where_mlflow_is_not_installed_it_is_said_so() -> None:
+    with pytest.raises(RefusedError) as told, reported("MLflow did not accept `x`", Place("sqlite:///a.db")):
+        raise ModuleNotFoundError("No module named 'mlflow'", name="mlflow")
+    assert str(told.value) == "MLflow is not installed here. Install it: `pip install mlflow`"
+
+
 class Refusing(http.server.BaseHTTPRequestHandler):
     """Answers everything with one status and text."""
 
