@@ -24,18 +24,13 @@ from sweeper.race.policy import Start
 from sweeper.race.race import Taken
 from sweeper.script.failure import is_for_want_of_room
 from sweeper.script.watch import watch
-from sweeper.system.memory import available_bytes
 from sweeper.system.process import open_files, tree, usage
-from sweeper.telemetry.nvml.devices import gpu_uuids, is_exclusive, memory_used_gib, name_and_memory_gib
+from sweeper.telemetry.room import gpu_memory_gib, has_room
 from sweeper.trainer.on_demand import turn_of
 
 Measure = Callable[["Turns", float], Measurement]
 """Function that measures an arm in turns of so many seconds."""
 
-MORE_ROOM = 1.25
-"""Free memory that the other arms need, as a multiple of the memory of the running one."""
-CONTEXT_GIB = 0.1
-"""A process that uses a GPU takes more memory than this."""
 CUDA = "/dev/nvidia-uvm"
 """A process that uses CUDA has this open, and one that only asks NVML has not."""
 UNLIMITED = 1000
@@ -175,7 +170,7 @@ class ScriptLives:
             UserError: It cannot be started.
         """
         if not self._turns:
-            self._before = _used_gib()
+            self._before = gpu_memory_gib()
         turns = self._turns[life] = Turns()
 
         def run() -> Measurement:
@@ -206,16 +201,11 @@ class ScriptLives:
         if self._is_alone:
             return False
         (turns,) = self._turns.values()
-        if available_bytes() < MORE_ROOM * turns.memory_bytes():
+        now = gpu_memory_gib()
+        if not now and turns.has_open(CUDA):
             return False
-        if not (now := _used_gib()):
-            return not turns.has_open(CUDA)
         taken = {uuid: used - self._before.get(uuid, 0.0) for uuid, used in now.items()}
-        return all(
-            now[uuid] + MORE_ROOM * gib <= name_and_memory_gib(uuid)[1] and not is_exclusive(uuid)
-            for uuid, gib in taken.items()
-            if gib >= CONTEXT_GIB
-        )
+        return has_room(1, turns.memory_bytes() / 2**30, taken, now)
 
     def turn(self, life: int) -> Taken | None:
         """Lets a process take a turn; returns None if it has ended."""
@@ -280,7 +270,3 @@ def watched(arm: Arm, plan: MeasurePlan, turns: Turns | None = None) -> Measurem
         )
     except TrialFailedError as error:
         raise TrialFailedError(error.kind, f"{arm.name}: {error}") from error
-
-
-def _used_gib() -> dict[str, float]:
-    return {uuid: memory_used_gib(uuid) or 0.0 for uuid in gpu_uuids()}

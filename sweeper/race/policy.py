@@ -202,8 +202,7 @@ class Policy:
         """Returns how long a turn is: long enough for the steps of the slowest arm."""
         lives = [life for one in complete[-1:] for life in one.lives.values()]
         step = max((life.step_seconds for life in lives), default=0.0)
-        wanted = min(max(self.shortest_turn, STEPS_PER_TURN * step), self.longest_turn)
-        return max(wanted, MIN_STEPS * step)
+        return turn_seconds(step, self.shortest_turn, self.longest_turn)
 
     def _round_seconds(self, complete: Sequence[Round]) -> float:
         """Returns how long another round will take at most, judging by those that there were."""
@@ -260,6 +259,13 @@ class Policy:
     def _order(self, arms: Sequence[int], *place: int) -> list[int]:
         """Returns the arms in an order that is random, but the same for each place in a race."""
         return random.Random(f"{self.seed} {place}").sample(arms, len(arms))
+
+
+def turn_seconds(
+    step_seconds: float, shortest: float = MIN_TURN_SECONDS, longest: float = MAX_TURN_SECONDS
+) -> float:
+    """Returns how long a turn is that is long enough for some steps."""
+    return max(min(max(shortest, STEPS_PER_TURN * step_seconds), longest), MIN_STEPS * step_seconds)
 
 
 def keeps_failing(rounds: Sequence[Round], arm: int) -> bool:

@@ -29,8 +29,7 @@ from sweeper.script.warm import Warm, read_warm
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.lives import JobLives
 from sweeper.sweep.trial_runner import TrialRunner
-from sweeper.system.memory import available_bytes
-from sweeper.telemetry.nvml.devices import gpu_uuids, is_exclusive, memory_used_gib, name_and_memory_gib
+from sweeper.telemetry.room import gpu_memory_gib, has_room
 from sweeper.tuning.verifier import RaceVerifier
 
 FIRST_RACE = "first"
@@ -38,10 +37,6 @@ FIRST_RACE = "first"
 NUM_ALIVE = 3
 """Processes that live at the same time: the baseline's, the leader's and the challenger's."""
 WARMUP_SECONDS = 2.0
-MORE_ROOM = 1.25
-"""Free memory that the other processes need, as a multiple of the memory of the first one."""
-CONTEXT_GIB = 0.1
-"""A process that uses a GPU takes more memory than this."""
 
 
 class TuneLog(StoredLog):
@@ -119,7 +114,7 @@ class TuneLives(JobLives):
         self._ended: dict[int, int] = {}
         self._jobs: dict[int, Job] = {}
         self._faults: dict[int, str] = {}
-        self._before = _used_gib()
+        self._before = gpu_memory_gib()
         self._starting = -1
         self.memory_gib = 0.0
         self._gpu_gib: dict[str, float] = {}
@@ -166,7 +161,7 @@ class TuneLives(JobLives):
 
     def has_company(self) -> bool:
         """Returns whether host and GPUs have memory for the other processes."""
-        warm, now = read_warm(self._folder_of(self._starting)), _used_gib()
+        warm, now = read_warm(self._folder_of(self._starting)), gpu_memory_gib()
         if not now and warm is not None and warm.measurement.trains_on_gpu:
             return False
         self.memory_gib = warm.memory_gib if warm is not None else 0.0
@@ -175,15 +170,7 @@ class TuneLives(JobLives):
 
     def has_room(self, count: int) -> bool:
         """Returns whether so many more processes like the latest may live: host and GPUs have the memory."""
-        if self.is_crowded or available_bytes() / 2**30 < MORE_ROOM * count * self.memory_gib:
-            return False
-        now = _used_gib()
-        return all(
-            now.get(uuid, 0.0) + MORE_ROOM * count * gib <= name_and_memory_gib(uuid)[1]
-            and not is_exclusive(uuid)
-            for uuid, gib in self._gpu_gib.items()
-            if gib >= CONTEXT_GIB
-        )
+        return not self.is_crowded and has_room(count, self.memory_gib, self._gpu_gib, gpu_memory_gib())
 
     def is_crowded_out(self, life: int) -> bool:
         """Returns whether a process has failed for want of memory or of a port, beside others."""
@@ -248,10 +235,6 @@ class TuneLives(JobLives):
         job = dataclasses.replace(job, plan=plan, timeout_seconds=timeout)
         self._jobs[self._starting] = job
         return job
-
-
-def _used_gib() -> dict[str, float]:
-    return {uuid: memory_used_gib(uuid) or 0.0 for uuid in gpu_uuids()}
 
 
 def cut_off(warm: Warm | None, turns: Sequence[Turned]) -> Measurement | Failure:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sweeper.interventions.change import EXACT
 from sweeper.race.log import BASELINE, Round
-from sweeper.race.policy import MAX_TURN_SECONDS, MIN_STEPS, MIN_TURN_SECONDS, STEPS_PER_TURN
+from sweeper.race.policy import turn_seconds
 from sweeper.race.tally import Tally
 from sweeper.tuning.contests import Candidate, Members, RaceState
 
@@ -74,7 +74,7 @@ class Timetable:
             num_turns: Number of turns of each.
         """
         start = of_starts(state.rounds) + _of_a_final_record(state)
-        return num_arms * (start + num_turns * _of_steps(_step_of_finalists(state)))
+        return num_arms * (start + num_turns * turn_seconds(_step_of_finalists(state)))
 
     def of_an_arm(self, state: RaceState, members: Members) -> float:
         """Returns about how long it takes to compare another arm."""
@@ -95,12 +95,7 @@ def of_starts(rounds: Sequence[Round]) -> float:
 def of_a_turn(rounds: Sequence[Round]) -> float:
     """Returns how long a turn is: long enough for the steps of the slowest arm."""
     lives = [life for one in rounds[-1:] for life in one.lives.values()]
-    return _of_steps(max((life.step_seconds for life in lives), default=0.0))
-
-
-def _of_steps(step: float) -> float:
-    wanted = min(max(MIN_TURN_SECONDS, STEPS_PER_TURN * step), MAX_TURN_SECONDS)
-    return max(wanted, MIN_STEPS * step)
+    return turn_seconds(max((life.step_seconds for life in lives), default=0.0))
 
 
 def _step_of_finalists(state: RaceState) -> float:

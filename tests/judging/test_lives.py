@@ -28,6 +28,7 @@ from sweeper.judging.speed import compare
 from sweeper.race import race
 from sweeper.race.log import Event, rounds_of
 from sweeper.race.policy import Policy, Start
+from sweeper.telemetry import room
 
 pytestmark = pytest.mark.slow
 
@@ -119,10 +120,10 @@ def test_what_uses_a_gpu_has_company_where_there_is_room(
     monkeypatch: pytest.MonkeyPatch, now: float, is_single: bool, is_beside: bool
 ):
     """Of 11 GiB, another program has 1, and a second process needs a quarter more than the first."""
-    monkeypatch.setattr(lives, "name_and_memory_gib", lambda _: ("A10", 11.0))
-    monkeypatch.setattr(lives, "is_exclusive", lambda _: is_single)
+    monkeypatch.setattr(room, "name_and_memory_gib", lambda _: ("A10", 11.0))
+    monkeypatch.setattr(room, "is_exclusive", lambda _: is_single)
     found = itertools.chain([{"GPU-1": 1.0}, {"GPU-1": now}], itertools.repeat({"GPU-1": 1.0}))
-    monkeypatch.setattr(lives, "_used_gib", lambda: next(found))
+    monkeypatch.setattr(lives, "gpu_memory_gib", lambda: next(found))
     said: list[int] = []
     raced(taking(0, said), taking(1, said))
     assert (len(set(said[:3])) == 2) == is_beside
@@ -131,7 +132,7 @@ def test_what_uses_a_gpu_has_company_where_there_is_room(
 def test_what_uses_cuda_runs_alone_where_nvml_lists_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     device = tmp_path / "nvidia-uvm"
     device.touch()
-    monkeypatch.setattr(lives, "_used_gib", dict)
+    monkeypatch.setattr(lives, "gpu_memory_gib", dict)
     monkeypatch.setattr(lives, "CUDA", str(device))
 
     def here(turns: Turns, seconds: float) -> Measurement:
