@@ -5,7 +5,6 @@ from sweeper import meter                                                       
 from sweeper import confirm, export, judge, load, run, tune, watch                  # a notebook
 """
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -60,32 +59,6 @@ _HOMES = {
     "tune": "sweeper.api",
     "watch": "sweeper.api",
 }
-
-_REMOVED = {
-    "sweeper.callbacks": "remove the callback, since sweeper sees Lightning and the Trainer without one",
-    "sweeper.core.errors": "import from `sweeper.errors`",
-    "sweeper.export": "import from `sweeper.exports`, or call the function `sweeper.export`",
-    "sweeper.integrations": "remove the callback, since sweeper sees Lightning and the Trainer without one",
-    "sweeper.testing": "what it had is in sweeper's repository, in tests/parts and in benchmarks/recorded",
-}
-"""What to do instead of importing a module that earlier versions had."""
-
-
-class _Removed:
-    """Comes first on `sys.meta_path`: the folder of a removed module may still hold its compiled files."""
-
-    @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> None:
-        if not name.startswith("sweeper."):
-            return
-        for module, remedy in _REMOVED.items():
-            if f"{name}.".startswith(f"{module}."):
-                # One sentence, since a failed trial shows the first.
-                rule = f"An import must name a module that sweeper has, but {name} was removed"
-                raise ModuleNotFoundError(f"{rule}; {remedy}", name=name)
-
-
-sys.meta_path.insert(0, _Removed)
 
 
 def __getattr__(name: str) -> Any:

@@ -7,16 +7,14 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from sweeper.cli.options import Command, Json, PassEnv, Unprotected, leave_unprotected
+from sweeper.cli.options import Command, Json, PassEnv, Unprotected
 from sweeper.cli.screen import LiveScreen, console, prose
 from sweeper.core.codec import encode
 from sweeper.core.progress import TrialFailedError
-from sweeper.errors import UserError
 from sweeper.system.environment import script_held_back_line
 from sweeper.tuning.watch import watch as watch_script
 
@@ -26,10 +24,6 @@ LAST_LINES = 5
 
 def watch(
     command: Command,
-    in_place: Annotated[
-        bool,
-        typer.Option("--in-place", hidden=True),
-    ] = False,
     unprotected: Unprotected = None,
     pass_env: PassEnv = None,
     as_json: Json = False,
@@ -45,12 +39,6 @@ def watch(
 
     Example: sweeper watch -- python train.py --epochs 3
     """
-    if in_place:
-        renamed = "`--in-place` is now called `--unprotected`."
-        if not sys.stdin.isatty():
-            raise UserError(renamed)
-        print(renamed, file=sys.stderr)
-        leave_unprotected(["."])
     out = console()
     # With --json, standard output is for JSON alone.
     out.file = sys.stderr if as_json else sys.stdout

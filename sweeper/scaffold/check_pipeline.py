@@ -5,9 +5,7 @@ In between it checks the models, on any machine, for code that would fail on a G
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +19,8 @@ from sweeper.errors import UserError
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.spec.data_path import on_this_machine
 from sweeper.sweep import setup
-from sweeper.sweep.bootstrap import Launch, surveyed
+from sweeper.sweep.bootstrap import Launch, launcher_to_try_out, surveyed
 from sweeper.sweep.job_runner import JobRunner
-from sweeper.sweep.launchers import launcher_for
 from sweeper.sweep.store.catalog import cannot_write
 from sweeper.sweep.workloads import workload_of
 
@@ -109,30 +106,28 @@ def build_out(home: Path, spec: SweepSpec, launch: Launch | None = None) -> Buil
         prepared.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(error, home) from error
-    with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
-        folder = Path(name)
-        with contextlib.closing(launch(folder) if launch else launcher_for(folder, spec, most=1)) as launcher:
-            machine, data = surveyed(launcher, folder, spec, prepared)
-            here, removed = setup.restricted(spec, machine, data)
-            built = Built(
-                spec=here,
-                device=machine.line,
-                data=data,
-                removed=tuple(removed),
-                not_resident=setup.not_resident(data, here, machine),
-                on_gpu=machine.devices[0].kind == "cuda",
-                room_gib=min(each.room_gib for each in machine.devices),
-            )
-            cache = str(home.resolve() / "cache" / "compile")
-            template = dataclasses.replace(
-                workload_of(spec).template(spec, home), prepared=str(prepared), cache=cache
-            )
-            steps = _Steps(JobRunner(launcher, machine.slots, lambda: None), folder, template)
-            baseline = steps.of(here.baseline_config())
-            if isinstance(baseline, Failure):
-                return dataclasses.replace(built, failure=baseline)
-            built = dataclasses.replace(built, baseline=baseline)
-            return _with_largest(_checked_for_gpu(built, baseline.config, steps), baseline, steps)
+    with launcher_to_try_out(spec, launch) as (launcher, folder):
+        machine, data = surveyed(launcher, folder, spec, prepared)
+        here, removed = setup.restricted(spec, machine, data)
+        built = Built(
+            spec=here,
+            device=machine.line,
+            data=data,
+            removed=tuple(removed),
+            not_resident=setup.not_resident(data, here, machine),
+            on_gpu=machine.devices[0].kind == "cuda",
+            room_gib=min(each.room_gib for each in machine.devices),
+        )
+        cache = str(home.resolve() / "cache" / "compile")
+        template = dataclasses.replace(
+            workload_of(spec).template(spec, home), prepared=str(prepared), cache=cache
+        )
+        steps = _Steps(JobRunner(launcher, machine.slots, lambda: None), folder, template)
+        baseline = steps.of(here.baseline_config())
+        if isinstance(baseline, Failure):
+            return dataclasses.replace(built, failure=baseline)
+        built = dataclasses.replace(built, baseline=baseline)
+        return _with_largest(_checked_for_gpu(built, baseline.config, steps), baseline, steps)
 
 
 class _Steps:

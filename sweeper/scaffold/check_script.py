@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sweeper.core.job import RECORD, MeasurePlan
 from sweeper.core.measurement import Failure, Measurement
 from sweeper.spec import SweepSpec
-from sweeper.sweep.bootstrap import Launch, probed
+from sweeper.sweep.bootstrap import Launch, launcher_to_try_out, probed
 from sweeper.sweep.job_runner import JobRunner
-from sweeper.sweep.launchers import launcher_for
 from sweeper.sweep.workloads import workload_of
 from sweeper.system.files import read_json
 
@@ -45,19 +41,17 @@ def try_out(spec: SweepSpec, launch: Launch | None = None) -> Tried:
 
     Leaves nothing on disk.
     """
-    with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
-        folder = Path(name)
-        with contextlib.closing(launch(folder) if launch else launcher_for(folder, spec, most=1)) as launcher:
-            machine = probed(launcher, folder / "probe", spec)
-            job = dataclasses.replace(
-                workload_of(spec).template(spec, folder),
-                uid="deep",
-                config=spec.baseline_config(),
-                plan=PLAN,
-                timeout_seconds=LIMIT_SECONDS,
-                patience_seconds=PATIENCE_SECONDS,
-            )
-            outcome = JobRunner(launcher, machine.slots, lambda: None).run(folder / "trial", job)
+    with launcher_to_try_out(spec, launch) as (launcher, folder):
+        machine = probed(launcher, folder / "probe", spec)
+        job = dataclasses.replace(
+            workload_of(spec).template(spec, folder),
+            uid="deep",
+            config=spec.baseline_config(),
+            plan=PLAN,
+            timeout_seconds=LIMIT_SECONDS,
+            patience_seconds=PATIENCE_SECONDS,
+        )
+        outcome = JobRunner(launcher, machine.slots, lambda: None).run(folder / "trial", job)
         assert isinstance(outcome, Measurement | Failure)
         record = folder / "trial" / RECORD
         return Tried(

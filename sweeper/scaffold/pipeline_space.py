@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
@@ -16,8 +13,7 @@ from sweeper.scaffold.pipeline_options import PipelineOptions
 from sweeper.search.guidance import MEMORY_TARGET, preset_for, workers_for
 from sweeper.spec import SweepSpec
 from sweeper.spec.writer import to_yaml
-from sweeper.sweep.bootstrap import Launch, probed
-from sweeper.sweep.launchers import launcher_for
+from sweeper.sweep.bootstrap import Launch, launcher_to_try_out, probed
 from sweeper.sweep.setup import Machine
 
 MAX_WORKERS = 16
@@ -44,10 +40,8 @@ def machine_here(launch: Launch | None = None) -> Machine:
         EnvironmentStopError: It cannot be probed.
     """
     spec = SweepSpec.from_dict({"name": "init", "pipeline": "init", "space": {}, "baseline": {}})
-    with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
-        folder = Path(name)
-        with contextlib.closing(launch(folder) if launch else launcher_for(folder, spec, most=1)) as launcher:
-            return probed(launcher, folder / "probe", spec)
+    with launcher_to_try_out(spec, launch) as (launcher, folder):
+        return probed(launcher, folder / "probe", spec)
 
 
 def first_space(offer: PipelineOptions, machine: Machine, path: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -169,6 +170,19 @@ def surveyed(
                 shutil.copy(folder / "prepare" / LOG, log)
         data = setup.report_of(outcomes[1], "preparing the data", elsewhere=elsewhere, log=log)
     return machine, data
+
+
+@contextlib.contextmanager
+def launcher_to_try_out(spec: SweepSpec, launch: Launch | None) -> Iterator[tuple[Launcher, Path]]:
+    """Yields a launcher of single jobs, and a temporary folder for them.
+
+    Args:
+        launch: Replaces the launcher that `execution` names.
+    """
+    with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
+        folder = Path(name)
+        with contextlib.closing(launch(folder) if launch else launcher_for(folder, spec, most=1)) as launcher:
+            yield launcher, folder
 
 
 def probed(launcher: Launcher, folder: Path, spec: SweepSpec) -> setup.Machine:

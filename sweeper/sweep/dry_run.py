@@ -19,8 +19,8 @@ from sweeper.search.distributions import combinations
 from sweeper.spec import SweepSpec
 from sweeper.spec.enough_steps import with_enough_steps
 from sweeper.sweep import setup
-from sweeper.sweep.bootstrap import Launch, probed
-from sweeper.sweep.launchers import job_script_of, launcher_for
+from sweeper.sweep.bootstrap import Launch, launcher_to_try_out, probed
+from sweeper.sweep.launchers import job_script_of
 from sweeper.sweep.phases.losses import QUALITY_SECONDS, QUALITY_SHARE, looks_at_loss
 from sweeper.sweep.phases.search import hints_of
 from sweeper.sweep.store.catalog import continued, latest_of_name, line_of_schema_1, of_name
@@ -90,10 +90,8 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
             # The abilities of its nodes are known only once a job runs there.
             machine = setup.unseen(spec)
         else:
-            with contextlib.closing(
-                launch(folder) if launch else launcher_for(folder, spec, most=1)
-            ) as launcher:
-                machine = probed(launcher, folder / "probe", spec)
+            with launcher_to_try_out(spec, launch) as (launcher, place):
+                machine = probed(launcher, place / "probe", spec)
         spec, removed = setup.restricted(spec, machine)
         samples = spec.measure.quality_samples
         if looks_at_loss(spec) and isinstance(samples, int) and samples:

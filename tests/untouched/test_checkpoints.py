@@ -82,9 +82,7 @@ def test_what_is_unprotected_is_written(folder: Path, tmp_path: Path):
     assert names == {str(folder / "ckpt" / "last.pt")}
 
 
-def test_the_old_name_and_a_place_that_is_not_there_cost_a_line(folder: Path, tmp_path: Path):
-    done = sweeper(folder, tmp_path, "watch", "--in-place", "--", sys.executable, "train.py")
-    assert (done.returncode, done.stderr) == (2, "sweeper: `--in-place` is now called `--unprotected`.\n")
+def test_a_place_that_is_not_there_costs_a_line(folder: Path, tmp_path: Path):
     done = sweeper(folder, tmp_path, "watch", "--unprotected", "nowhere", "--", sys.executable, "train.py")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "must be a file or a folder, but 'nowhere' does not exist" in done.stderr
