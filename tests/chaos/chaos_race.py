@@ -129,7 +129,12 @@ def kills(kind: str, stage: Stage, draw: random.Random, most: int) -> tuple[int,
             continue
         victim = supervisor.pid if kind == "supervisors" else draw.choice(scripts)
         with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess, IndexError):
-            os.kill(psutil.Process(victim).parents()[1].pid if kind == "keepers" else victim, signal.SIGKILL)
+            if kind == "keepers":
+                victim = psutil.Process(victim).parents()[1].pid
+                if victim == supervisor.pid:
+                    # An earlier kill has left the script without its keeper.
+                    continue
+            os.kill(victim, signal.SIGKILL)
             number += 1
         faults += _lost_rounds(stage, complete)
         complete = compared(read(stage.log))
