@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -139,16 +140,20 @@ def race_table(race: Sequence[Racer]) -> Table:
         table.add_column(title, justify="right" if title in ("starts", "turns") else "left", no_wrap=True)
     for racer in race:
         score = racer.score
-        so_far = "" if score.ratio is None else f"{times(score.ratio)} {_range(racer)}"
+        so_far = "" if score.ratio is None else _so_far(racer)
         out = "" if score.is_continued else "not continued"
         table.add_row(racer.name, str(score.processes), str(score.turns), f"{so_far} {out}".strip())
     return table
 
 
 def _leader(racer: Racer) -> str:
-    assert racer.score.ratio is not None
-    return f"{racer.name} {times(racer.score.ratio)} {_range(racer)} so far"
+    return f"{racer.name} {_so_far(racer)} so far"
 
 
-def _range(racer: Racer) -> str:
-    return interval(racer.score.low, racer.score.high)
+def _so_far(racer: Racer) -> str:
+    """Returns a ratio with its interval; without one, if a single turn of each carries none."""
+    score = racer.score
+    assert score.ratio is not None
+    if math.isinf(score.high):
+        return f"about {times(score.ratio)}"
+    return f"{times(score.ratio)} {interval(score.low, score.high)}"

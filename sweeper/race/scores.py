@@ -17,7 +17,8 @@ class Score:
     Attributes:
         processes: Number of its processes that have taken a turn.
         ratio: Its speed over the baseline's so far; None for the baseline, and before the first common turn.
-        low: Lower end of the 95% interval; `high` is the upper one.
+        low: Lower end of the 95% interval, zero while a single turn of each carries none; `high` is the upper
+            one, then infinite.
         is_continued: Whether it takes part in the next round.
     """
 
@@ -46,7 +47,7 @@ def scores(rounds: Sequence[Round], arms: Sequence[int], continued: Collection[i
 def _score(rounds: Sequence[Round], arm: int, *, is_continued: bool) -> Score:
     lives = [one.lives[arm] for one in rounds if arm in one.lives and one.lives[arm].turns]
     tally = Tally.of(rounds, arm) if arm != BASELINE else Tally([])
-    low, high = tally.interval()
+    low, high = tally.interval() if tally.carries_interval else (-math.inf, math.inf)
     return Score(
         arm=arm,
         turns=sum(len(life.turns) for life in lives),

@@ -123,6 +123,11 @@ class Tally:
         )
 
     @property
+    def carries_interval(self) -> bool:
+        """Whether it shows how much turns differ: a single turn of each does not."""
+        return bool(self.turn_variances) or len(self.logs) > 1 or (bool(self.logs) and not self.is_in_turns)
+
+    @property
     def mean(self) -> float:
         """The mean log ratio, trimmed from `ROBUST_ROUNDS` on; minus infinity without a round."""
         return trimmed_mean(self.logs) if self.logs else -math.inf

@@ -55,7 +55,10 @@ class Narrator:
             tally = Tally.of(state.rounds, first.arm)
             if tally.logs:
                 self._has_said_first = True
-                self._tell(f"So far {_ratio(state, first)}, {_how(first)}: {_words(first.members)}.")
+                # A single turn of each does not show how much turns differ.
+                about = "" if tally.carries_interval else "about "
+                ratio = _ratio(state, first) if tally.carries_interval else times(math.exp(tally.mean))
+                self._tell(f"So far {about}{ratio}, {_how(first)}: {_words(first.members)}.")
         for contest in state.contests.values():
             if contest.outcome and contest.arm not in self._said:
                 self._said.add(contest.arm)

@@ -54,7 +54,7 @@ def test_each_finding_is_said_once_as_soon_as_it_is_known(raced):
     assert own.startswith("  14 s  Your script: ")
     assert own.endswith("50% of a step waits for data; 10% of a step goes to the optimizer.")
     assert skipped == "  14 s  Not tried, since they cannot help here: tf32."
-    assert first.startswith("  14 s  So far 1.6")
+    assert first.startswith("  14 s  So far about 1.6")
     assert first.endswith("equal in every bit over 60 steps: loader gathered, malloc retain.")
     assert stack.startswith("  14 s  loader gathered, malloc retain: 1.6")
     assert len(lines) == len({*lines}) == 3 + len(raced.arms)
