@@ -99,8 +99,8 @@ class Tuned:
 
     @property
     def first_ratio_at(self) -> float:
-        """The second at which the first ratio with its interval was said; infinite if none was."""
-        first = re.search(r"^ *(\d+) s  .*\dx \[", self.output, re.MULTILINE)
+        """The second at which the first ratio was said; infinite if none was."""
+        first = re.search(r"^ *(\d+) s  .*\dx[ ,]", self.output, re.MULTILINE)
         return float(first.group(1)) if first else math.inf
 
     @property
