@@ -113,6 +113,23 @@ def rounds_of(*speeds: dict[int, float]) -> list[Round]:
     return rounds_of_speeds(speeds)
 
 
+@pytest.mark.parametrize(
+    ("tally", "carries"),
+    [
+        (Tally([]), False),
+        # One turn of each: how much turns differ is not known.
+        (Tally([0.5]), False),
+        (Tally([0.5], [0.01]), True),
+        (Tally([0.5, 0.6]), True),
+        # Its usual variance has that of processes that follow each other.
+        (Tally([0.5], is_in_turns=False), True),
+        (Tally([], is_in_turns=False), False),
+    ],
+)
+def test_a_single_turn_of_each_carries_no_interval(tally: Tally, carries: bool):
+    assert tally.carries_interval == carries
+
+
 def test_arms_that_are_clearly_slower_are_no_contenders():
     assert contenders(rounds_of(*[{0: 1.0, 1: 1.0, 2: 2.0}] * 2), [1, 2]) == [2]
     assert contenders(rounds_of({0: 1.0, 1: 1.9, 2: 2.0}), [1, 2]) == [2, 1]

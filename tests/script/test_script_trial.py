@@ -231,6 +231,9 @@ while time.perf_counter() < end:
         model(x).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+    model.eval()
+    time.sleep(0.05)
+    model.train()
 """
 
 
@@ -261,6 +264,9 @@ def test_its_steps_are_taken_apart_in_the_process_that_was_timed(
     assert starts.read_text() == num_starts * "x"
     assert found.breakdown.step_s == pytest.approx(found.step_ms / 1000, rel=0.5)
     assert found.diagnosis is not None
+    # On one batch again and again, it never evaluates.
+    assert found.diagnosis.evaluation_share is not None
+    assert found.diagnosis.evaluation_share > 0.6
     # A process that ends may not be taken apart to its end.
     assert seconds < 60 or found.diagnosis.half_step_s
 

@@ -11,7 +11,7 @@ from sweeper.core.progress import TrialFailedError
 from sweeper.core.script import Script
 from sweeper.errors import UserError
 from sweeper.script.output import Listener, _kind, samples_per_step
-from sweeper.script.taken_apart import TakenApart
+from sweeper.script.taken_apart import TakenApart, usual_seconds
 from sweeper.script.watched import PATIENCE_STEPS, Watched
 
 AS_IT_IS = {
@@ -223,3 +223,18 @@ def test_samples_per_step_are_a_product_of_numbers(text: str):
         samples_per_step(script, TrialConfig())
     script = Script(command=("x",), samples_per_step="2 * 1.5e1*.5")
     assert samples_per_step(script, TrialConfig()) == 15
+
+
+def test_taking_steps_apart_takes_as_long_as_its_parts():
+    # Five parts of a second, and one in which a batch and its half take turns.
+    assert usual_seconds(0.001, on_gpu=False) == 6
+    # Two more on a GPU.
+    assert usual_seconds(0.001, on_gpu=True) == 8
+    # Eight steps of each part, and twenty in turns, within their limits.
+    assert usual_seconds(0.25, on_gpu=False) == pytest.approx(5 * 2 + 5)
+    assert usual_seconds(9.0, on_gpu=False) == pytest.approx(5 * 4 + 10)
+
+
+def test_a_loader_that_has_ended_at_once_has_no_speed(tmp_path: Path):
+    ended = {"part": "loader", "samples": 32, "seconds": 0.0}
+    assert taken(AS_IT_IS, ended).diagnosis(tmp_path, on_gpu=False).loader_samples_s is None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from sweeper.system.process import (
     children,
     involuntary_switches,
     open_files,
+    peak_bytes,
     ran_seconds,
     tree,
     usage,
@@ -138,3 +141,14 @@ def test_what_was_never_there_has_used_nothing():
     assert waits(pid) == {}
     assert list(children(pid)) == []
     assert open_files(pid) == set()
+
+
+def test_the_peak_is_what_a_process_had_at_most():
+    grown = "x = bytearray(64 * 2**20); del x; print(flush=True); input()"
+    command = [sys.executable, "-c", grown]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert peak_bytes(child.pid) > 64 * 2**20
+        child.communicate(b"\n")
+    assert peak_bytes(child.pid) == 0
