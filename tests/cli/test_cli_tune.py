@@ -198,7 +198,7 @@ def test_a_dry_run_says_what_would_be_tried_and_ends(tmp_path, monkeypatch, in_p
 
 
 @pytest.mark.alone
-@pytest.mark.slow
+@pytest.mark.soak
 def test_options_and_batches_are_searched_on_top_of_the_changes_that_won(sweeper, tmp_path):
     text = SCRIPT.format(epochs=1000).replace("import torch\n", FLAGS, 1)
     (tmp_path / "train.py").write_text(text.replace("batch_size=32", "batch_size=flags.batch_size"))
