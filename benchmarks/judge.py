@@ -1,12 +1,14 @@
 """Whether `sweeper judge` is right: equals, planted differences, and changes that are fast and wrong.
 
-python benchmarks/judge.py [record equals differences live wrong] [--runs N] [--minutes M] [--programs DIR]
+python benchmarks/judge.py [record equals differences live beside wrong] [--runs N] [--minutes M] ...
                                                           writes benchmarks/results/<device>/judge.json
 
 record        races of each script against itself, for five minutes, with all turns: race-turns.jsonl
 equals        on these (and on judge-rounds.jsonl), how often a script is called faster or slower than itself
 differences   the same with steps that take 10 and 3% longer
 live          scripts whose steps take 10% longer, in real runs
+beside        how long a judgement takes, in turns with another checkout of sweeper (--other TREE): --runs of
+              steps that take 30 and 10% longer, and of equals; lines are kept in judge-beside.jsonl
 wrong         changes that are fast and wrong (tests/tuning/planted.py), as another command
 
 With --programs, public programs are judged, too (benchmarks/programs.py).
@@ -23,7 +25,9 @@ import random
 import runpy
 import shlex
 import statistics
+import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,6 +75,7 @@ class Asked:
     runs: int
     minutes: float
     programs: Path | None = None
+    other: Path | None = None
 
     @property
     def scripts(self) -> Mapping[str, tuple[Path, tuple[str, ...]]]:
@@ -288,6 +293,60 @@ def live(asked: Asked) -> Iterator[Figure]:
     yield _share("live: 10% slower, found", found, runs, ">= 90")
 
 
+def beside(asked: Asked) -> Iterator[Figure]:
+    """Yields the median seconds of a judgement, of this checkout over those of another one.
+
+    Run again, it goes on with the lines that there are.
+    """
+    assert asked.other is not None, "--other names the checkout"
+    path, trees = _recorded("judge-beside.jsonl"), {"this": ROOT, "other": asked.other.resolve()}
+    lines = _lines(path) if path.exists() else []
+    for number in range(asked.runs):
+        script = ("mlp.py", "lstm.py")[number % 2]
+        for factor in (1.3, 1.1, 1.0):
+            draw = random.Random(f"{number} {factor}")
+            for tree in draw.sample(list(trees), len(trees)):
+                key = {"number": number, "factor": factor, "tree": tree}
+                if any(key.items() <= line.items() for line in lines):
+                    continue
+                lines.append({**key, "script": script, **_judged(trees[tree], script, factor)})
+                print(json.dumps(lines[-1]), flush=True)
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(lines[-1]) + "\n")
+    for factor, bar in ((1.3, "<= 0.5"), (1.1, "<= 1"), (1.0, "<= 1")):
+        took = [
+            statistics.median(
+                line["seconds"] for line in lines if line["factor"] == factor and line["tree"] == tree
+            )
+            for tree in trees
+        ]
+        yield Figure(
+            figure=f"beside: seconds where steps take {factor:g}x as long, this / other",
+            value=took[0] / took[1],
+            low=took[0],
+            high=took[1],
+            bar=bar,
+            repeats=asked.runs,
+        )
+
+
+def _judged(tree: Path, script: str, factor: float) -> Mapping[str, Any]:
+    """Returns the seconds and the answer of a judgement by a checkout of sweeper."""
+    after = f"python {CHANGED} slower {factor} {script}"
+    command = ("judge", "--before", f"python {script}", "--after", after, "--json")
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "sweeper", *command],
+        cwd=UNEDITED,
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        capture_output=True,
+        text=True,
+    )
+    answer = json.loads(done.stdout) if done.stdout.startswith("{") else {"error": done.stderr[-200:]}
+    known = {name: answer.get(name) for name in ("speed", "losses", "error")}
+    return {"seconds": round(time.monotonic() - began, 1), **known}
+
+
 def wrong(_: Asked) -> Iterator[Figure]:
     """Yields how many of the changes that are fast and wrong train the same, as far as `judge` sees."""
     lists = runpy.run_path(str(TUNING / "planted.py"))
@@ -318,6 +377,7 @@ PARTS: Mapping[str, Callable[[Asked], Iterator[Figure]]] = {
     "equals": equals,
     "differences": differences,
     "live": live,
+    "beside": beside,
     "wrong": wrong,
 }
 
@@ -329,16 +389,17 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--programs", type=Path, help="the folder with the public programs")
     parser.add_argument("--python", type=Path, default=Path(sys.executable).parent, help="of their `python`")
+    parser.add_argument("--other", type=Path, help="another checkout of sweeper, for `beside`")
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     asked = parser.parse_args()
     if unknown := {*asked.parts} - {*PARTS}:
         parser.error(f"a part must be one of {', '.join(PARTS)}, but got {', '.join(sorted(unknown))}")
     os.environ["PATH"] = f"{asked.python}:{os.environ['PATH']}"
     programs = asked.programs.resolve() if asked.programs else None
-    for part in asked.parts or PARTS:
+    for part in asked.parts or [part for part in PARTS if part != "beside" or asked.other]:
         publish(
             "judge",
-            list(PARTS[part](Asked(runs=asked.runs, minutes=asked.minutes, programs=programs))),
+            list(PARTS[part](Asked(asked.runs, asked.minutes, programs, asked.other))),
             f"benchmarks/judge.py {part} --runs {asked.runs} --minutes {asked.minutes:g}",
         )
 
