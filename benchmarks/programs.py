@@ -6,7 +6,8 @@ python benchmarks/programs.py --programs DIR [--python PYTHON] [--only NAME,...]
 watch   steps, samples per second and mean loss by the hook, against a meter in the same run
 sweep   `init --command` and a three-minute `run`, as a newcomer would do it, and the command it exports
 
-DIR has the repositories below at their commits, with data where they look for it; none of their code is here.
+DIR has the repositories below at their commits; `programs_data.py` makes the data that they look for. None
+of their code is here.
 """
 
 from __future__ import annotations
