@@ -58,7 +58,8 @@ def tune(
     script with changes take turns; the first steps of each process must match the script's own, and what
     fails is left out. Ctrl-C hands over the best so far, once a change is shown to be faster. The same
     command continues the tune.
-    Exits with 1 if the script cannot be watched, or if the winning changes together do not train the same.
+    Exits with 1 if the script cannot be watched, or if the winning changes together are not known to train
+    the same.
 
     Example: sweeper tune --minutes 5 -- python train.py --epochs 3
     """

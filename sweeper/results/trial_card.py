@@ -49,7 +49,7 @@ def card(measured: Measurement, config: TrialConfig) -> Iterator[str]:
     if measured.breakdown.step_s:
         yield from tree(measured.breakdown, verdict.phase, measured.diagnosis)
         if as_timed(measured) is not None:
-            yield f"  as it is taken apart; it was timed before, at {figure(measured.step_ms)} ms per step"
+            yield f"  while it was taken apart; when it was timed, a step took {figure(measured.step_ms)} ms"
     if (diagnosis := measured.diagnosis) and (diagnosis.evaluation_share or 0.0) >= _MIN_EVALUATION:
         yield f"evaluation takes {percent(diagnosis.evaluation_share or 0.0)} of the time"
     for each in diagnosis.outside if diagnosis else ():

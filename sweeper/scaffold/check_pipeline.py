@@ -116,7 +116,7 @@ def build_out(home: Path, spec: SweepSpec, launch: Launch | None = None) -> Buil
             removed=tuple(removed),
             not_resident=setup.not_resident(data, here, machine),
             on_gpu=machine.devices[0].kind == "cuda",
-            room_gib=min(each.room_gib for each in machine.devices),
+            room_gib=min(device.room_gib for device in machine.devices),
         )
         cache = str(home.resolve() / "cache" / "compile")
         template = dataclasses.replace(

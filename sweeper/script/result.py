@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import resource
-import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 from sweeper.core.job import Job
 from sweeper.core.measurement import Quality, Window
@@ -15,7 +12,6 @@ from sweeper.core.workload import script_of
 from sweeper.script.output import Listener
 from sweeper.script.sandbox import Sandbox
 from sweeper.script.timeline import Stretch
-from sweeper.script.warm import read_record
 from sweeper.system.process import peak_bytes
 from sweeper.trainer.conditions import Conditions, between
 from sweeper.trainer.windows import Windows
@@ -62,26 +58,6 @@ def quality(job: Job, listener: Listener) -> Quality | None:
         train_loss=loss if train is None else train,
         val_loss=loss,
         of="validation" if loss is val else "training",
-    )
-
-
-def recorded_quality(job: Job) -> Quality | None:
-    """Returns the mean training loss of the recorded steps; None if it is not known.
-
-    All arms of a race have recorded the same steps, so that their losses may be compared.
-    """
-    events = next(iter(read_record(Path(job.folder)).events.values()), ())
-    losses = [float.fromhex(event["loss"][0]) for event in events if (event.get("loss") or [None])[0]]
-    samples = sum(event["samples"] for event in events if "step" in event)
-    if not losses or not math.isfinite(loss := statistics.fmean(losses)):
-        return None
-    return Quality(
-        key=f"{job.config.quality_key()}-{samples}",
-        samples=samples,
-        seconds=0.0,
-        train_loss=loss,
-        val_loss=loss,
-        of="training",
     )
 
 

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from sweeper.core.job import RACE_STAGE, Job
-from sweeper.core.measurement import Breakdown, FailureKind, Measurement, Quality, Window
+from sweeper.core.measurement import Breakdown, FailureKind, Measurement, Window
 from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.core.workload import script_of
 from sweeper.errors import UserError
 from sweeper.race.policy import MIN_STEPS
 from sweeper.script import failure
 from sweeper.script.output import Listener
-from sweeper.script.result import effective, left_out, peak_gib, quality, recorded_quality, window_of
+from sweeper.script.result import effective, left_out, peak_gib, quality, window_of
 from sweeper.script.start import Started
 from sweeper.script.taken_apart import TakenApart
 from sweeper.script.timeline import Stretch, Timeline
@@ -202,7 +202,7 @@ class RunningTrial:
                 if not self._listen():
                     break
                 self._progress.steps.add()
-                if watched.is_pausing and not parts.parts:
+                if watched.is_pausing and not parts.parts and self._turn is None:
                     # It is still in an evaluation.
                     deadline = time.perf_counter() + seconds
 
@@ -396,17 +396,12 @@ class RunningTrial:
             breakdown=Breakdown(),
             steady=steady,
             host_mem_peak_gib=peak_gib(tree(self._process.pid)),
-            quality=quality(self._job, self._listener) or self._recorded_quality(),
+            quality=quality(self._job, self._listener),
             repeated_windows=timed.repeated,
             is_screened=timed.is_screened,
             exclusions=tuple(left_out(self._timeline.stretches, timed, *parts, is_short=self._is_short)),
             finished_at=time.time(),
         )
-
-    def _recorded_quality(self) -> Quality | None:
-        """Returns the loss after the recorded steps, if they are those of the script as it is."""
-        recording = self._job.recording
-        return recorded_quality(self._job) if recording is not None and not recording.batches else None
 
     def _warm_measurement(self, num_warm: int) -> Measurement:
         """Returns what is known before the first window: the speed is that of the warm-up."""

@@ -21,8 +21,8 @@ from sweeper.script.timeline import Stretch
 from sweeper.script.warm import read_record
 from sweeper.trainer.on_demand import Turn, Turns
 
-MORE_SECONDS = 30.0
-"""Seconds in addition to what it usually takes to take steps apart."""
+MORE_SECONDS, MORE_SECONDS_OF_A_RACE = 30.0, 5.0
+"""Seconds in addition to what it usually takes to take steps apart; a race keeps no time for more."""
 
 
 @begins_again
@@ -48,12 +48,13 @@ def run(
         trial = RunningTrial(job, progress, script, turn)
         if job.recording is not None:
             trial.await_record()
-        found = trial.measured()
+        measured = trial.measured()
         evaluation_share = trial.evaluation_share
         # In the user's own folder, this would leave a model that was trained on a single batch.
         examines = examines and trial.is_watched and not script.sandbox.is_the_folder
         examines = examines and (turn is None or turn.may_be_examined)
-        seconds = MORE_SECONDS + usual_seconds(found.step_ms / 1e3, on_gpu=found.trains_on_gpu)
+        seconds = MORE_SECONDS if turn is None else MORE_SECONDS_OF_A_RACE
+        seconds += usual_seconds(measured.step_ms / 1e3, on_gpu=measured.trains_on_gpu)
         if examines and not is_kept:
             progress.stage("diagnose")
             trial.take_apart(seconds)
@@ -61,17 +62,17 @@ def run(
     if examines and turn is None and not parts.is_done and is_over:
         # What it leaves is kept, or its training was too short. A race has no time for another start.
         progress.stage("diagnose")
-        again = _taken_apart_anew(job, progress, found.startup_seconds + seconds, trial.earlier)
+        again = _taken_apart_anew(job, progress, measured.startup_seconds + seconds, trial.earlier)
         parts = parts if again.breakdown() is None else again
     diagnosis = parts.diagnosis(
-        script.sandbox.folder, on_gpu=found.trains_on_gpu, is_guarded=script.sandbox.is_guarded
+        script.sandbox.folder, on_gpu=measured.trains_on_gpu, is_guarded=script.sandbox.is_guarded
     )
     if (breakdown := parts.breakdown()) is not None:
-        found = dataclasses.replace(found, breakdown=breakdown)
+        measured = dataclasses.replace(measured, breakdown=breakdown)
     if job.plan.diagnose and (breakdown is not None or diagnosis.outside):
         diagnosis = dataclasses.replace(diagnosis, evaluation_share=evaluation_share)
-        found = dataclasses.replace(found, diagnosis=diagnosis)
-    return dataclasses.replace(found, finished_at=time.time())
+        measured = dataclasses.replace(measured, diagnosis=diagnosis)
+    return dataclasses.replace(measured, finished_at=time.time())
 
 
 def _taken_apart_anew(job: Job, progress: Progress, seconds: float, earlier: Sequence[Stretch]) -> TakenApart:

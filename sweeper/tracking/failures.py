@@ -33,9 +33,9 @@ def reported(problem: str, place: Place) -> Iterator[None]:
         yield
     except SweeperError:
         raise
-    except ModuleNotFoundError as error:
-        raise RefusedError("MLflow is not installed here. Install it: `pip install mlflow`") from error
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "mlflow":
+            raise RefusedError("MLflow is not installed here. Install it: `pip install mlflow`") from error
         if "Invalid Host header" in str(error):
             raise RefusedError(
                 f"MLflow at {place.shown} refuses requests to {place.netloc} (Invalid Host header)."

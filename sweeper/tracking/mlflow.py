@@ -197,10 +197,10 @@ class MlflowTracker:
         if not self._place.uri and not (self._home / DATABASE).exists():
             yield None, []
             return
-        connect = client_class()
         if not self._place.uri:
             repair_artifact_locations(self._home)
         with reported(f"the runs of `{name}` cannot be read from MLflow", self._place):
+            connect = client_class()
             client = self._new_client(connect)
             found = _experiment(client, name)
             runs: list[Any] = []
@@ -221,8 +221,8 @@ class MlflowTracker:
         self._client = None
 
     def _connect(self, sweep: SweepInfo) -> MlflowClient:
-        connect = client_class()
         with reported(f"MLflow did not accept the sweep `{sweep.name}`", self._place):
+            connect = client_class()
             if not self._place.uri:
                 # MLflow tries for two minutes to open a read-only file; this fails immediately.
                 self._home.mkdir(parents=True, exist_ok=True)

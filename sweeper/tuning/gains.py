@@ -196,5 +196,5 @@ def _state(sweep: LoadedSweep) -> RaceState:
 def _interval(tally: Tally) -> Interval | None:
     if not tally.logs:
         return None
-    low, high = tally.interval()
+    low, high = tally.interval() if tally.carries_interval else (-math.inf, math.inf)
     return math.exp(tally.mean), math.exp(low), math.exp(high)

@@ -23,7 +23,7 @@ from sweeper.race import race
 from sweeper.race.log import Ended, Life, Verified, rounds_of
 from sweeper.race.policy import Start
 from sweeper.race.scores import Score, scores
-from sweeper.race.verify import MORE_SEEDS, batches_of_a_pass
+from sweeper.race.verify import MORE_SEEDS, OTHER_SEEDS, batches_of_a_pass
 from sweeper.script.running import RECORD_ONLY
 from sweeper.script.taken_apart import usual_seconds
 from sweeper.script.warm import Warm, read_warm
@@ -52,6 +52,7 @@ DIAGNOSIS_SHARE = 0.1
 START_SECONDS, START_SHARE, MORE_TIME = 60.0, 0.2, 5.0
 """Seconds that a start and its record may take, or share of the tune's time if that is less, and a
 multiple of the script's own start in addition."""
+NOT_COMPARED = "it could not be compared with runs of other seeds in time"
 COMPILE_SHARE = 0.25
 """Share of the longest time that a change takes to make which it usually takes."""
 ORDER = ("threads", "optimizer", "precision", "layout", "tf32", "cudnn_benchmark", "ddp")
@@ -373,8 +374,12 @@ class _Phases:
         final.record()
         verified = dict(final.verified)
         for arm in numbers:
-            if not context.stopping.asked:
-                verified.update(self._with_seeds(verifier, arm))
+            if context.stopping.asked:
+                continue
+            verified.update(self._with_seeds(verifier, arm))
+            if arm in verified and not verified[arm].fault and verifier.seed_wanted(arm) in OTHER_SEEDS:
+                # Only its first steps were compared.
+                verified[arm] = dataclasses.replace(verified[arm], fault=NOT_COMPARED)
         # What has no record there is not known to train the same.
         unfit = {arm for arm in numbers if arm not in verified or verified[arm].fault}
         result = final.result(unfit)

@@ -112,7 +112,8 @@ def stack_lines(verified: Verification, changes: Sequence[ChangeValue]) -> list[
         changes: All changes of the tune.
     """
     if verified.difference:
-        return [f"Together, the changes do not train the same: {verified.difference}. Nothing is exported."]
+        why = verified.difference
+        return [f"Together, the changes are not known to train the same: {why}. Nothing is exported."]
     values = {change.name: change.value for change in verified.changes}
     made = [change for change in changes if values.get(change.name) == change.value]
     how = _HOW[_RACES if verified.is_nondeterministic else verified.kind]
@@ -144,12 +145,14 @@ def ladder_lines(rungs: Sequence[ChangeGain], changes: Sequence[ChangeValue]) ->
         return []
     kinds = {change.word_of_arm: change.kind for change in changes}
     refused = {change.word_of_arm: change.refused for change in changes}
+    kept = {f"{rung.name}={rung.value}" for rung in rungs if rung.is_kept}
     lines = [f"{'':<{NAME_WIDTH}} {'alone':<{RATIO_WIDTH}} {'in the stack':<{RATIO_WIDTH}} kind"]
     rows: dict[Members, tuple[Interval | None, Interval | None, str]] = {}
     for rung in rungs:
         word = f"{rung.name}={rung.value}"
         members, alone = rung.together or (frozenset({word}), rung.alone)
-        dropped = "" if rung.is_kept else _dropped(rung, refused.get(word, ""))
+        # What is said of one of them need not hold for the others.
+        dropped = "" if members & kept else _dropped(rung, "" if rung.together else refused.get(word, ""))
         rows.setdefault(members, (alone, rung.stacked, dropped))
     for members, (alone, stacked, dropped) in rows.items():
         name = ", ".join(sorted(word.replace("=", " ") for word in members))
@@ -166,7 +169,7 @@ def _dropped(rung: ChangeGain, refused: str) -> str:
     """Returns why a change is not kept."""
     if refused:
         return f", not kept: {refused}"
-    known = rung.stacked or rung.alone
+    known = rung.stacked or rung.alone or (rung.together and rung.together[1])
     if known is None:
         return ", not kept"
     return ", not kept: it is slower" if known[2] < 1 else ", not kept: it is not shown to pay"
@@ -213,4 +216,4 @@ def _measured(ratio: Interval | None) -> str:
     if ratio is None:
         return "–"
     value, low, high = ratio
-    return f"{value:.3g}x {interval(low, high)}"
+    return f"about {value:.3g}x" if math.isinf(high) else f"{value:.3g}x {interval(low, high)}"

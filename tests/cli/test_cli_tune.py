@@ -89,11 +89,6 @@ def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     verified = json.loads((folder / "trials" / f"{winner:04d}" / "verification.json").read_text())
     assert {"loader": "gathered"}.items() <= {c["name"]: c["value"] for c in verified["changes"]}.items()
     assert verified["difference"] == ""
-    outcomes = [json.loads((folder / "trials" / n / "outcome.json").read_text()) for n in ("0000", "0001")]
-    baseline, exact = (outcome["quality"] for outcome in outcomes)
-    # In MLflow, each arm has the loss over the same samples.
-    assert exact["train_loss"] == baseline["train_loss"] > 0
-    assert exact["samples"] == baseline["samples"] > 0
     again = sweeper(*command)
     assert again.returncode == 0
     assert "already finished" in again.stdout

@@ -86,10 +86,20 @@ def test_no_message_has_the_password_whatever_was_thrown() -> None:
     assert str(told.value) == "MLflow did not accept `x`: cannot parse http://mlflow:5000/api"
 
 
-def test_where_mlflow_is_not_installed_it_is_said_so() -> None:
-    with pytest.raises(RefusedError) as told, reported("MLflow did not accept `x`", Place("sqlite:///a.db")):
+def test_where_mlflow_is_not_installed_it_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def client_class() -> None:
         raise ModuleNotFoundError("No module named 'mlflow'", name="mlflow")
+
+    monkeypatch.setattr("sweeper.tracking.mlflow.client_class", client_class)
+    with pytest.raises(RefusedError) as told:
+        MlflowTracker(tmp_path).open(SWEEP)
     assert str(told.value) == "MLflow is not installed here. Install it: `pip install mlflow`"
+
+
+def test_a_driver_that_is_missing_is_named() -> None:
+    with pytest.raises(StorageError) as told, reported("MLflow did not accept `x`", Place("sqlite:///a.db")):
+        raise ModuleNotFoundError("No module named 'psycopg2'", name="psycopg2")
+    assert str(told.value) == "MLflow did not accept `x`: No module named 'psycopg2'"
 
 
 class Refusing(http.server.BaseHTTPRequestHandler):

@@ -15,7 +15,15 @@ from sweeper.interventions.change import EXACT
 from sweeper.race.log import Verified
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.contests import Contest, RaceState
-from sweeper.tuning.gains import gains_of, has_refused, largest_gain, start_cost, untried, with_refusals
+from sweeper.tuning.gains import (
+    ChangeGain,
+    gains_of,
+    has_refused,
+    largest_gain,
+    start_cost,
+    untried,
+    with_refusals,
+)
 from sweeper.tuning.words import ladder_lines, start_line
 
 QUIET = {"process": 0.005, "turn": 0.01}
@@ -69,6 +77,28 @@ def test_changes_that_were_only_measured_together_share_a_line():
         "threads one",
     ]
     assert lines[2].split()[0] == f"{ratio:.3g}x"
+
+
+def test_a_shared_line_says_that_nothing_is_kept_only_where_that_holds_for_all():
+    members = frozenset({"loader=gathered", "malloc=retain"})
+    for kept, end in ((("loader",), "exact"), ((), "exact, not kept: it is slower")):
+        gains = [
+            ChangeGain(
+                name=name,
+                value=value,
+                alone=None,
+                stacked=None,
+                together=(members, (0.8, 0.7, 0.9)),
+                is_kept=name in kept,
+            )
+            for name, value in (("malloc", "retain"), ("loader", "gathered"))
+        ]
+        assert ladder_lines(gains, CHANGES)[-1].endswith(end)
+
+
+def test_the_table_has_no_interval_that_a_single_turn_cannot_carry():
+    alone = ChangeGain(name="spin", value="short", alone=(1.4, 0.0, math.inf), stacked=None, is_kept=True)
+    assert "about 1.4x  " in ladder_lines([alone], CHANGES)[-1]
 
 
 def test_what_leaves_by_a_failure_of_the_rest_or_stays_in_the_winner_is_not_refused():
