@@ -61,7 +61,7 @@ class Program:
 
     Attributes:
         folder: Where it is started, below the folder with the programs.
-        after: The line after which a step is counted; `file` has it.
+        after: The line after which a step is counted, if it is known; `file` has it.
         samples, loss: Expressions for the step's samples and loss there.
         steps: The option that counts its steps, if it has one.
     """
@@ -69,14 +69,16 @@ class Program:
     folder: str
     commit: str
     command: str
-    file: str
-    after: str
-    samples: str
+    file: str = ""
+    after: str = ""
+    samples: str = ""
     loss: str = "loss"
     steps: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
 
 
+NUMPY_1 = "../numpy1"
+"""Beside the programs, a folder with NumPy 1.26 and what is built for it: two programs fail with NumPy 2."""
 MNIST = ("main.py", "optimizer.step()", "len(data)")
 PROGRAMS: Mapping[str, Program] = {
     "mnist": Program("examples/mnist", "77f55b9", "python main.py --epochs 1", *MNIST),
@@ -126,6 +128,30 @@ PROGRAMS: Mapping[str, Program] = {
         *("examples/mnist_hogwild", "77f55b9", "python main.py --epochs 3"),
         *("train.py", "optimizer.step()", "len(data)"),
     ),
+    "itransformer": Program(
+        "iTransformer",
+        "c2426e6",
+        "python -u run.py --is_training 1 --root_path ./dataset/ETT-small/ --data_path ETTh1.csv"
+        " --model_id ETTh1_96_96 --model iTransformer --data ETTh1 --features M --seq_len 96 --pred_len 96"
+        " --e_layers 2 --enc_in 7 --dec_in 7 --c_out 7 --des Exp --d_model 256 --d_ff 256 --itr 1"
+        " --train_epochs 3",
+        env={"PYTHONPATH": NUMPY_1},
+    ),
+    "fuxictr": Program(
+        "FuxiCTR/model_zoo/DeepFM/DeepFM_torch",
+        "0245987",
+        "python run_expid.py --config ../../../data/synthetic_csv --expid DeepFM_synthetic",
+        env={"PYTHONPATH": "../../.."},
+    ),
+    "minimalrl": Program("minimalRL", "c8efed8", "python ppo.py", env={"PYTHONPATH": NUMPY_1}),
+    "pygat": Program("pyGAT", "3664f2d", "python train.py --epochs 200"),
+    "unet": Program(
+        *("Pytorch-UNet", "21d7850", "python train.py --epochs 1 --scale 0.5"), env={"WANDB_MODE": "offline"}
+    ),
+    "lightning": Program(
+        *("pytorch-lightning/examples/pytorch/basics", "7f0c343"),
+        "python autoencoder.py --trainer.max_epochs=2",
+    ),
 }
 
 
@@ -164,6 +190,9 @@ def referenced(program: Program, folder: Path) -> dict[str, str]:
 
 def watched(name: str, program: Program, folder: Path) -> Iterator[Figure]:
     """Yields how far the hook's reports are from the reference, in percent."""
+    if not program.after:
+        print(f"{name}: where its step is has not been looked up")
+        return
     with tempfile.TemporaryDirectory() as place:
         path = [str(ROOT), program.env.get("PYTHONPATH", "")]
         env = {"REFERENCE": f"{place}/reference", "PYTHONPATH": ":".join(filter(None, [*path, "."]))}

@@ -82,12 +82,14 @@ class Tuned:
     Attributes:
         shown: The sweep as `sweeper show --json` prints it; empty if there is none.
         verified: What was verified about the winner's changes; empty without a winner.
+        baseline: What the command as it is measured, as it is stored; empty if it failed.
     """
 
     output: str
     minutes: float
     shown: Mapping[str, Any] = field(default_factory=dict)
     verified: Mapping[str, Any] = field(default_factory=dict)
+    baseline: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def ratio(self) -> tuple[float, float, float]:
@@ -102,6 +104,13 @@ class Tuned:
         """The second at which the first ratio was said; infinite if none was."""
         first = re.search(r"^ *(\d+) s  .*\dx[ ,]", self.output, re.MULTILINE)
         return float(first.group(1)) if first else math.inf
+
+    @property
+    def seconds_to_first_ratio(self) -> float:
+        """How long two starts and 25 steps of each may take, with 20 seconds more."""
+        return 20 + 2 * (
+            self.baseline.get("startup_seconds", 0) + 25 * self.baseline.get("step_ms", 0) / 1000
+        )
 
     @property
     def changes(self) -> str:
@@ -134,13 +143,19 @@ def tuned(
     shown = subprocess.run(arguments, **where, capture_output=True, text=True).stdout
     tree = json.loads(shown) if shown.startswith("{") else {}
     number = (tree.get("winner") or {}).get("number", 0)
-    verified = home / "sweeps" / name / "trials" / f"{number:04d}" / "verification.json"
+    trials = home / "sweeps" / name / "trials"
     return Tuned(
         output=done.stdout,
         minutes=minutes,
         shown=tree,
-        verified=json.loads(verified.read_text(encoding="utf-8")) if verified.exists() else {},
+        verified=_read(trials / f"{number:04d}" / "verification.json"),
+        baseline=_read(trials / "0000" / "outcome.json"),
     )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Returns what a file of JSON has, and nothing if it is not there."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def figures(name: str, found: Tuned, bar: str = "") -> Iterator[Figure]:
@@ -202,6 +217,8 @@ def programs(asked: Asked) -> Iterator[Figure]:
             continue
         found = tuned(f"tune-{name}", shlex.split(program.command), folder, asked.home, program.env)
         yield from figures(name, found)
+        longest = found.seconds_to_first_ratio
+        yield _count(f"{name}: seconds until the first ratio", found.first_ratio_at, f"<= {longest:.0f}")
         _remember(asked.home, name, found)
     ratios = [each["ratio"][0] for each in _remembered(asked.home).values()]
     if len(ratios) == len(PROGRAMS):
@@ -218,8 +235,7 @@ def programs(asked: Asked) -> Iterator[Figure]:
 
 def _remembered(home: Path) -> dict[str, Any]:
     """Returns what is known about the programs that were tuned in a home, by name."""
-    path = home / LATER
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return _read(home / LATER)
 
 
 def _remember(home: Path, name: str, found: Tuned) -> None:
