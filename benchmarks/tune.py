@@ -108,9 +108,8 @@ class Tuned:
     @property
     def seconds_to_first_ratio(self) -> float:
         """How long two starts and 25 steps of each may take, with 20 seconds more."""
-        return 20 + 2 * (
-            self.baseline.get("startup_seconds", 0) + 25 * self.baseline.get("step_ms", 0) / 1000
-        )
+        start, step = (float(self.baseline.get(name, 0.0)) for name in ("startup_seconds", "step_ms"))
+        return 20 + 2 * (start + 25 * step / 1000)
 
     @property
     def changes(self) -> str:

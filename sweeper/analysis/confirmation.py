@@ -89,10 +89,12 @@ def _ratio(rounds: Sequence[Round], number: int, drift: Drift | None, early: Seq
     tally = Tally.of(rounds, number)
     if not tally.logs:
         return None
-    sitting_low, sitting_high = tally.interval()
+    unknown = (-math.inf, math.inf)
+    sitting_low, sitting_high = tally.interval() if tally.carries_interval else unknown
     mean, low, high = tally.mean, sitting_low, sitting_high
     if drift:
-        mean, low, high = later(tally, drift.of(mean), Tally.of(early, number).logs)
+        mean, *ends = later(tally, drift.of(mean), Tally.of(early, number).logs)
+        low, high = ends if tally.carries_interval else unknown
     shared = tuple(one.speeds[number] for one in rounds if {number, BASELINE} <= one.speeds.keys())
     of_speed = drift.speed if drift else Variance(0.0, 1)
     speed, throughput_low, throughput_high = later(

@@ -76,7 +76,15 @@ class Recorder(Observer):
         """Starts to cut passes short, if the terms ask for it."""
         super().begin()
         if self._terms.get("batches"):
-            cut_passes(self._torch, self.points, self._terms["batches"], lambda: not self._is_over)
+            cut_passes(self._torch, self.points, self._terms["batches"], self._is_cut)
+
+    def _is_cut(self, iterator: Any) -> bool:
+        """Returns whether the passes of a loader's iterator are cut.
+
+        The pass in which the record ends is whole: workers would already have asked for its last batch.
+        """
+        is_last = self._num_passes >= PASSES and self.sample_counter.trains(iterator)
+        return not self._is_over and not is_last
 
     def restart(self) -> None:
         """Forgets everything in a forked child, which records nothing if its parent already does."""

@@ -75,14 +75,14 @@ def _shifted(original: Callable[..., Any], shift: int) -> Callable[..., Any]:
     return seed
 
 
-def cut_passes(torch: Any, points: Points, num_batches: int, is_on: Callable[[], bool]) -> None:
+def cut_passes(torch: Any, points: Points, num_batches: int, is_cut: Callable[[Any], bool]) -> None:
     """Cuts each pass over a loader to its first batches and its last.
 
     The sampler is still asked for all batches, so that the order of every later pass stays the same.
 
     Args:
         num_batches: Batches per pass of the loader that is used first; other loaders have about as many rows.
-        is_on: Returns whether passes are still cut.
+        is_cut: Returns whether the passes of a loader's iterator are still cut.
     """
     loaders = torch.utils.data.dataloader
     stream = loaders._DatasetKind.Iterable
@@ -90,7 +90,7 @@ def cut_passes(torch: Any, points: Points, num_batches: int, is_on: Callable[[],
 
     def limit(iterator: Any) -> float:
         nonlocal first_size
-        if not is_on():
+        if not is_cut(iterator):
             return math.inf
         size = getattr(iterator._index_sampler, "batch_size", None)
         if not isinstance(size, int) or size < 1:
@@ -105,12 +105,12 @@ def cut_passes(torch: Any, points: Points, num_batches: int, is_on: Callable[[],
             if state is None or state[0] is not sampler:
                 state = [sampler, 0, 0, limit(iterator)]
                 setattr(iterator, _CUT, state)
-            if state[1] >= state[3] and is_on():
+            if state[1] >= state[3] and is_cut(iterator):
                 raise StopIteration
             found = original(iterator)
             state[1] += 1
             state[2] += 1
-            if state[1] == state[3] and is_on() and iterator._dataset_kind != stream:
+            if state[1] == state[3] and is_cut(iterator) and iterator._dataset_kind != stream:
                 for _ in range(MAX_LEFT_OUT):
                     try:
                         found = original(iterator)

@@ -59,6 +59,11 @@ class Turns(Silent):
         """Whether there is time to examine the training after its windows."""
         return True
 
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether the window that was requested is not wanted any more."""
+        return self.is_over
+
     def started(self, pid: int) -> None:
         """Records the process ID of its script, which has started."""
         self._pid = pid

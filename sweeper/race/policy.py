@@ -205,10 +205,14 @@ class Policy:
         return turn_seconds(step, self.shortest_turn, self.longest_turn)
 
     def _round_seconds(self, complete: Sequence[Round]) -> float:
-        """Returns how long another round will take at most, judging by those that there were."""
+        """Returns how long another round will take at most, judging by those that there were.
+
+        It has fewer turns than would be best if there is no time for more.
+        """
         turn = max(self.turn_seconds(complete), _mean_turn_seconds(complete))
         rest = max((one.ended_at - one.began_at - one.seconds_of_turns) / len(one.lives) for one in complete)
-        return len(self.arms_after(complete)) * (self.turns(complete) * turn + rest)
+        turns = min(self.turns(complete), FIRST_TURNS)
+        return len(self.arms_after(complete)) * (turns * turn + rest)
 
     def _next_in_round(self, now: Round, complete: Sequence[Round], at: float) -> Action:
         """Returns what to do next in an unfinished round."""

@@ -48,6 +48,7 @@ class Listener:
         examples: For each quantity in the output, its first value and the line it came from.
         num_lines: Number of lines of output so far.
         last_lines: The latest lines of output.
+        is_pausing: Whether its training pauses, as the hook or the meter has reported last.
     """
 
     def __init__(self, script: Script, config: TrialConfig, folder: Path, only: str = "") -> None:
@@ -76,7 +77,7 @@ class Listener:
         self.examples: dict[str, tuple[float, str]] = {}
         self.num_lines = 0
         self.last_lines: deque[str] = deque(maxlen=KEPT_LINES)
-        self._last_heard_s, self._is_pausing = time.perf_counter(), False
+        self._last_heard_s, self.is_pausing = time.perf_counter(), False
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -86,7 +87,7 @@ class Listener:
     @property
     def last_heard_s(self) -> float:
         """Time of the last report; the current time during a reported pause."""
-        return time.perf_counter() if self._is_pausing else self._last_heard_s
+        return time.perf_counter() if self.is_pausing else self._last_heard_s
 
     @property
     def timeline(self) -> Timeline:
@@ -152,10 +153,10 @@ class Listener:
         if message.get("by") == "hook":
             self.watched.take(message)
             if "steps" in message and "part" not in message:
-                self._last_heard_s, self._is_pausing = time.perf_counter(), message["pausing"]
+                self._last_heard_s, self.is_pausing = time.perf_counter(), message["pausing"]
             return
         meter = self._meter
-        self._last_heard_s, self._is_pausing = time.perf_counter(), message["pausing"]
+        self._last_heard_s, self.is_pausing = time.perf_counter(), message["pausing"]
         meter.count(message["t"], message["samples"], message["steps"], message["paused"])
         if "loss" in message:
             meter.add_loss("loss", message["loss"], message["samples"])

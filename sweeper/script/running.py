@@ -42,6 +42,10 @@ SAME_SPEED = 1.1
 """Stages of training whose speeds differ by less may be measured together."""
 REFILL_SECONDS = 0.1
 """Seconds between a script's resumption and its next window."""
+MIN_PAUSE_SECONDS, RARE_SECONDS = 0.5, 5.0
+"""Seconds of a pause after which a turn begins anew, such as an evaluation, and of training before it."""
+SILENT_SECONDS = 1.0
+"""Seconds of silence after which a script is asked whether its turn is still wanted."""
 RECORD_ONLY = "the script trained for no longer than its record"
 """Message of the failure of a process that was recorded, and has ended by itself before it could be timed."""
 
@@ -314,19 +318,35 @@ class RunningTrial:
         return False
 
     def _take(self, seconds: float, kept: Sequence[Window]) -> Taken | None:
-        """Returns a window of whole stretches; None if the script exits first or gets no turn."""
+        """Returns a window of whole stretches; None if the script exits first or gets no turn.
+
+        A turn in which a rare pause ends begins anew: workers that start again would be part of one arm's
+        turn, and not of another's. Where they are frequent, they are part of the speed.
+        """
         if self._turn is not None and not self._has_turn(self._turn, kept):
             return None
         timeline = self._timeline
         first = len(timeline.stretches)
-        before = self._read_conditions()
+        num_seen, before = first, self._read_conditions()
         while not self._is_whole(timeline.stretches[first:], seconds):
             if not self._listen() or timeline is not self._timeline:
                 # It has exited, or a more trusted source has started to report.
                 if self._process.status is not None:
                     return None
                 timeline, first = self._timeline, len(self._timeline.stretches)
+                num_seen = first
+            if self._turn is not None:
+                if self._is_withdrawn(self._turn):
+                    return None
+                if _has_rare_pause(timeline.stretches, num_seen):
+                    before, first = self._read_conditions(), len(timeline.stretches)
+                num_seen = len(timeline.stretches)
         return Taken(window_of(timeline.stretches[first:], before, self._read_conditions()))
+
+    def _is_withdrawn(self, turn: Turn) -> bool:
+        """Returns whether a turn is not wanted any more, while the script evaluates or is silent."""
+        silent = time.perf_counter() - max(self._last_heard_s, self._resumed_s)
+        return (self._listener.is_pausing or silent > SILENT_SECONDS) and turn.is_withdrawn
 
     def _is_whole(self, among: Sequence[Stretch], seconds: float) -> bool:
         """Returns whether stretches are enough for a window: a turn has a few steps, however long."""
@@ -352,7 +372,7 @@ class RunningTrial:
         num_cut = len(self._timeline.stretches) + (not (is_between_steps and self.is_watched))
         refilled_s = self._resumed_s + REFILL_SECONDS
         while len(self._timeline.stretches) < num_cut or time.perf_counter() < refilled_s:
-            if not self._listen():
+            if not self._listen() or self._is_withdrawn(turn):
                 return False
         return True
 
@@ -431,6 +451,23 @@ class RunningTrial:
     def _fail(self) -> NoReturn:
         refused = self._sandbox.refused_by_name()
         failure.explain(self._process, self._listener, self._job.reporter, self._kills, refused)
+
+
+def _has_rare_pause(stretches: Sequence[Stretch], since: int) -> bool:
+    """Returns whether a pause ended in one of the latest stretches, after long training without any."""
+    latest = next((n for n in range(since, len(stretches)) if _follows_a_pause(stretches[n])), 0)
+    seconds = 0.0
+    for stretch in stretches[latest - 1 :: -1] if latest else ():
+        seconds += stretch.seconds
+        if seconds >= RARE_SECONDS:
+            return True
+        if _follows_a_pause(stretch):
+            break
+    return False
+
+
+def _follows_a_pause(stretch: Stretch) -> bool:
+    return stretch.paused_seconds >= MIN_PAUSE_SECONDS
 
 
 def _rough_breakdown(watched: Watched) -> Breakdown:

@@ -54,6 +54,10 @@ class Turn(Protocol):
     def may_be_examined(self) -> bool:
         """Whether there is time to examine the training after its windows."""
 
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether the window that was requested is not wanted any more."""
+
     def wait(self, windows: Sequence[Window]) -> bool:
         """Reports the windows taken; returns whether to take another, once that is known."""
 
@@ -68,6 +72,11 @@ class Turns:
     def may_be_examined(self) -> bool:
         """Whether there is time to examine the training after its windows."""
         return go_in(self._folder) == END
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether the window that was requested is not wanted any more."""
+        return go_in(self._folder) < 0
 
     def wait(self, windows: Sequence[Window]) -> bool:
         """Reports the windows taken; returns True once another is requested, False at the end."""

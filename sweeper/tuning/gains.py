@@ -13,7 +13,6 @@ from sweeper.exports import verification
 from sweeper.interventions import CHANGES
 from sweeper.race.policy import MAX_FAILURES
 from sweeper.race.tally import Tally
-from sweeper.sweep.store.journal import FINAL_RACE
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.contests import REFUSED, Contest, Members, RaceState
@@ -53,42 +52,49 @@ def gains_of(sweep: LoadedSweep) -> list[ChangeGain]:
     winner = sweep.confirmation.winner
     kept = state.members(winner) if winner is not None else frozenset()
     measured = [contest for contest in state.contests.values() if contest.outcome != REFUSED]
-    words = dict.fromkeys(word for contest in measured for word in sorted(contest.members))
+    known = [(contest.members, _ratio(sweep, state, contest.arm)) for contest in measured]
+    ratios = {members: ratio for members, ratio in known if ratio is not None}
     gains = []
-    for word in words:
+    for word in dict.fromkeys(word for contest in measured for word in sorted(contest.members)):
         name, _, value = word.partition("=")
-        alone = next((contest for contest in measured if contest.members == {word}), None)
-        tally = Tally.of(state.rounds, alone.arm) if alone is not None else Tally([])
-        stacked = state.gain_of(word)
-        has_own = bool(tally.logs or stacked.logs)
+        alone = ratios.get(frozenset({word}))
+        stacked = _interval(state.gain_of(word)) if _is_on_top(state, word) else None
+        together = next((pair for pair in ratios.items() if word in pair[0]), None)
         gain = ChangeGain(
             name=name,
             value=value,
-            alone=_interval(tally),
-            stacked=_interval(stacked),
-            together=None if has_own else _together(state, word),
+            alone=alone,
+            stacked=stacked,
+            together=None if alone or stacked else together,
             is_kept=word in kept,
         )
         gains.append(gain)
     return gains
 
 
-def _together(state: RaceState, word: str) -> tuple[Members, Interval] | None:
-    """Returns the words of the first arm with a word, and that arm's ratio to the script as it is."""
-    for contest in state.contests.values():
-        ratio = _interval(Tally.of(state.rounds, contest.arm))
-        if word in contest.members and contest.outcome != REFUSED and ratio is not None:
-            return contest.members, ratio
-    return None
+def _is_on_top(state: RaceState, word: str) -> bool:
+    """Returns whether arms that have other changes, too, show what a word brings."""
+    pairs = ((contest.members, state.members(contest.reference)) for contest in state.contests.values())
+    return any(members and others and members ^ others == {word} for members, others in pairs)
+
+
+def _ratio(sweep: LoadedSweep, state: RaceState, arm: int) -> Interval | None:
+    """Returns an arm's ratio to the script as it is: that of new processes, if there were any."""
+    known = next((ratio for ratio in sweep.confirmation.ratios if ratio.trial == arm), None)
+    return _interval(Tally.of(state.rounds, arm)) if known is None else (known.ratio, known.low, known.high)
 
 
 def largest_gain(sweep: LoadedSweep) -> float | None:
     """Returns the largest ratio to the script's own speed that a tune's measurements still allow."""
     state = _state(sweep)
-    rounds = [*state.rounds, *sweep.journal.rounds(FINAL_RACE)]
-    measured = [contest.arm for contest in state.contests.values() if contest.outcome != REFUSED]
-    highs = [tally.interval()[1] for arm in measured if (tally := Tally.of(rounds, arm)).logs]
-    return math.exp(max(highs)) if highs else None
+    highs = []
+    for contest in state.contests.values():
+        ratio = _ratio(sweep, state, contest.arm) if contest.outcome != REFUSED else None
+        if ratio is not None and math.isfinite(ratio[2]):
+            highs.append(ratio[2])
+        elif ratio is not None:
+            highs.append(math.exp(Tally.of(state.rounds, contest.arm).interval()[1]))
+    return max(highs, default=None)
 
 
 def untried(sweep: LoadedSweep, changes: Sequence[ChangeValue]) -> list[ChangeValue]:

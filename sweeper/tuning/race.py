@@ -23,12 +23,13 @@ from sweeper.race import race
 from sweeper.race.log import Ended, Life, Verified, rounds_of
 from sweeper.race.policy import Start
 from sweeper.race.scores import Score, scores
+from sweeper.race.tally import Tally
 from sweeper.race.verify import MORE_SEEDS, OTHER_SEEDS, batches_of_a_pass
 from sweeper.script.running import RECORD_ONLY
 from sweeper.script.taken_apart import usual_seconds
 from sweeper.script.warm import Warm, read_warm
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.phases.lives import REPORT_SECONDS, in_time, late_seconds
+from sweeper.sweep.phases.lives import REPORT_SECONDS, in_time, seconds_at_most
 from sweeper.sweep.phases.race import ARMS, MAX_ROUNDS, SweepRace
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.fingerprint import digest_of_scripts
@@ -198,8 +199,9 @@ class _Phases:
             return ConfirmationResult(winner=None)
         state = course.policy.state(course.log, is_final=True)
         self._know_members(state)
-        so_far = self._ratios()
-        faster = {ratio.trial for ratio in so_far if ratio.low > 1}
+        # Also where a single turn of each carries no interval.
+        tallies = {arm: Tally.of(state.rounds, arm) for arm in state.contests}
+        faster = {arm for arm, tally in tallies.items() if tally.logs and tally.interval()[0] > 0}
         # What the race at the end has shown to train differently is out.
         known = self._final.verified if self._final is not None else {}
         unfit = {arm for arm, event in known.items() if event.fault and not event.is_open}
@@ -207,7 +209,7 @@ class _Phases:
         winner = next((arm for arm in (state.leader, *won[::-1]) if arm in faster - unfit), None)
         if winner is not None:
             self._write(winner, state.contests[winner].verified)
-        return ConfirmationResult(winner=winner, ratios=so_far, race_end=why, is_provisional=True)
+        return ConfirmationResult(winner=winner, ratios=self._ratios(), race_end=why, is_provisional=True)
 
     def _know_members(self, state: RaceState) -> None:
         for arm, contest in state.contests.items():
@@ -353,33 +355,34 @@ class _Phases:
         begun = next((entry.job.params for entry in context.journal.race_jobs(FINAL_RACE)), {})
         if list(begun.get(ARMS, ())) != numbers:
             shutil.rmtree(folder, ignore_errors=True)
-        left, usual = trials.budget.seconds_left, policy.timetable.of_a_round(state, len(numbers) + 1)
-        is_late = left is not None and left + late_seconds(policy.seconds) - REPORT_SECONDS < usual
-        if is_late and not context.journal.rounds(FINAL_RACE):
+        left, usual = seconds_at_most(context, trials), policy.timetable.of_a_round(state, len(numbers) + 1)
+        if left is not None and left < usual and not context.journal.rounds(FINAL_RACE):
             return self.best_so_far("there was no time for a race of new processes")
-        step = warm.measurement.step_ms / 1000
-        batches, repeats = batches_of_a_pass(step), self._verifier.repeats
-        verifier = RaceVerifier(self._changes_of, batches=batches, repeats=repeats)
-        verifier.limit_seconds = self._verifier.limit_seconds + LONG_SECONDS
-        self._verifier = verifier
+        verifier = None
+        if policy.timetable.is_recorded_again(state):
+            batches = batches_of_a_pass(warm.measurement.step_ms / 1000)
+            verifier = RaceVerifier(self._changes_of, batches=batches, repeats=self._verifier.repeats)
+            verifier.limit_seconds = self._verifier.limit_seconds + LONG_SECONDS
+            self._verifier = verifier
+            verifier.replay(context.journal.race_events(FINAL_RACE), folder)
         window = context.spec.measure.window_seconds
         assert self._lives is not None
         rests = bool(state.rounds[-1].is_in_company) and self._lives.has_room(len(numbers) + 1)
         final = self._final = SweepRace(context, trials, FINAL_RACE, window, verifier=verifier, rests=rests)
-        verifier.replay(context.journal.race_events(FINAL_RACE), folder)
-        reserve = REPORT_SECONDS + policy.timetable.of_a_seed(state)
-        final.run(numbers, FINAL_ROUNDS, MAX_ROUNDS * context.spec.confirm.rounds, reserve)
+        limits = FINAL_ROUNDS, MAX_ROUNDS * context.spec.confirm.rounds
+        final.run(numbers, *limits, REPORT_SECONDS + policy.timetable.of_a_seed(state))
+        if verifier is None:
+            verified = {arm: _as_exact(event) for arm in numbers if (event := state.contests[arm].verified)}
+        else:
+            verified = self._verified_at_the_end(final, verifier, numbers)
+        if not context.stopping.asked:
+            # What is left over is used.
+            before = final.verified
+            final.run(numbers, *limits, REPORT_SECONDS)
+            verified.update({arm: now for arm, now in final.verified.items() if now != before.get(arm)})
         if not final.rounds:
             return self.best_so_far("new processes could not be compared")
         final.record()
-        verified = dict(final.verified)
-        for arm in numbers:
-            if context.stopping.asked:
-                continue
-            verified.update(self._with_seeds(verifier, arm))
-            if arm in verified and not verified[arm].fault and verifier.seed_wanted(arm) in OTHER_SEEDS:
-                # Only its first steps were compared.
-                verified[arm] = dataclasses.replace(verified[arm], fault=NOT_COMPARED)
         # What has no record there is not known to train the same.
         unfit = {arm for arm in numbers if arm not in verified or verified[arm].fault}
         result = final.result(unfit)
@@ -389,6 +392,20 @@ class _Phases:
             if event is None or not event.is_open:
                 self._write(arm, event)
         return result
+
+    def _verified_at_the_end(
+        self, final: SweepRace, verifier: RaceVerifier, numbers: Sequence[int]
+    ) -> dict[int, Verified]:
+        """Returns what is known about the training of arms, once all seeds that it takes were recorded."""
+        verified = dict(final.verified)
+        for arm in numbers:
+            if self._context.stopping.asked:
+                break
+            verified.update(self._with_seeds(verifier, arm))
+            if arm in verified and not verified[arm].fault and verifier.seed_wanted(arm) in OTHER_SEEDS:
+                # Only its first steps were compared.
+                verified[arm] = dataclasses.replace(verified[arm], fault=NOT_COMPARED)
+        return verified
 
     def _with_seeds(self, verifier: RaceVerifier, arm: int) -> Mapping[int, Verified]:
         """Returns what is known about arms once the baseline was recorded with other seeds, if it must be."""
@@ -441,6 +458,12 @@ class _Phases:
             code=digest_of_scripts(self._options.command),
         )
         verification.write(self._trials.table.records[arm], kept)
+
+
+def _as_exact(event: Verified) -> Verified:
+    """Returns what first steps have shown, which does only where they were equal in every bit."""
+    is_known = event.kind == EXACT and not event.is_open
+    return event if is_known or event.fault else dataclasses.replace(event, fault=NOT_COMPARED)
 
 
 def changes_of(options: TuneOptions, measured: Measurement) -> list[ChangeValue]:

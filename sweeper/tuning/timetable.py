@@ -20,6 +20,8 @@ FINAL_ROUNDS, FINAL_TURNS = 2, 4
 """Rounds of the race at the end for which time is kept, and turns of each process in them."""
 FINAL_SHARE = 0.45
 """Largest share of the time that is kept for more than one turn of each."""
+FEWEST_ARMS = 2
+"""Arms of the race at the end, at least: the baseline and the leader."""
 FINAL_RECORD_SECONDS, FINAL_RECORD_STEPS = 1.0, 11
 """Seconds that a process takes longer to start there, or steps, whichever takes longer: its record has the
 ends of two passes."""
@@ -49,16 +51,29 @@ class Timetable:
     def latest_final(self, state: RaceState, num_finalists: int) -> float:
         """Returns the second at which the race at the end must begin.
 
+        Where it has no time after the first number, what is raced already has all of it.
+
         Args:
             num_finalists: Number of its arms but the baseline.
         """
+        first, last = _first_number_at(state), self.seconds - self.last_seconds
+        if first is not None and first + self.of_a_round(state, FEWEST_ARMS) > last:
+            return last
         num_arms = 1 + num_finalists
         # Where nothing leads, there is more to gain from what was not tried.
         num_rounds = 1 if state.leader == BASELINE else FINAL_ROUNDS
         rounds = num_rounds * self.of_a_round(state, num_arms, FINAL_TURNS)
         # Where starts or steps are long, one round has fewer turns, and what is to be tried has the rest.
         rounds = max(self.of_a_round(state, num_arms), min(rounds, FINAL_SHARE * self.seconds))
-        return self.seconds - self.last_seconds - self.of_a_seed(state) - rounds
+        return last - self.of_a_seed(state) - rounds
+
+    def is_recorded_again(self, state: RaceState) -> bool:
+        """Returns whether there is time for the ends of two passes in the records of the race at the end.
+
+        Without them, what the first race has verified must do: changes that are exact.
+        """
+        more = FEWEST_ARMS * _of_a_final_record(state)
+        return self._of_a_start(state, FEWEST_ARMS) + more <= FINAL_SHARE * self.seconds
 
     def of_a_seed(self, state: RaceState) -> float:
         """Returns about how long the baseline runs with another seed, to be recorded only, if it must."""
@@ -73,8 +88,13 @@ class Timetable:
             num_arms: Number of its arms, the baseline included.
             num_turns: Number of turns of each.
         """
-        start = of_starts(state.rounds) + _of_a_final_record(state)
-        return num_arms * (start + num_turns * turn_seconds(_step_of_finalists(state)))
+        record = _of_a_final_record(state) if self.is_recorded_again(state) else 0.0
+        return self._of_a_start(state, num_arms, num_turns) + num_arms * record
+
+    def _of_a_start(self, state: RaceState, num_arms: int, num_turns: int = 1) -> float:
+        """Returns about how long starts with short records, or none, and turns take."""
+        turn = turn_seconds(_step_of_finalists(state))
+        return num_arms * (of_starts(state.rounds) + num_turns * turn)
 
     def of_an_arm(self, state: RaceState, members: Members) -> float:
         """Returns about how long it takes to compare another arm."""
@@ -84,6 +104,19 @@ class Timetable:
         is_alone = bool(state.rounds) and state.rounds[-1].is_in_company is False
         num_turns = TURNS_ALONE if is_alone else MIN_LAPS * num_alive
         return of_starts(state.rounds) + more + num_turns * of_a_turn(state.rounds)
+
+
+def _first_number_at(state: RaceState) -> float | None:
+    """Returns the second at which an arm could be compared with the baseline first; None before that."""
+    pairs = ((one.lives.get(BASELINE), life) for one in state.rounds for life in one.lives.values())
+    return min(
+        (
+            max(base.turns[0].at, life.turns[0].at)
+            for base, life in pairs
+            if base is not None and life.arm != BASELINE and base.turns and life.turns
+        ),
+        default=None,
+    )
 
 
 def of_starts(rounds: Sequence[Round]) -> float:

@@ -23,7 +23,7 @@ NUM_BATCHES = 8
 @contextmanager
 def cut(num_batches: int = NUM_BATCHES) -> Iterator[None]:
     points = Points(lambda _: None)
-    cut_passes(torch, points, num_batches, lambda: True)
+    cut_passes(torch, points, num_batches, lambda iterator: True)
     try:
         yield
     finally:

@@ -56,12 +56,20 @@ def late_seconds(seconds: float) -> float:
     return max(LATE_SECONDS, LATE_SHARE * seconds)
 
 
+def seconds_at_most(context: SweepContext, trials: TrialRunner) -> float | None:
+    """Returns the seconds until the last turn of a race must have ended; None without a time limit."""
+    left, minutes = trials.budget.seconds_left, context.spec.search.minutes
+    if left is None or minutes is None:
+        return None
+    return left + late_seconds(60 * minutes) - REPORT_SECONDS
+
+
 def in_time(recording: Recording | None, context: SweepContext, trials: TrialRunner) -> Recording | None:
     """Returns the terms of a record that must be complete within the time of a tune."""
-    left, minutes = trials.budget.seconds_left, context.spec.search.minutes
-    if recording is None or left is None or minutes is None:
+    left = seconds_at_most(context, trials)
+    if recording is None or left is None:
         return recording
-    limit = max(MIN_START_SECONDS, left + late_seconds(60 * minutes) - REPORT_SECONDS)
+    limit = max(MIN_START_SECONDS, left)
     return dataclasses.replace(recording, limit_seconds=min(recording.limit_seconds or limit, limit))
 
 
@@ -182,6 +190,7 @@ class JobLives:
         self._arms: dict[int, int] = {}
         self._num_returned: dict[int, int] = {}
         self._outcomes: dict[int, Outcome | Report] = {}
+        self._withdrawn: set[int] = set()
 
     def start(self, life: int, start: Start) -> Sequence[Verified]:
         """Starts a process; returns once it is warm and rests, or has ended."""
@@ -257,7 +266,7 @@ class JobLives:
             self._tell_failure(life, measured)
         if not isinstance(measured, Measurement):
             return None
-        if is_asked and not self._num_returned[life]:
+        if (is_asked or life in self._withdrawn) and not self._num_returned[life]:
             # It has taken no turn: its window is its warm-up.
             return []
         return [turn_of(window) for window in measured.windows[self._num_returned[life] :]]
@@ -286,6 +295,10 @@ class JobLives:
         """Kills all processes."""
         self._runner.cancel()
 
+    def _is_too_late(self) -> bool:
+        left = seconds_at_most(self._context, self._trials)
+        return left is not None and left < 0
+
     def _folder_of(self, life: int) -> Path:
         return self._folder / f"{life:04d}"
 
@@ -300,6 +313,10 @@ class JobLives:
             if time.monotonic() - ticked > TICK_SECONDS:
                 self._trials.progress.tick()
                 ticked = time.monotonic()
+                if wanted and self._is_too_late():
+                    # It is in an evaluation, or its steps take very long.
+                    self._withdrawn.add(life)
+                    write_atomic(folder / GO, str(END_AT_ONCE))
         return None
 
 
