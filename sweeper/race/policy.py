@@ -207,11 +207,13 @@ class Policy:
     def _round_seconds(self, complete: Sequence[Round]) -> float:
         """Returns how long another round will take at most, judging by those that there were.
 
-        It has fewer turns than would be best if there is no time for more.
+        Processes that take turns have fewer of them than would be best if there is no time for more.
         """
         turn = max(self.turn_seconds(complete), _mean_turn_seconds(complete))
         rest = max((one.ended_at - one.began_at - one.seconds_of_turns) / len(one.lives) for one in complete)
-        turns = min(self.turns(complete), FIRST_TURNS)
+        turns = self.turns(complete)
+        if complete[-1].is_in_company:
+            turns = min(turns, FIRST_TURNS)
         return len(self.arms_after(complete)) * (turns * turn + rest)
 
     def _next_in_round(self, now: Round, complete: Sequence[Round], at: float) -> Action:
@@ -245,7 +247,7 @@ class Policy:
         """
         if taken < self.turns(complete):
             return at > self.seconds and taken > 0
-        has_time = at + (at - now.began_at) <= self.seconds
+        has_time = at + self._round_seconds([*complete, now]) <= self.seconds
         turns = [turn for life in now.lives.values() for turn in life.turns]
         began = min(turn.at - turn.seconds for turn in turns)
         one_more = len(now.lives) * (max(turn.at for turn in turns) - began) / len(turns)

@@ -26,7 +26,8 @@ TRAINING = """
 import sys, time, torch
 from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(0)
-loader = DataLoader(TensorDataset(torch.randn(960, 8)), 16, shuffle=True)
+workers = {"num_workers": 2, "prefetch_factor": 10} if len(sys.argv) > 3 else {}
+loader = DataLoader(TensorDataset(torch.randn(960, 8)), 16, shuffle=True, **workers)
 model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 for epoch in range(int(sys.argv[1])):
@@ -40,10 +41,10 @@ for epoch in range(int(sys.argv[1])):
 
 
 def measured(
-    tmp_path: Path, recording: Recording, epochs: str = "100000", sleep: str = "0"
+    tmp_path: Path, recording: Recording, epochs: str = "100000", sleep: str = "0", *more: str
 ) -> tuple[Measurement, Path]:
     (tmp_path / "train.py").write_text(textwrap.dedent(TRAINING))
-    words = (sys.executable, "train.py", epochs, sleep)
+    words = (sys.executable, "train.py", epochs, sleep, *more)
     script = Script(command=tuple(map(literal, words)), folder=str(tmp_path))
     with job_outside_a_sweep(script, PLAN) as job:
         place = tmp_path / "job"
@@ -75,8 +76,9 @@ def test_what_a_process_shows_before_its_first_window_is_there(tmp_path):
     assert warm.memory_gib > 0.05
 
 
-def test_passes_are_whole_again_once_the_record_is_complete(tmp_path, capfd):
-    _, place = measured(tmp_path, Recording(batches=8, seconds=30.0))
+@pytest.mark.parametrize("workers", [(), ("workers that have asked for a whole pass that is cut",)])
+def test_passes_are_whole_again_once_the_record_is_complete(tmp_path, capfd, workers):
+    _, place = measured(tmp_path, Recording(batches=8, seconds=30.0), "100000", "0", *workers)
     (events,) = read_record(place).events.values()
     assert sum("pass" in event for event in events) == 2
     assert sum("step" in event for event in events) == 2 * 8 + 3

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ import stub_nvml
 from scripts import EVIL, PARAMS, PLAN, SCRIPTS, WILD, job_of
 
 from sweeper.core.job import SCRIPT_QUALITY_RUNNER
-from sweeper.core.measurement import Failure, Measurement, Report
+from sweeper.core.measurement import Failure, Measurement, Report, Window
 from sweeper.core.progress import Silent, TrialFailedError
 from sweeper.core.script import Script
+from sweeper.core.template import literal
 from sweeper.errors import UserError
 from sweeper.script import running, start
 from sweeper.script import trial as under_test
@@ -297,3 +299,63 @@ def test_a_script_runs_on_what_nvml_calls_its_slot_be_it_a_gpu_or_an_instance_of
         assert (found.name, found.uuid, found.memory_gib) == ("NVIDIA A10", whole.uuid, 22.49)
     unknown = start._described("GPU-ffff")
     assert (unknown.name, unknown.uuid, unknown.memory_gib) == ("GPU-ffff", "GPU-ffff", 0.0)
+
+
+EVALUATES = """
+import sys, time, torch
+data = torch.utils.data.TensorDataset(torch.randn(16 * int(sys.argv[1]), 4))
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for epoch in range(1000):
+    model.train()
+    for number, (x,) in enumerate(torch.utils.data.DataLoader(data, 16)):
+        # As if workers had to be started.
+        time.sleep(0.5 if epoch and not number else 0.01)
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval()
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+class Requests:
+    """Requests for so many windows; the last one is withdrawn after so many seconds."""
+
+    may_be_examined = False
+
+    def __init__(self, count: int, seconds: float = math.inf) -> None:
+        self._count, self._seconds, self._asked_at = count, seconds, 0.0
+
+    def wait(self, windows: list[Window]) -> bool:
+        self._asked_at = time.monotonic()
+        return len(windows) < self._count
+
+    @property
+    def is_withdrawn(self) -> bool:
+        return time.monotonic() - self._asked_at > self._seconds
+
+
+def in_turns(tmp_path: Path, steps: int, evaluation: float, requests: Requests) -> Measurement:
+    (tmp_path / "train.py").write_text(EVALUATES)
+    command = tuple(map(literal, (sys.executable, "train.py", str(steps), str(evaluation))))
+    plan = dataclasses.replace(PLAN, window_seconds=1.0, repeats=100, cap_seconds=math.inf, diagnose=False)
+    with job_outside_a_sweep(Script(command=command, folder=str(tmp_path)), plan) as job:
+        return under_test.run(job, Silent(), requests)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("steps", "is_seen"), [(700, False), (60, True)])
+def test_a_turn_in_which_a_rare_evaluation_ends_begins_anew(tmp_path: Path, steps: int, is_seen: bool):
+    """Where evaluations are frequent, the first step after each of them is part of the speed."""
+    found = in_turns(tmp_path, steps, 0.7, Requests(12 if steps > 100 else 4))
+    slowest = max(window.seconds / window.steps for window in found.windows)
+    assert (slowest > 0.014) is is_seen
+
+
+@pytest.mark.slow
+def test_a_turn_that_is_withdrawn_in_an_evaluation_ends(tmp_path: Path):
+    began = time.monotonic()
+    found = in_turns(tmp_path, 300, 60.0, Requests(100, 2.0))
+    assert found.windows
+    assert time.monotonic() - began < 30

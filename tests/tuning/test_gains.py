@@ -57,6 +57,18 @@ def test_what_a_race_refuses_has_the_reason_and_what_it_keeps_has_none():
     assert has_refused(sweep)
 
 
+def test_what_new_processes_have_shown_is_the_ratio_of_an_arm():
+    """The table says no other number than the decision."""
+    raced = tuned(Script({"loader=gathered": 0.5}, **QUIET), exact("loader=gathered"))
+    sweep = sweep_of(raced, raced.state.leader)
+    (before,) = gains_of(sweep)
+    assert before.stacked is None
+    sweep.confirmation.ratios = [SimpleNamespace(trial=raced.state.leader, ratio=1.7, low=1.5, high=1.9)]
+    (after,) = gains_of(sweep)
+    assert (after.alone, after.stacked) == ((1.7, 1.5, 1.9), None)
+    assert largest_gain(sweep) == 1.9
+
+
 def test_changes_that_were_only_measured_together_share_a_line():
     script = Script({"loader=gathered": 0.5, "malloc=retain": 0.3, "threads=one": 0.4}, **QUIET)
     raced = tuned(script, [*exact("loader=gathered", "malloc=retain"), *close("threads=one")], seconds=75.0)

@@ -13,9 +13,9 @@ from tuning.virtual import Script, VirtualTune, close, exact, tuned
 from sweeper.race import race
 from sweeper.race.log import Added, Ended, Event, Started, Turned, Verified, rounds_of
 from sweeper.race.policy import Done
-from sweeper.tuning.contests import LOST, REFUSED
+from sweeper.tuning.contests import LOST, REFUSED, laps
 from sweeper.tuning.lives import _all_ended
-from sweeper.tuning.policy import FAILED, TIME, TRIED, TURNS_ALONE, TunePolicy
+from sweeper.tuning.policy import FAILED, MIN_LAPS, TIME, TRIED, TURNS_ALONE, TunePolicy
 
 QUIET = {"process": 0.005, "turn": 0.01}
 
@@ -181,6 +181,32 @@ def test_long_starts_and_steps_leave_time_for_a_second_arm():
     script = Script(effects, start=15.0, step=0.8, **QUIET)
     raced = tuned(script, exact("loader=gathered") + close("optimizer=fused"), 200.0, last_seconds=4.0)
     assert raced.leading == {*effects}
+
+
+def test_where_long_records_take_too_long_only_what_is_exact_is_tried():
+    """Steps of seconds leave no time for the ends of two passes in the race at the end."""
+    effects = {"loader=gathered": 0.15, "threads=one": 0.5}
+    raced = tuned(
+        Script(effects, start=30.0, step=2.5, **QUIET),
+        exact("loader=gathered") + close("threads=one"),
+        180.0,
+        last_seconds=4.0,
+    )
+    timetable = raced.policy.timetable
+    assert raced.arms == [{"loader=gathered"}]
+    assert not timetable.is_recorded_again(raced.state)
+    # New processes of both still have their turns.
+    assert raced.lives.now + timetable.of_a_round(raced.state, 2) < 180.0
+    quick = tuned(Script(effects, step=0.25, **QUIET), exact("loader=gathered") + close("threads=one"), 180.0)
+    assert quick.leading == {*effects}
+
+
+def test_what_is_left_after_a_late_first_number_is_used():
+    script = Script({"loader=gathered": 0.1}, start=60.0, process=0.0, turn=0.2)
+    raced = tuned(script, exact("loader=gathered"), 180.0, last_seconds=4.0)
+    (contest,) = raced.state.contests.values()
+    assert contest.outcome
+    assert len(laps(raced.state.rounds, contest)) >= MIN_LAPS
 
 
 def test_a_turn_that_would_be_late_is_not_taken():
