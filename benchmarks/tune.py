@@ -97,7 +97,8 @@ class Tuned:
         winner = self.shown.get("winner")
         if not winner or not self.verified or self.verified["difference"]:
             return 1.0, 1.0, 1.0
-        return winner["ratio"], winner["ratio_low"], winner["ratio_high"]
+        # A single turn of each carries no interval.
+        return winner["ratio"], winner["ratio_low"] or 0.0, winner["ratio_high"] or math.inf
 
     @property
     def first_ratio_at(self) -> float:

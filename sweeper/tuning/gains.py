@@ -81,7 +81,9 @@ def _is_on_top(state: RaceState, word: str) -> bool:
 def _ratio(sweep: LoadedSweep, state: RaceState, arm: int) -> Interval | None:
     """Returns an arm's ratio to the script as it is: that of new processes, if there were any."""
     known = next((ratio for ratio in sweep.confirmation.ratios if ratio.trial == arm), None)
-    return _interval(Tally.of(state.rounds, arm)) if known is None else (known.ratio, known.low, known.high)
+    if known is None:
+        return _interval(Tally.of(state.rounds, arm))
+    return (known.ratio, known.low, known.high) if known.has_interval else (known.ratio, 0.0, math.inf)
 
 
 def largest_gain(sweep: LoadedSweep) -> float | None:

@@ -11,6 +11,7 @@ import pytest
 from measurements import measurement
 from tuning.virtual import Raced, Script, close, exact, tuned
 
+from sweeper.analysis.confirmation import Ratio
 from sweeper.interventions.change import EXACT
 from sweeper.race.log import Verified
 from sweeper.tuning.changes import ChangeValue
@@ -63,10 +64,14 @@ def test_what_new_processes_have_shown_is_the_ratio_of_an_arm():
     sweep = sweep_of(raced, raced.state.leader)
     (before,) = gains_of(sweep)
     assert before.stacked is None
-    sweep.confirmation.ratios = [SimpleNamespace(trial=raced.state.leader, ratio=1.7, low=1.5, high=1.9)]
+    ratio = Ratio(trial=raced.state.leader, ratio=1.7, low=1.5, high=1.9, throughput=1.0, rounds=(1.0,))
+    sweep.confirmation.ratios = [ratio]
     (after,) = gains_of(sweep)
     assert (after.alone, after.stacked) == ((1.7, 1.5, 1.9), None)
     assert largest_gain(sweep) == 1.9
+    # As it is read from a file, where an infinite end is null.
+    sweep.confirmation.ratios = [dataclasses.replace(ratio, low=0.0, high=math.nan)]
+    assert ladder_lines(gains_of(sweep), CHANGES)[1].split()[2:4] == ["about", "1.7x"]
 
 
 def test_changes_that_were_only_measured_together_share_a_line():
