@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from sweeper.analysis.formatting import counted
 from sweeper.cli.options import Home, Json, Sets, Space
-from sweeper.cli.screen import console
+from sweeper.cli.screen import console, say
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.launchers import find_installed
 from sweeper.core.registry import resolve
@@ -54,25 +52,15 @@ def check(
     """
     if as_json and not deep:
         raise UserError("`--json` needs `--deep`.")
-    spec = check_command(space, overrides or [], silent=as_json)
-    if deep and spec.traits.check:
-        raise typer.Exit(resolve(spec.traits.check)(spec, home, as_json=as_json))
-
-
-def check_command(space: Path, overrides: list[str], *, silent: bool = False) -> SweepSpec:
-    """Prints what a search space searches and returns it; raises an error that lists all its mistakes."""
-    spec = load(space, overrides)
+    spec = load(space, overrides or [])
     device = device_model(spec.execution)
     fingerprint(spec, device)
     find_installed(spec.execution.launcher)
-    if silent:
-        return spec
-    out = console()
-    subject = shlex.join(spec.traits.words(spec))
-    out.print(Text(f"{space} is valid: {spec.name}, {subject}, on {device}."), soft_wrap=True)
-    for line in space_lines(spec):
-        out.print(Text(line), soft_wrap=True)
-    return spec
+    if not as_json:
+        subject = shlex.join(spec.traits.words(spec))
+        say(console(), f"{space} is valid: {spec.name}, {subject}, on {device}.", *space_lines(spec))
+    if deep and spec.traits.check:
+        raise typer.Exit(resolve(spec.traits.check)(spec, home, as_json=as_json))
 
 
 def space_lines(spec: SweepSpec, size: int | None = None) -> Iterator[str]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.text import Text
-
 from sweeper.analysis.formatting import loss, seconds, size
 from sweeper.analysis.labels import label
 from sweeper.cli import signals
-from sweeper.cli.screen import console
-from sweeper.core.codec import encode
+from sweeper.cli.screen import console, print_json, say
 from sweeper.core.loaders import RESIDENT
 from sweeper.scaffold.check_pipeline import Built, Stepped, build_out, expected_gib
 from sweeper.spec import SweepSpec
@@ -26,16 +22,14 @@ def deep_pipeline_command(spec: SweepSpec, home: Path, *, as_json: bool) -> int:
     """Prepares the data, takes two steps and prints the results; returns the exit code."""
     out = console()
     if not as_json:
-        line = f"Preparing the data in {home / 'cache'}, then running the baseline and the largest trial."
-        out.print(Text(line), soft_wrap=True)
+        say(out, f"Preparing the data in {home / 'cache'}, then running the baseline and the largest trial.")
     if spec.execution.is_remote:
         signals.allow_cluster()
     built = build_out(home, spec)
     if as_json:
-        print(json.dumps(encode(built_json(built)), indent=1))
+        print_json(built_json(built))
     else:
-        for line in built_lines(built):
-            out.print(Text(line), soft_wrap=True)
+        say(out, *built_lines(built))
     return FAILED if built.fails_here else 0
 
 

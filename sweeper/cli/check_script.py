@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.text import Text
-
 from sweeper.analysis.formatting import figure, rate, seconds
-from sweeper.cli.screen import console
-from sweeper.core.codec import encode
+from sweeper.cli.screen import console, print_json, say
 from sweeper.core.measurement import Failure
 from sweeper.core.quantities import QUANTITIES
 from sweeper.scaffold.check_script import Tried, try_out
@@ -23,13 +19,11 @@ FAILED = 1
 
 def deep_command(spec: SweepSpec, _home: Path, *, as_json: bool) -> int:
     """Runs the baseline for a few seconds and prints what was read; returns the exit code."""
-    out = console()
     tried = try_out(spec)
     if as_json:
-        print(json.dumps(encode(tried), indent=1))
+        print_json(tried)
     else:
-        for line in tried_lines(tried):
-            out.print(Text(line), soft_wrap=True)
+        say(console(), *tried_lines(tried))
     return FAILED if isinstance(tried.outcome, Failure) else 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -11,13 +10,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
 from sweeper.analysis.bottleneck import verdict_on
 from sweeper.analysis.formatting import interval, loss, rate, seconds, times
 from sweeper.cli.options import Home, Json
-from sweeper.cli.screen import console
-from sweeper.core.codec import encode
+from sweeper.cli.screen import console, print_json, say
 from sweeper.core.config import Scalar
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.metrics import rounded
@@ -62,25 +59,20 @@ def compare(
 
     Example: sweeper compare stocks-a10 stocks-a10-2 --fail-if-slower 5%
     """
-    raise typer.Exit(compare_command(home, one, other, fail_if_slower, as_json=as_json))
-
-
-def compare_command(home: Path, one: str, other: str, fail_if_slower: str | None, *, as_json: bool) -> int:
-    """Prints two sweeps side by side; returns 1 if B is slower by more than allowed, else 0."""
     share = percentage(fail_if_slower) if fail_if_slower is not None else None
     found = comparison.compare(
         side_of(load_sweep(sweep_at(home, one))), side_of(load_sweep(sweep_at(home, other)))
     )
     if as_json:
-        print(json.dumps(encode(comparison_json(found, share)), indent=1))
+        print_json(comparison_json(found, share))
     else:
         out = console()
         for each in shown(found):
-            out.print(Text(each) if isinstance(each, str) else each, soft_wrap=isinstance(each, str))
-        for line in check_lines(found, share) if share is not None else ():
-            out.print(Text(line), soft_wrap=True)
+            out.print(each, soft_wrap=isinstance(each, str))
+        if share is not None:
+            say(out, *check_lines(found, share))
     answers = [each.slower(share) for each in (found.baseline, found.winner) if each and share is not None]
-    return 1 if "slower" in answers else 0
+    raise typer.Exit(1 if "slower" in answers else 0)
 
 
 def percentage(text: str) -> float:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,8 +10,7 @@ import typer
 from sweeper.analysis.confirmation import Ratio
 from sweeper.cli import signals
 from sweeper.cli.options import Home, Json, Name
-from sweeper.cli.screen import Screen, console
-from sweeper.core.codec import encode
+from sweeper.cli.screen import Screen, console, print_json, say
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.metrics import rounded
 from sweeper.errors import UserError
@@ -49,7 +46,17 @@ def confirm(
 
     Example: sweeper confirm stocks-a10 --soak 5m
     """
-    raise typer.Exit(confirm_command(home, name, soak, minutes, as_json=as_json))
+    length = duration(soak) if soak is not None else 0.0
+    if find_sweep(home, name).spec().execution.is_remote:
+        signals.allow_cluster()
+    # Only the JSON goes to standard output.
+    with Screen(console(stderr=as_json)) as screen:
+        again = reconfirm(home, name, screen, soak_seconds=length, minutes=minutes)
+    if as_json:
+        print_json(_json(again))
+    else:
+        say(console(), *again.lines)
+    raise typer.Exit(0 if again.holds else 1)
 
 
 def duration(text: str) -> float:
@@ -65,37 +72,15 @@ def duration(text: str) -> float:
     return length
 
 
-def confirm_command(
-    home: Path, name: str, soak: str | None = None, minutes: float | None = None, *, as_json: bool
-) -> int:
-    """Confirms a winner again and prints the result; returns the exit code."""
-    length = duration(soak) if soak is not None else 0.0
-    if find_sweep(home, name).spec().execution.is_remote:
-        signals.allow_cluster()
-    # Only the JSON goes to standard output.
-    with Screen(console(stderr=as_json)) as screen:
-        reconfirmation = reconfirm(home, name, screen, soak_seconds=length, minutes=minutes)
-    if as_json:
-        print(json.dumps(_json(reconfirmation), indent=1))
-    else:
-        for line in reconfirmation.lines:
-            console().print(line, soft_wrap=True)
-    return 0 if reconfirmation.holds else 1
-
-
 def _json(found: Reconfirmation) -> dict[str, Any]:
-    # After a single round, the upper end of the interval is infinite, which JSON cannot express.
-    shown: dict[str, Any] = encode(
-        {
-            "name": found.name,
-            "number": found.number,
-            "holds": found.holds,
-            "before": _ratio(found.before),
-            "now": _ratio(found.now),
-            "soak": found.soak,
-        }
-    )
-    return shown
+    return {
+        "name": found.name,
+        "number": found.number,
+        "holds": found.holds,
+        "before": _ratio(found.before),
+        "now": _ratio(found.now),
+        "soak": found.soak,
+    }
 
 
 def _ratio(ratio: Ratio | None) -> dict[str, float] | None:

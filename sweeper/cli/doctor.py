@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sweeper.cli.options import Home, Json
-from sweeper.cli.screen import console, prose
-from sweeper.core.codec import encode
+from sweeper.cli.screen import console, print_json, prose, say
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.doctor import Ceiling, Examination, State, examine, make_report
 from sweeper.errors import UserError
@@ -54,28 +52,19 @@ def doctor(
 
     Example: sweeper doctor
     """
-    raise typer.Exit(doctor_command(home, as_json=as_json, report=report))
-
-
-def doctor_command(home: Path, *, as_json: bool, report: Path | None = None) -> int:
-    """Examines this machine and prints the result; returns the exit code.
-
-    Args:
-        report: File for the report to send back, if one is wanted.
-    """
     out = console(stderr=as_json)
     if report is not None:
         check_out(report, "--report")
     with _waiting(out, as_json):
         found = examine(home)
     if as_json:
-        print(json.dumps(to_json(found), indent=1))
+        print_json({"ok": found.ok, "checks": found.checks, "ceilings": found.ceilings})
     else:
         _print(out, found)
     if report is not None:
         _write(report, found)
         prose(out, f"Report:  {report}. {HOLDS}")
-    return 0 if found.ok else NOT_FIT
+    raise typer.Exit(0 if found.ok else NOT_FIT)
 
 
 def _write(path: Path, examination: Examination) -> None:
@@ -87,11 +76,6 @@ def _write(path: Path, examination: Examination) -> None:
         ) from error
 
 
-def to_json(found: Examination) -> dict[str, object]:
-    """Returns the examination as the command's help describes it."""
-    return {"ok": found.ok, "checks": encode(found.checks), "ceilings": encode(found.ceilings)}
-
-
 def _waiting(out: Console, as_json: bool) -> contextlib.AbstractContextManager[object]:
     if as_json or not out.is_terminal:
         return contextlib.nullcontext()
@@ -99,7 +83,7 @@ def _waiting(out: Console, as_json: bool) -> contextlib.AbstractContextManager[o
 
 
 def _print(out: Console, found: Examination) -> None:
-    out.print(Text(decision(found)), soft_wrap=True)
+    say(out, decision(found))
     width = max(len(check.name) for check in found.checks)
     for check in found.checks:
         head = Text.assemble(

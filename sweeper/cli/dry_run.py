@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.text import Text
-
 from sweeper.analysis.formatting import counted
 from sweeper.analysis.labels import label, run_name
 from sweeper.cli.check import space_lines
-from sweeper.cli.screen import console
+from sweeper.cli.screen import console, say
 from sweeper.spec import load
 from sweeper.sweep.dry_run import Plan, dry_run
 from sweeper.sweep.store.load import varied
@@ -18,10 +16,7 @@ from sweeper.sweep.store.load import varied
 
 def dry_run_command(space: Path, overrides: list[str], home: Path, *, new: bool) -> int:
     """Prints what a sweep would do; returns the exit code."""
-    plan = dry_run(home, load(space, overrides), new=new)
-    out = console()
-    for line in plan_lines(plan):
-        out.print(Text(line), soft_wrap=True)
+    say(console(), *plan_lines(dry_run(home, load(space, overrides), new=new)))
     return 0
 
 

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from sweeper import inject
 from sweeper.cli.options import Command
-from sweeper.cli.screen import console
+from sweeper.cli.screen import console, say
 from sweeper.errors import UserError
 from sweeper.exports import read, variables_of
 from sweeper.interventions.kept import VARIABLE as KEPT
@@ -39,9 +38,7 @@ def exec(
         raise UserError(
             f"`sweeper exec` needs the export of a command, but {str(exported)!r} is a pipeline's."
         )
-    out = console(stderr=True)
-    for each in otherwise(value, command):
-        out.print(Text(f"sweeper: {each}."), soft_wrap=True)
+    say(console(stderr=True), *(f"sweeper: {each}." for each in otherwise(value, command)))
     sys.stdout.flush()
     try:
         os.execvpe(command[0], command, {**kept(exported, value), **os.environ, **environment(value)})

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sweeper.cli.options import Home, Name
-from sweeper.cli.screen import console
+from sweeper.cli.screen import console, say
 from sweeper.core import export_formats
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.errors import UserError
@@ -73,5 +73,4 @@ def export(
     handover = hand_over(home, name, form, trial=trial, out=out, flags=flags, rule=rule)
     if handover.path == STDOUT:
         sys.stdout.write(handover.text)
-    for path in handover.write():
-        console().print(f"Written to {path}.", soft_wrap=True, markup=False)
+    say(console(), *(f"Written to {path}." for path in handover.write()))

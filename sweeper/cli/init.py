@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from sweeper.analysis.formatting import rate, seconds
-from sweeper.cli.screen import console
+from sweeper.cli.screen import console, say
 from sweeper.errors import UserError
 from sweeper.scaffold.command_space import help_of, propose
 from sweeper.scaffold.command_yaml import rendered
@@ -119,7 +118,7 @@ def _look(line: CommandLine) -> FirstLook | None:
     said = console(stderr=True)
     words = [*line.start, *(word for group in line.options for word in group)]
     if reason := leads_elsewhere(words):
-        said.print(Text(f"The command is not run, because {reason}."))
+        said.print(f"The command is not run, because {reason}.")
         return None
     said.print("Watching the command for a few seconds ...")
     return look_at(words, Path.cwd(), line.env)
@@ -146,9 +145,7 @@ def _written(path: Path, text: str) -> bool:
 
 def _say(path: Path, said: list[str]) -> None:
     name = shlex.quote(str(path))
-    after = ["Review it, then run:", f"  sweeper check {name} --deep", f"  sweeper run {name}"]
-    for each in (*said, *after):
-        console().print(Text(each), soft_wrap=True)
+    say(console(), *said, "Review it, then run:", f"  sweeper check {name} --deep", f"  sweeper run {name}")
 
 
 def _names(names: Iterable[str]) -> str:

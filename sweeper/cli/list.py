@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.text import Text
-
 from sweeper.analysis.formatting import times
 from sweeper.cli.options import Home, Json
-from sweeper.cli.screen import console
+from sweeper.cli.screen import console, print_json, say
 from sweeper.core.codec import encode
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.errors import EnvironmentStopError
@@ -27,11 +24,6 @@ def list_sweeps(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:
 
     Example: sweeper list
     """
-    list_command(home, as_json=as_json)
-
-
-def list_command(home: Path, *, as_json: bool) -> None:
-    """Prints the sweeps of a state folder, then raises the error of a damaged one, if any."""
     sweeps, damaged = [], []
     for journal in all_sweeps(home):
         try:
@@ -39,8 +31,7 @@ def list_command(home: Path, *, as_json: bool) -> None:
         except EnvironmentStopError as error:
             damaged.append(error)
     if as_json:
-        found = [{**encode(each), **jobs_of(sweeps_folder(home) / each.name)} for each in sweeps]
-        print(json.dumps(found, indent=1))
+        print_json([{**encode(each), **jobs_of(sweeps_folder(home) / each.name)} for each in sweeps])
     else:
         _print_list(home, sweeps, any_damaged=bool(damaged))
     if damaged:
@@ -51,17 +42,13 @@ def _print_list(home: Path, sweeps: Sequence[Listed], *, any_damaged: bool) -> N
     out = console()
     waiting = [folder for folder in waiting_sweeps(home) if not is_gone(folder)]
     for folder in waiting:
-        out.print(Text(f"{folder.name:<24} not started"), soft_wrap=True)
-        for said in _job_lines(folder):
-            out.print(Text(f"  {said}"), soft_wrap=True)
+        say(out, f"{folder.name:<24} not started", *_job_lines(folder))
     if not sweeps and not any_damaged and not waiting:
-        out.print(Text(f"No sweeps in {home} yet. Start one with `sweeper run quick`."))
+        out.print(f"No sweeps in {home} yet. Start one with `sweeper run quick`.")
     for each in sweeps:
         confirmed = f"{times(each.ratio)} confirmed" if each.ratio else "nothing confirmed"
         line = f"{each.name:<24} {each.state:<11} {each.trials:>4} trials  {confirmed:<18} {each.device}"
-        out.print(Text(line), soft_wrap=True)
-        for said in _job_lines(sweeps_folder(home) / each.name):
-            out.print(Text(f"  {said}"), soft_wrap=True)
+        say(out, line, *_job_lines(sweeps_folder(home) / each.name))
 
 
 def _job_lines(folder: Path) -> Iterator[str]:
@@ -70,13 +57,14 @@ def _job_lines(folder: Path) -> Iterator[str]:
     if is_gone(folder):
         # Its last status is out of date.
         if jobs := found.get("jobs"):
-            yield f"left behind, ending within a minute: job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}"
+            plural = "s" if len(jobs) > 1 else ""
+            yield f"  left behind, ending within a minute: job{plural} {', '.join(jobs)}"
         return
     workers = found.get("workers", [])
     there = {each["job"] for each in workers}
     for each in workers:
         gpu = f", GPU {each['gpu']}" if each["gpu"] else ""
         job = f"job {each['job']}: " if each["job"] else ""
-        yield f"{job}{each['host']}{gpu}, {'busy' if each['busy'] else 'idle'}"
+        yield f"  {job}{each['host']}{gpu}, {'busy' if each['busy'] else 'idle'}"
     if waiting := [job for job in found.get("jobs", []) if job not in there]:
-        yield f"waiting to start: job{'s' if len(waiting) > 1 else ''} {', '.join(waiting)}"
+        yield f"  waiting to start: job{'s' if len(waiting) > 1 else ''} {', '.join(waiting)}"

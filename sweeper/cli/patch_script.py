@@ -6,10 +6,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rich.text import Text
-
 from sweeper.analysis.formatting import times
-from sweeper.cli.screen import LiveScreen, console, prose
+from sweeper.cli.screen import LiveScreen, console, prose, say
 from sweeper.core.job import read_job
 from sweeper.core.progress import TrialFailedError
 from sweeper.core.record import BASELINE
@@ -77,8 +75,7 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
     _write(path, found.text)
     for line in lines(found):
         prose(screen, line)
-    # A command must stay on one line.
-    screen.print(Text(f"Apply for good: {applying(path, root_of(folder))}"), soft_wrap=True)
+    say(screen, f"Apply for good: {applying(path, root_of(folder))}")
 
 
 def _write(path: Path, text: str) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sweeper.cli.options import Home, Name
-from sweeper.cli.screen import console
+from sweeper.cli.screen import console, say
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.errors import UserError, did_you_mean
 from sweeper.report import FORMATS, text, write
@@ -37,11 +37,6 @@ def report(
 
     Example: sweeper report stocks-a10 --format md --out summary.md
     """
-    report_command(home, name, form, out)
-
-
-def report_command(home: Path, name: str, form: str, out: Path | None) -> None:
-    """Writes a sweep's report and prints its paths, or prints the report itself for `-`."""
     if form not in FORMATS:
         raise UserError(
             f"`--format` must be one of {', '.join(FORMATS)}, but got {form!r}.{did_you_mean(form, FORMATS)}"
@@ -59,7 +54,5 @@ def report_command(home: Path, name: str, form: str, out: Path | None) -> None:
         written = write(sweep, form, out)
     except OSError as error:
         raise cannot_write(error, out.parent if out else sweep.journal.folder) from error
-    for path in written:
-        console().print(f"Written to {path}.", soft_wrap=True, markup=False)
-    if not written:
-        console().print("Nothing to draw yet: no trial has finished.", soft_wrap=True)
+    lines = [f"Written to {path}." for path in written]
+    say(console(), *(lines or ["Nothing to draw yet: no trial has finished."]))

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from sweeper.cli import signals
 from sweeper.cli.dry_run import dry_run_command
 from sweeper.cli.options import Home, PassEnv, Sets, Space, Unprotected, Uri
-from sweeper.cli.screen import Screen, console
+from sweeper.cli.screen import Screen, console, say
 from sweeper.cli.sensitivity import sensitivity_line
 from sweeper.cli.summary import print_summary
 from sweeper.cli.sync import PENDING
@@ -156,11 +155,9 @@ def run_spec(
     said = sensitivity_line(sweep.sensitivity)
     look = look_command(tracker, uri, sweep.journal.name, home)
     print_summary(out, sweep.summary, home_option(home), [said] if said else [], look)
-    for line in place_lines(sweep, tracker, home):
-        out.print(Text(line), soft_wrap=True)
+    say(out, *place_lines(sweep, tracker, home))
     if ran.stopped:
         return INTERRUPTED, sweep.journal.folder
     unsent = unsent_lines(ran, tracker, uri, home)
-    for line in unsent:
-        out.print(Text(line), soft_wrap=True)
+    say(out, *unsent)
     return PENDING if unsent else 0, sweep.journal.folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
@@ -14,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeper.analysis.formatting import interval, seconds, times, wrapped
+from sweeper.core.codec import encode
 from sweeper.core.record import TrialRecord
 from sweeper.results.trial_line import trial_line
 from sweeper.sweep.observer import Racer, Status
@@ -55,7 +57,18 @@ def columns(out: Console) -> int | None:
 
 def prose(out: Console, text: str) -> None:
     """Prints a line of words so that it fits a terminal."""
-    out.print(Text(wrapped(text, columns(out))), soft_wrap=True)
+    say(out, wrapped(text, columns(out)))
+
+
+def say(out: Console, *lines: str) -> None:
+    """Prints lines that stay whole, as those with a command or a path must."""
+    for line in lines:
+        out.print(Text(line), soft_wrap=True)
+
+
+def print_json(value: object) -> None:
+    """Prints a value as JSON, for programs."""
+    print(json.dumps(encode(value), indent=1))
 
 
 class LiveScreen:
@@ -95,7 +108,7 @@ class LiveScreen:
 
     def _print(self, text: str) -> None:
         self._printed_s = time.monotonic()
-        self._out.print(Text(text), soft_wrap=True)
+        say(self._out, text)
 
 
 class Screen(LiveScreen):

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from sweeper.analysis.summary import to_json, trial_json
 from sweeper.cli.options import Home, Json, Name
-from sweeper.cli.screen import columns, console
+from sweeper.cli.screen import columns, console, print_json, say
 from sweeper.cli.sensitivity import sensitivity_json, sensitivity_table
 from sweeper.cli.summary import print_summary
 from sweeper.cli.trial_view import trial_lines
-from sweeper.core.codec import encode
 from sweeper.core.home import DEFAULT_HOME, home_option
 from sweeper.core.record import TrialRecord
 from sweeper.dataframe import frame, written
@@ -79,7 +76,7 @@ def show_command(home: Path, name: str, *, as_json: bool) -> None:
         found = to_json(summary, sweep.stages())
         found["sensitivity"] = sensitivity_json(sweep.sensitivity)
         found["race"] = _race_json(sweep.race)
-        print(json.dumps(encode(found), indent=1))
+        print_json(found)
         return
     out = console()
     ended = [record for record in summary.records if record.outcome is not None]
@@ -90,7 +87,7 @@ def show_command(home: Path, name: str, *, as_json: bool) -> None:
     ]
     if lines:
         # In one call, because each call of rich is slow.
-        out.print(Text("\n".join(lines)), soft_wrap=True)
+        say(out, "\n".join(lines))
     more = [*preflight_lines(sweep.journal), *sensitivity_table(sweep.sensitivity)]
     print_summary(out, summary, home_option(home), more)
 
@@ -121,10 +118,9 @@ def _equal_metrics(records: Sequence[TrialRecord]) -> set[str]:
 def why_command(home: Path, name: str) -> None:
     """Prints where the configuration of each trial came from."""
     sweep = load_sweep(find_sweep(home, name))
-    out = console()
-    for _, record in sorted(sweep.table.records.items()):
-        line = f"  {sweep.name_of(record):<38} {record.origin or 'not recorded: run by an older version'}"
-        out.print(Text(line), soft_wrap=True)
+    records = (record for _, record in sorted(sweep.table.records.items()))
+    older = "not recorded: run by an older version"
+    say(console(), *(f"  {sweep.name_of(each):<38} {each.origin or older}" for each in records))
 
 
 def table_command(home: Path, name: str, form: str, out: Path | None) -> None:
@@ -141,7 +137,7 @@ def table_command(home: Path, name: str, form: str, out: Path | None) -> None:
         path.write_bytes(content)
     except OSError as error:
         raise cannot_write(error, path.parent) from error
-    console().print(f"Written to {path}.", soft_wrap=True, markup=False)
+    say(console(), f"Written to {path}.")
 
 
 def show_trial_command(home: Path, name: str, number: int, *, as_json: bool) -> None:
@@ -152,11 +148,8 @@ def show_trial_command(home: Path, name: str, number: int, *, as_json: bool) -> 
         raise UserError(
             f"`{name}` has no trial {number}; it has {len(sweep.table.records)}, numbered from 0."
         )
-    if as_json:
-        stage = sweep.stages()[number]
-        print(json.dumps(encode({**trial_json(record, stage), "outcome": record.outcome}), indent=1))
-        return
-    out = console()
     stage = sweep.stages()[number]
-    for line in trial_lines(record, sweep.name_of(record), stage, sweep.traced(number)):
-        out.print(Text(line), soft_wrap=True)
+    if as_json:
+        print_json({**trial_json(record, stage), "outcome": record.outcome})
+    else:
+        say(console(), *trial_lines(record, sweep.name_of(record), stage, sweep.traced(number)))

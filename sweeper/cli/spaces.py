@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
-from rich.text import Text
-
 from sweeper.cli.options import Json
-from sweeper.cli.screen import console
+from sweeper.cli.screen import console, print_json, say
 from sweeper.spec.shipped import shipped_spaces, space_file
 
 
@@ -20,21 +16,10 @@ def spaces(as_json: Json = False) -> None:
 
     Example: sweeper spaces
     """
-    spaces_command(as_json=as_json)
-
-
-def spaces_command(*, as_json: bool) -> None:
-    """Prints each space and its purpose."""
-    spaces = shipped_spaces()
+    known = shipped_spaces()
     if as_json:
-        found = [
-            {"name": name, "about": about, "file": str(space_file(name))} for name, about in spaces.items()
-        ]
-        print(json.dumps(found, indent=1))
+        print_json([{"name": n, "about": about, "file": str(space_file(n))} for n, about in known.items()])
         return
-    out = console()
-    width = max(map(len, spaces), default=0)
-    for name, about in spaces.items():
-        out.print(Text(f"{name:<{width}}  {about}"), soft_wrap=True)
+    width = max(map(len, known), default=0)
     hint = "`sweeper run NAME` runs one; `sweeper init PIPELINE` writes one for this machine."
-    out.print(Text(hint), soft_wrap=True)
+    say(console(), *(f"{name:<{width}}  {about}" for name, about in known.items()), hint)

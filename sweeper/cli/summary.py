@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from sweeper.analysis.formatting import figure, loss, seconds, times
 from sweeper.analysis.pareto import RULES
 from sweeper.analysis.summary import Row, Summary
-from sweeper.cli.screen import prose
+from sweeper.cli.screen import prose, say
 from sweeper.core.metrics import metric_row
 from sweeper.core.record import TrialRecord
 from sweeper.results import words
@@ -59,8 +58,7 @@ def print_summary(
             out.print(each)
             out.print()
     out.print()
-    for line in next_lines(summary, home_option, look):
-        out.print(Text(line), soft_wrap=True)
+    say(out, *next_lines(summary, home_option, look))
 
 
 def _table(title: str, rows: tuple[Row, ...], summary: Summary, baseline: TrialRecord) -> Table:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from sweeper.cli.options import Home, Json, Uri
-from sweeper.cli.screen import console
+from sweeper.cli.screen import console, print_json, say
 from sweeper.core.home import DEFAULT_HOME, home_option
 from sweeper.errors import EnvironmentStopError, SweepConflictError, UserError
 from sweeper.sweep.commands import pending_line, uri_option
@@ -45,12 +44,10 @@ def sync(
 
     Example: sweeper sync stocks-a10 --tracking-uri http://mlflow:5000
     """
-    raise typer.Exit(sync_command(home, name, uri, home_option(home), verify=verify, as_json=as_json))
+    raise typer.Exit(sync_command(home, name, uri, verify=verify, as_json=as_json))
 
 
-def sync_command(
-    home: Path, name: str | None, uri: str | None, home_option: str, *, verify: bool, as_json: bool
-) -> int:
+def sync_command(home: Path, name: str | None, uri: str | None, *, verify: bool, as_json: bool) -> int:
     """Sends what is missing, or lists it with `verify`; returns the exit code."""
     journals = [find_sweep(home, name)] if name else all_sweeps(home)
     if not journals:
@@ -61,10 +58,10 @@ def sync_command(
             if not name and (line := line_of_schema_1(journal, "send")):
                 # Another command than this one has nothing to send of it, either.
                 if not as_json:
-                    console().print(line, soft_wrap=True, markup=False)
+                    say(console(), line)
                 continue
             require_schema(journal, "send")
-            one, lines = _verified(home, journal, uri) if verify else _sent(home, journal, uri, home_option)
+            one, lines = _verified(home, journal, uri) if verify else _sent(home, journal, uri)
         except (SweepConflictError, EnvironmentStopError, DeletedError) as error:
             # A sweep that is damaged or was deleted must not keep the others from being sent.
             if name:
@@ -75,14 +72,14 @@ def sync_command(
             code = 1
         elif one.get("pending") or one.get("problem"):
             code = PENDING
-        for line in () if as_json else lines:
-            console().print(line, soft_wrap=True, markup=False)
+        if not as_json:
+            say(console(), *lines)
     if as_json:
-        print(json.dumps({"sweeps": found}, indent=1))
+        print_json({"sweeps": found})
     return code
 
 
-def _sent(home: Path, journal: Journal, uri: str | None, options: str) -> tuple[dict[str, Any], list[str]]:
+def _sent(home: Path, journal: Journal, uri: str | None) -> tuple[dict[str, Any], list[str]]:
     tracker = MlflowTracker(home, uri, thorough=True)
     # Anything that a running supervisor sends meanwhile would arrive twice.
     lock = lock_of(journal)
@@ -100,7 +97,8 @@ def _sent(home: Path, journal: Journal, uri: str | None, options: str) -> tuple[
     complete = f"{runs - len(pending) - deleted} of {runs} runs are complete in MLflow"
     lines = [f"{journal.name}: {complete}{_deleted(deleted)}."]
     if problem:
-        lines.append(pending_line(len(pending), problem, journal.name, options + uri_option(tracker, uri)))
+        options = home_option(home) + uri_option(tracker, uri)
+        lines.append(pending_line(len(pending), problem, journal.name, options))
     return {"name": journal.name, "runs": runs, "pending": pending, "problem": problem}, lines
 
 

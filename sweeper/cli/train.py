@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -14,14 +13,12 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from sweeper.analysis.formatting import figure, loss, rate, seconds, times
 from sweeper.cli import signals
 from sweeper.cli.exec import environment
 from sweeper.cli.options import Home, Json, Sets, Uri
-from sweeper.cli.screen import LiveScreen, console
-from sweeper.core.codec import encode
+from sweeper.cli.screen import LiveScreen, console, print_json, say
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS
 from sweeper.errors import UserError
@@ -141,7 +138,7 @@ def train_command(exported: Path, home: Path, asked: Asked) -> int:
             )
         ran = production.train(home, want, tracker, screen, device=asked.device, new=asked.new)
     if asked.as_json:
-        print(json.dumps(_as_json(ran), indent=1))
+        print_json(_as_json(ran))
     else:
         _print_end(out, ran)
     return _code(ran, asked, out)
@@ -159,8 +156,7 @@ def _code(ran: Trained, asked: Asked, out: Console) -> int:
         out.print(f"--require {require:g} of the promised speed was not met: {got}.")
         return MISSED
     if ran.pending:
-        said = f"The end of the run is not in MLflow yet ({ran.pending}). {same.capitalize()} sends it."
-        out.print(Text(said), soft_wrap=True)
+        say(out, f"The end of the run is not in MLflow yet ({ran.pending}). {same.capitalize()} sends it.")
         return PENDING
     return 0
 
@@ -187,27 +183,22 @@ def _print_end(out: Console, ran: Trained) -> None:
     said.append(f"  {judgement.words}")
     said += [f"  {reason}" for reason in judgement.reasons]
     said.append(f"Weights: {ran.path / BEST / WEIGHTS} (best), {ran.path / CHECKPOINTS} (last)")
-    out.print()
-    for line in said:
-        out.print(Text(line), soft_wrap=True)
+    say(out, "", *said)
 
 
 def _as_json(ran: Trained) -> dict[str, Any]:
     values, judgement = ran.values, ran.judgement
     named = ("ended", "epochs", "samples", "seconds", "val_loss", "metrics", "best_loss", "best_epoch")
-    found: dict[str, Any] = encode(
-        {
-            "folder": str(ran.path),
-            **{name: values[name] for name in named},
-            "reached": judgement.reached,
-            "promised": judgement.promised,
-            "ratio": judgement.ratio,
-            "disturbed": values["disturbed"],
-            "verdict": judgement.words,
-            "reasons": judgement.reasons,
-        }
-    )
-    return found
+    return {
+        "folder": str(ran.path),
+        **{name: values[name] for name in named},
+        "reached": judgement.reached,
+        "promised": judgement.promised,
+        "ratio": judgement.ratio,
+        "disturbed": values["disturbed"],
+        "verdict": judgement.words,
+        "reasons": judgement.reasons,
+    }
 
 
 def _names_gpu(device: str) -> bool:
@@ -269,8 +260,8 @@ def _become(value: Mapping[str, Any], asked: Asked) -> NoReturn:
     # As in the trials: all but credentials.
     names = ("*", *pass_env(value))
     if line := held_back_line(os.environ, names, **OF_A_RUN):
-        console().print(line, soft_wrap=True, markup=False)
-    console().print(f"Running {shlex.join(command)}", soft_wrap=True, markup=False)
+        say(console(), line)
+    say(console(), f"Running {shlex.join(command)}")
     sys.stdout.flush()
     try:
         os.execvpe(command[0], command, {**passed(os.environ, names), **environment(value)})

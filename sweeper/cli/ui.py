@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from sweeper.cli.options import Home, Uri
-from sweeper.cli.screen import console
+from sweeper.cli.screen import console, say
 from sweeper.core.home import DEFAULT_HOME, home_option
 from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.sweep.commands import look_command, uri_option
@@ -99,8 +99,7 @@ def ui_command(
             # It may be the database, which MLflow's client says more plainly.
             tracker.find(chosen)
             raise
-        out.print(f"{chosen}: {ui_url(port, experiment, host=host)}", soft_wrap=True)
-        out.print("Press Ctrl-C to stop.")
+        say(out, f"{chosen}: {ui_url(port, experiment, host=host)}", "Press Ctrl-C to stop.")
         return server.wait()
     except KeyboardInterrupt:
         return 0
@@ -134,7 +133,7 @@ def _on_server(tracker: MlflowTracker, uri: str | None, name: str, home: Path) -
     experiment = tracker.find(name)
     if experiment is None:
         raise UserError(_nothing_yet(tracker, uri, name, home))
-    console().print(f"{name}: {view_url(tracker.place, experiment)}", soft_wrap=True, markup=False)
+    say(console(), f"{name}: {view_url(tracker.place, experiment)}")
     return 0
 
 

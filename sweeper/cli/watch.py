@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
 from pathlib import Path
 
 import typer
-from rich.text import Text
 
 from sweeper.cli.options import Command, Json, PassEnv, Unprotected
-from sweeper.cli.screen import LiveScreen, console, prose
-from sweeper.core.codec import encode
+from sweeper.cli.screen import LiveScreen, console, print_json, prose, say
 from sweeper.core.progress import TrialFailedError
 from sweeper.system.environment import script_held_back_line
 from sweeper.tuning.watch import watch as watch_script
@@ -51,12 +48,11 @@ def watch(
         with LiveScreen(out) as screen:
             result = watch_script(command, log, screen.line, progress=not as_json)
     except TrialFailedError as error:
-        out.print(Text(f"{error.kind}: {error}"), soft_wrap=True)
         last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
-        out.print(Text("\n".join(f"    {line}" for line in last)), soft_wrap=True)
+        say(out, f"{error.kind}: {error}", "\n".join(f"    {line}" for line in last))
         raise typer.Exit(FAILED) from None
     if as_json:
-        print(json.dumps(encode(result.measurement), indent=1))
+        print_json(result.measurement)
         return
     for line in ["", *result.lines, f"Its output is in {log}."]:
         prose(out, line)

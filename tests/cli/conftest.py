@@ -72,7 +72,7 @@ def once_synced(finished_home: Path, tmp_path_factory: pytest.TempPathFactory) -
     from sweeper.cli.sync import sync_command
 
     home = Path(shutil.copytree(finished_home, tmp_path_factory.mktemp("synced") / "home"))
-    assert sync_command(home, None, None, "", verify=False, as_json=True) == 0
+    assert sync_command(home, None, None, verify=False, as_json=True) == 0
     return home
 
 

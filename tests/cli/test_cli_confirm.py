@@ -9,6 +9,7 @@ import pytest
 
 from sweeper.analysis.confirmation import Ratio
 from sweeper.cli.confirm import _json, duration
+from sweeper.cli.screen import print_json
 from sweeper.errors import UserError
 from sweeper.sweep.phases.reconfirm import Reconfirmation, Soak
 
@@ -54,10 +55,12 @@ def test_what_a_person_reads():
     )
 
 
-def test_a_single_round_is_valid_json():
+def test_a_single_round_is_valid_json(capsys):
     now = Ratio(trial=3, ratio=2.4, low=0.0, high=math.inf, throughput=480.0, rounds=(480.0,))
-    found = _json(Reconfirmation(name="toy", number=3, before=BEFORE, now=now))
-    assert json.loads(json.dumps(found, allow_nan=False))["now"]["high"] is None
+    print_json(_json(Reconfirmation(name="toy", number=3, before=BEFORE, now=now)))
+    said = capsys.readouterr().out
+    assert "Infinity" not in said
+    assert json.loads(said)["now"]["high"] is None
 
 
 def test_mistakes_are_one_line(in_process):

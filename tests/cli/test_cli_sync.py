@@ -32,9 +32,7 @@ def sync(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         *arguments: str, name: str | None = "toy", uri: str | None = None, home: Path = home
     ) -> tuple[int, str]:
         capsys.readouterr()
-        code = sync_command(
-            home, name, uri, "", verify="--verify" in arguments, as_json="--json" in arguments
-        )
+        code = sync_command(home, name, uri, verify="--verify" in arguments, as_json="--json" in arguments)
         return code, capsys.readouterr().out
 
     return run

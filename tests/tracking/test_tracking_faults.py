@@ -99,7 +99,7 @@ def test_faults_lose_and_double_nothing(
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     before = digests(home / "sweeps")
-    assert sync_command(home, "toy", None, "", verify=False, as_json=False) == 0
+    assert sync_command(home, "toy", None, verify=False, as_json=False) == 0
     wanted = contents(home / DATABASE)
     assert len(wanted) == 20
 
@@ -126,18 +126,19 @@ def test_faults_lose_and_double_nothing(
 
         proxy.share = 0.0
         capsys.readouterr()
-        assert sync_command(home, "toy", uri, "", verify=False, as_json=False) == 7
+        assert sync_command(home, "toy", uri, verify=False, as_json=False) == 7
         said = capsys.readouterr().out
         assert "19 of 20 runs" in said
         assert f"1 run is not in MLflow yet (MLflow did not accept `{POISONED:03d} " in said
-        assert f"poison). `sweeper sync toy --tracking-uri http://127.0.0.1:{proxy.port}` sends it." in said
+        command = f"sweeper sync toy --home {home} --tracking-uri http://127.0.0.1:{proxy.port}"
+        assert f"poison). `{command}` sends it." in said
         got = contents(server / DATABASE)
         assert got == {uid: each for uid, each in wanted.items() if uid != poison}
         files = {path.name for path in (server / "artifacts").rglob("*") if path.is_file()}
         assert files == {"config.json", "outcome.json", "worker.log"}
 
         proxy.poison = ""
-        assert sync_command(home, "toy", uri, "", verify=False, as_json=False) == 0
+        assert sync_command(home, "toy", uri, verify=False, as_json=False) == 0
         assert contents(server / DATABASE) == wanted
         proxy.close()
     assert digests(home / "sweeps") == before
@@ -151,7 +152,7 @@ def test_faults_lose_and_double_nothing(
 
 @pytest.mark.slow
 def test_a_copied_home_has_every_artifact_in_the_interface(home: Path, tmp_path: Path) -> None:
-    assert sync_command(home, "toy", None, "", verify=False, as_json=False) == 0
+    assert sync_command(home, "toy", None, verify=False, as_json=False) == 0
     copy = shutil.copytree(home, tmp_path / "elsewhere")
     shutil.rmtree(home)
     assert repair_artifact_locations(copy) > 20
