@@ -20,7 +20,7 @@ from sweeper.scaffold.pipeline_space import first_space, machine_here, name_of, 
 from sweeper.script.command_line import CommandLine, parted
 from sweeper.script.first_look import FirstLook, look_at
 from sweeper.spec.rules import leads_elsewhere
-from sweeper.sweep.store.catalog import cannot_write
+from sweeper.sweep.store.catalog import writing
 from sweeper.system.files import STDOUT, check_out, write_atomic
 
 
@@ -136,10 +136,8 @@ def _written(path: Path, text: str) -> bool:
     if path == STDOUT:
         sys.stdout.write(text)
         return False
-    try:
+    with writing(path.parent):
         write_atomic(path, text)
-    except OSError as error:
-        raise cannot_write(error, path.parent) from error
     return True
 
 

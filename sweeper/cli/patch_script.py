@@ -23,7 +23,7 @@ from sweeper.judging.speed import Compared
 from sweeper.patching.edits import PatchedChange
 from sweeper.patching.patch import Patch, make
 from sweeper.results import words
-from sweeper.sweep.store.catalog import cannot_write, find_sweep
+from sweeper.sweep.store.catalog import find_sweep, writing
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import STDOUT, check_out, write_atomic
 from sweeper.telemetry.gpu_lines import gpus_for
@@ -65,24 +65,19 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
         raise NothingFeasibleError(f"`{name}` has no patch: none of its changes can be made in the script.")
     if not found.holds:
         path_of_diff = sweep.journal.folder / NOT_FASTER
-        _write(path_of_diff, found.text)
+        with writing(path_of_diff.parent):
+            write_atomic(path_of_diff, found.text)
         raise NothingFeasibleError(
             f"`{name}` has no patch: {not_faster(found, path_of_diff, command, folder)}"
         )
     if path == STDOUT:
         print(found.text, end="")
         return
-    _write(path, found.text)
+    with writing(path.parent):
+        write_atomic(path, found.text)
     for line in lines(found):
         prose(screen, line)
     say(screen, f"Apply for good: {applying(path, root_of(folder))}")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        write_atomic(path, text)
-    except OSError as error:
-        raise cannot_write(error, path.parent) from error
 
 
 def lines(found: Patch) -> Iterator[str]:

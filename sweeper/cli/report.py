@@ -13,7 +13,7 @@ from sweeper.cli.screen import console, say
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.errors import UserError, did_you_mean
 from sweeper.report import FORMATS, text, write
-from sweeper.sweep.store.catalog import cannot_write, find_sweep
+from sweeper.sweep.store.catalog import find_sweep, writing
 from sweeper.sweep.store.load import load_sweep
 from sweeper.system.files import STDOUT, check_out
 
@@ -50,9 +50,7 @@ def report(
         raise UserError(f"`--out` must be a folder for `--format png`, but got {what}.")
     if out is not None and form != "png":
         check_out(out)
-    try:
+    with writing(out.parent if out else sweep.journal.folder):
         written = write(sweep, form, out)
-    except OSError as error:
-        raise cannot_write(error, out.parent if out else sweep.journal.folder) from error
     lines = [f"Written to {path}." for path in written]
     say(console(), *(lines or ["Nothing to draw yet: no trial has finished."]))

@@ -22,7 +22,7 @@ from sweeper.errors import UserError
 from sweeper.race.log import Round
 from sweeper.results.trial_line import trial_line
 from sweeper.sweep.phases.preflight import preflight_lines
-from sweeper.sweep.store.catalog import cannot_write, find_sweep
+from sweeper.sweep.store.catalog import find_sweep, writing
 from sweeper.sweep.store.load import load_sweep
 from sweeper.system.files import STDOUT
 
@@ -133,10 +133,8 @@ def table_command(home: Path, name: str, form: str, out: Path | None) -> None:
         return
     if path.is_dir() or not path.parent.is_dir():
         raise UserError(f"`--out` must be a file in a folder that exists, but got {str(path)!r}.")
-    try:
+    with writing(path.parent):
         path.write_bytes(content)
-    except OSError as error:
-        raise cannot_write(error, path.parent) from error
     say(console(), f"Written to {path}.")
 
 

@@ -27,7 +27,7 @@ from sweeper.production import run as production
 from sweeper.production.request import wanted
 from sweeper.production.run import Trained
 from sweeper.production.watch import Now
-from sweeper.sweep.store.catalog import cannot_write
+from sweeper.sweep.store.catalog import writing
 from sweeper.system.environment import OF_A_RUN, held_back_line, passed
 from sweeper.system.files import write_atomic
 from sweeper.tracking.mlflow import MlflowTracker
@@ -249,13 +249,11 @@ def _become(value: Mapping[str, Any], asked: Asked) -> NoReturn:
         )
     for name, text in value["files"].items():
         path = Path(name)
-        try:
+        with writing(path.parent):
             if not asked.force and path.exists() and path.read_bytes() != text.encode():
                 raise UserError(f"{name} already exists and differs; --force overwrites it.")
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, text)
-        except OSError as error:
-            raise cannot_write(error, path.parent) from error
     command = [str(item) for item in value["command"]]
     # As in the trials: all but credentials.
     names = ("*", *pass_env(value))

@@ -18,7 +18,7 @@ from sweeper.cli.screen import console, say
 from sweeper.core.home import DEFAULT_HOME, home_option
 from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.sweep.commands import look_command, uri_option
-from sweeper.sweep.store.catalog import all_sweeps, cannot_write, find_sweep
+from sweeper.sweep.store.catalog import all_sweeps, find_sweep, writing
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.ui import (
     UI_ENV,
@@ -110,12 +110,9 @@ def ui_command(
 
 
 def _started(home: Path, port: int, host: str, log: Path) -> subprocess.Popen[bytes]:
-    try:
-        with open(log, "wb") as file:
-            command = command_line(home, port, host)
-            return subprocess.Popen(command, env={**os.environ, **UI_ENV}, stdout=file, stderr=file)
-    except OSError as error:
-        raise cannot_write(error, home) from error
+    with writing(home), open(log, "wb") as file:
+        command = command_line(home, port, host)
+        return subprocess.Popen(command, env={**os.environ, **UI_ENV}, stdout=file, stderr=file)
 
 
 def _nothing_yet(tracker: MlflowTracker, uri: str | None, name: str, home: Path) -> str:

@@ -26,7 +26,7 @@ from sweeper.core.training import HISTORY, checkpoints_of
 from sweeper.errors import SweepConflictError
 from sweeper.production.request import Wanted
 from sweeper.sweep.job_runner import retry
-from sweeper.sweep.store.catalog import cannot_write
+from sweeper.sweep.store.catalog import writing
 from sweeper.sweep.store.fingerprint import differences
 from sweeper.sweep.store.lock import SweepLock
 from sweeper.system.files import make_folder, read_json, write_json
@@ -134,11 +134,9 @@ def opened(home: Path, wanted: Wanted, *, new: bool) -> RunFolder:
                 + "\n".join(f"  {change}" for change in changes[path])
                 + "\nResume it with its own configuration, or start another run with --new."
             )
-    try:
+    with writing(free):
         make_folder(free)
         lock = SweepLock(free)
-    except OSError as error:
-        raise cannot_write(error, free) from error
     about = {"uid": uuid.uuid4().hex, "began_at": time.time(), "identity": identity}
     write_json(free / RUN, {"schema": SCHEMA, **about})
     return _held(free, lock, about, continued=False)

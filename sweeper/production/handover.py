@@ -15,7 +15,7 @@ from sweeper.core.record import BASELINE
 from sweeper.core.template import shown
 from sweeper.errors import NothingFeasibleError, UserError, did_you_mean
 from sweeper.exports import Options, Setting, exported, read, read_map, reads_export, rendered
-from sweeper.sweep.store.catalog import cannot_write, find_sweep
+from sweeper.sweep.store.catalog import find_sweep, writing
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import STDOUT, check_out, write_atomic
 
@@ -117,10 +117,8 @@ def _is_export(path: Path) -> bool:
 
 def _write(text: str, path: Path) -> None:
     check_out(path)
-    try:
+    with writing(path.parent):
         write_atomic(path, text)
-    except OSError as error:
-        raise cannot_write(error, path.parent) from error
 
 
 def _picked(summary: Summary, sweep: LoadedSweep, rule: str, trial: int | None) -> int:

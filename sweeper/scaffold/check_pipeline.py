@@ -21,7 +21,7 @@ from sweeper.spec.data_path import on_this_machine
 from sweeper.sweep import setup
 from sweeper.sweep.bootstrap import Launch, launcher_to_try_out, surveyed
 from sweeper.sweep.job_runner import JobRunner
-from sweeper.sweep.store.catalog import cannot_write
+from sweeper.sweep.store.catalog import writing
 from sweeper.sweep.workloads import workload_of
 
 LIMIT_SECONDS = 300.0
@@ -102,10 +102,8 @@ def build_out(home: Path, spec: SweepSpec, launch: Launch | None = None) -> Buil
     """
     prepared = workload_of(spec).prepared_folder(spec, home)
     spec = spec.model_copy(update={"data": on_this_machine(spec.data, lambda line: None)})
-    try:
+    with writing(home):
         prepared.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(error, home) from error
     with launcher_to_try_out(spec, launch) as (launcher, folder):
         machine, data = surveyed(launcher, folder, spec, prepared)
         here, removed = setup.restricted(spec, machine, data)

@@ -17,7 +17,7 @@ from sweeper.sweep.bootstrap import Launch, OpenSweep, supervised
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.observer import Observer
 from sweeper.sweep.publish import OUTPUTS, Publisher, made_files, publish_sweep, sweep_info
-from sweeper.sweep.store.catalog import cannot_write, open_sweep
+from sweeper.sweep.store.catalog import cannot_write, open_sweep, writing
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.sweep.supervisor import run_phases
@@ -84,10 +84,8 @@ def run_sweep(
             "`workload: changes` is a race of changes, but this is a search. Run `sweeper tune -- COMMAND`."
         )
     marks = fingerprint(spec, setup.device_model(spec.execution))
-    try:
+    with writing(home):
         journal, lock = open_sweep(home, spec, marks, observer, new=new)
-    except OSError as error:
-        raise cannot_write(error, home) from error
     try:
         if journal.begun:
             if journal.has_ended:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import re
@@ -158,6 +159,19 @@ def cannot_write(error: OSError, folder: Path) -> EnvironmentStopError:
         f"cannot write in {folder}: {error.strerror or error}. What was measured is kept. "
         f"{remedy}, and run the same command again."
     )
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turns an error from writing in a folder into one with a remedy.
+
+    Raises:
+        EnvironmentStopError: The folder cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(error, folder) from error
 
 
 def find_sweep(home: Path, name: str) -> Journal:
