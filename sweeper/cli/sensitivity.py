@@ -11,8 +11,8 @@ from rich.table import Table
 from sweeper.analysis.sensitivity import Sensitivity, by_parameter, terrain
 from sweeper.core.codec import encode
 from sweeper.core.metrics import rounded
+from sweeper.results import words
 
-MAX_SHOWN = 4
 MAX_NAMED = 2
 
 
@@ -25,7 +25,8 @@ def sensitivity_line(found: Sequence[Sensitivity]) -> str:
     """Returns what mattered most and whether the winner is on a plateau; empty if unknown."""
     ran = by_parameter([each for each in found if each.ratio])
     expensive = [min(near, key=lambda each: each.ratio) for near in ran.values()]
-    named = [f"{each.name} ({_shown(each.value)} {_cost(each)})" for each in expensive if _percent(each) > 0]
+    costly = (one for one in expensive if round(100 * (1 - one.ratio)) > 0)
+    named = [f"{one.name} ({_shown(one.value)} {words.cost(one)})" for one in costly]
     first = f"What mattered most: {', '.join(named[:MAX_NAMED])}." if named else ""
     return " ".join(filter(None, [first, _ground(found)]))
 
@@ -40,19 +41,7 @@ def _ground(found: Sequence[Sensitivity]) -> str:
         # Rounded up, because it is a bound.
         most = math.ceil(100 * max(0.0, 1 - worst.ratio) - 1e-9)
         return f"The winner is on a plateau: no neighbouring number costs more than {most}%."
-    return f"The winner is on a peak: {worst.name} at {worst.value} {_cost(worst)}."
-
-
-def _cost(each: Sensitivity) -> str:
-    if not each.ratio:
-        return "fails or breaks a limit"
-    about = "about " if each.how == "predicted" else ""
-    lost = _percent(each)
-    return f"costs {about}{lost}%" if lost > 0 else "costs nothing"
-
-
-def _percent(each: Sensitivity) -> int:
-    return round(100 * (1 - each.ratio))
+    return f"The winner is on a peak: {worst.name} at {worst.value} {words.cost(worst)}."
 
 
 def sensitivity_table(found: Sequence[Sensitivity]) -> list[Table | str]:
@@ -63,8 +52,7 @@ def sensitivity_table(found: Sequence[Sensitivity]) -> list[Table | str]:
     made.add_column("")
     made.add_column("vs the winner's value")
     for name, near in by_parameter(found).items():
-        shown = [f"{_shown(each.value)} {_cost(each)}" for each in near[:MAX_SHOWN]]
-        made.add_row(name, "; ".join([*shown, *["..."] * (len(near) > MAX_SHOWN)]))
+        made.add_row(name, words.costs(near, _shown))
     if any(each.how == "predicted" for each in found):
         made.caption, made.caption_justify = "about: predicted from all trials", "left"
     said = _ground(found)

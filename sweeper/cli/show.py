@@ -118,9 +118,8 @@ def _equal_metrics(records: Sequence[TrialRecord]) -> set[str]:
 def why_command(home: Path, name: str) -> None:
     """Prints where the configuration of each trial came from."""
     sweep = load_sweep(find_sweep(home, name))
-    records = (record for _, record in sorted(sweep.table.records.items()))
-    older = "not recorded: run by an older version"
-    say(console(), *(f"  {sweep.name_of(each):<38} {each.origin or older}" for each in records))
+    records, older = sorted(sweep.table.records.items()), "not recorded: run by an older version"
+    say(console(), *(f"  {sweep.name_of(one):<38} {one.origin or older}" for _, one in records))
 
 
 def table_command(home: Path, name: str, form: str, out: Path | None) -> None:

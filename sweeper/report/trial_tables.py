@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 from collections.abc import Iterator, Sequence
 
 from sweeper._version import __version__
@@ -21,7 +20,6 @@ from sweeper.report.timeline_charts import PARTS, compared
 from sweeper.report.trial_marks import outcome_of, tone_of, why_not
 from sweeper.results import words
 
-MAX_NEIGHBOURS = 4
 USED = ("gpu_sm_active_pct", "gpu_util_pct", "cpu_util_pct")
 """Metrics that show how busy the machine was, the preferred one first."""
 
@@ -88,11 +86,7 @@ def _metric(record: TrialRecord, name: str) -> Cell:
 
 def sensitivity(m: ReportData) -> Table | None:
     """Returns the cost of other values than the best trial's, the most costly parameter first."""
-    rows = []
-    for name, near in by_parameter(m.sensitivity).items():
-        said = [f"{value_of(each.value)} {_cost(each.ratio, each.how)}" for each in near[:MAX_NEIGHBOURS]]
-        said += ["..."] * (len(near) > MAX_NEIGHBOURS)
-        rows.append(cells(name, "; ".join(said)))
+    rows = [cells(name, words.costs(near, value_of)) for name, near in by_parameter(m.sensitivity).items()]
     if not rows:
         return None
     about = any(each.how == "predicted" for each in m.sensitivity)
@@ -102,13 +96,6 @@ def sensitivity(m: ReportData) -> Table | None:
         rows=tuple(rows),
         note="about: predicted from all trials" if about else "",
     )
-
-
-def _cost(ratio: float, how: str) -> str:
-    if not ratio or not math.isfinite(ratio):
-        return "fails or breaks a limit"
-    lost = round(100 * (1 - ratio))
-    return f"costs {'about ' if how == 'predicted' else ''}{lost}%" if lost > 0 else "costs nothing"
 
 
 def steps(m: ReportData) -> Table | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sweeper.analysis.bottleneck import is_unexamined
 from sweeper.analysis.confirmation import Ratio
@@ -11,6 +11,7 @@ from sweeper.analysis.decision import Decision, Side, later_pace
 from sweeper.analysis.finalists import SPEEDS
 from sweeper.analysis.formatting import counted, interval, loss, metric, rate, seconds, times
 from sweeper.analysis.labels import label
+from sweeper.analysis.sensitivity import Sensitivity
 from sweeper.analysis.summary import Row, Summary
 from sweeper.analysis.time_to_loss import MAX_SAMPLES, TimeToLoss
 from sweeper.core.record import BASELINE
@@ -27,6 +28,7 @@ NOT_COMPARED = (
 )
 CANNOT_TELL = "The loss cannot tell configurations apart here: a constant predictor does as well."
 SYNTHETIC = "The data is synthetic: speeds are real, but losses mean nothing outside this sweep."
+MAX_NEIGHBOURS = 4
 
 
 def still_wide(rounds: int) -> str:
@@ -215,6 +217,20 @@ def of_one_seed(summary: Summary, name: str) -> str:
     yardstick = summary.yardstick
     has_means = yardstick is not None and len(yardstick.losses) > 1
     return " (one seed)" if has_means and name == "val_loss" else ""
+
+
+def costs(near: Sequence[Sensitivity], shown: Callable[[object], str]) -> str:
+    """Returns what the first of a parameter's other values cost, each as `shown` writes it."""
+    said = [f"{shown(one.value)} {cost(one)}" for one in near[:MAX_NEIGHBOURS]]
+    return "; ".join([*said, *["..."] * (len(near) > MAX_NEIGHBOURS)])
+
+
+def cost(of: Sensitivity) -> str:
+    """Returns what another value of a parameter costs."""
+    if not of.ratio or not math.isfinite(of.ratio):
+        return "fails or breaks a limit"
+    lost = round(100 * (1 - of.ratio))
+    return f"costs {'about ' * (of.how == 'predicted')}{lost}%" if lost > 0 else "costs nothing"
 
 
 def marks(rows: Sequence[Row]) -> list[str]:
