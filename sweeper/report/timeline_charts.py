@@ -10,6 +10,7 @@ from sweeper.core.record import TrialRecord
 from sweeper.report.chart import Axis, Chart, Marks
 from sweeper.report.report_data import ReportData
 from sweeper.report.series import Column, Series, read_series, thinned
+from sweeper.results.trial_card import PARTS
 
 SHOWN = {
     "gpu_sm_active_pct": "GPU: SMs active, %",
@@ -18,16 +19,6 @@ SHOWN = {
     "gpu_mem_used_gib": "GPU memory, GiB",
     "cpu_util_pct": "CPU utilisation, %",
 }
-PARTS = (
-    ("data", "waiting for data", "data_s"),
-    ("copy", "copy to the device", "h2d_s"),
-    ("forward", "forward", "forward_s"),
-    ("backward", "backward", "backward_s"),
-    ("optimiser", "optimiser", "optimizer_s"),
-    ("graph", "captured step", "graph_s"),
-    ("gap", "host gap", "host_gap_s"),
-)
-"""The phases of a step: tone, title and field of the breakdown."""
 
 
 def timelines(m: ReportData) -> Iterator[Chart]:
@@ -92,20 +83,20 @@ def breakdown(m: ReportData) -> Chart | None:
         return None
     names = tuple(f"{title}: {m.sweep.name_of(record)}" for title, record in shown)
     marks = []
-    for tone, title, field in PARTS:
-        parts = [(r.measurement.breakdown, r.measurement) for _, r in shown if r.measurement]
-        spent = [getattr(part, field) for part, _ in parts]
+    for title, field, _, tone, _ in PARTS:
+        parts = [r.measurement.breakdown for _, r in shown if r.measurement]
+        spent = [getattr(part, field) for part in parts]
         if max(spent) > 0:
             marks.append(
                 Marks(
                     name=title,
                     tone=tone,
                     kind="bars",
-                    x=tuple(100 * s / part.step_s for s, (part, _) in zip(spent, parts, strict=True)),
+                    x=tuple(100 * s / part.step_s for s, part in zip(spent, parts, strict=True)),
                     y=tuple(map(float, range(len(names)))),
                     texts=tuple(
                         f"{title}: {seconds(s)}, {100 * s / part.step_s:.0f}% of a step"
-                        for s, (part, _) in zip(spent, parts, strict=True)
+                        for s, part in zip(spent, parts, strict=True)
                     ),
                 )
             )

@@ -16,9 +16,10 @@ from sweeper.core.record import TrialRecord
 from sweeper.report.before_after import title_of
 from sweeper.report.report_data import ReportData
 from sweeper.report.table import Cell, Table, cells, columns
-from sweeper.report.timeline_charts import PARTS, compared
+from sweeper.report.timeline_charts import compared
 from sweeper.report.trial_marks import outcome_of, tone_of, why_not
 from sweeper.results import words
+from sweeper.results.trial_card import PARTS
 
 USED = ("gpu_sm_active_pct", "gpu_util_pct", "cpu_util_pct")
 """Metrics that show how busy the machine was, the preferred one first."""
@@ -103,7 +104,7 @@ def steps(m: ReportData) -> Table | None:
     shown = [(title, r, r.measurement.breakdown) for title, r in compared(m) if r.measurement]
     if not shown:
         return None
-    used = [each for each in PARTS if any(getattr(parts, each[2]) > 0 for _, _, parts in shown)]
+    used = [part for part in PARTS if any(getattr(parts, part.field) > 0 for _, _, parts in shown)]
     rows = [
         cells(
             title,
@@ -111,14 +112,14 @@ def steps(m: ReportData) -> Table | None:
             Cell(seconds(parts.step_s), parts.step_s),
             *(
                 Cell(f"{100 * share:.0f}%", share)
-                for share in (getattr(parts, field) / parts.step_s for _, _, field in used)
+                for share in (getattr(parts, part.field) / parts.step_s for part in used)
             ),
         )
         for title, record, parts in shown
     ]
     return Table(
         caption="Shares of a step",
-        columns=columns("", "trial", "#step", *(f"#{title}" for _, title, _ in used)),
+        columns=columns("", "trial", "#step", *(f"#{part.title}" for part in used)),
         rows=tuple(rows),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from sweeper.analysis.bottleneck import as_timed, verdict_of
 from sweeper.analysis.formatting import figure
@@ -13,25 +14,27 @@ from sweeper.core.measurement import Breakdown, Diagnosis, Measurement
 from sweeper.core.record import TrialRecord
 from sweeper.core.workload import is_reported
 
-_BAR = 40
-_PARTS = (
-    ("data", "waiting for data", "data_s"),
-    ("h2d", "copy to the device", "h2d_s"),
-    ("compute", "forward", "forward_s"),
-    ("compute", "backward", "backward_s"),
-    ("compute", "optimiser", "optimizer_s"),
-    ("compute", "captured step", "graph_s"),
-    ("host", "host gap", "host_gap_s"),
+
+class Part(NamedTuple):
+    """A part of a step, and what a breakdown, a verdict, a chart and `Diagnosis.lines` call it."""
+
+    title: str
+    field: str
+    phase: str
+    tone: str
+    lines: str
+
+
+PARTS = (
+    Part("waiting for data", "data_s", "data", "data", "data"),
+    Part("copy to the device", "h2d_s", "h2d", "copy", "copy"),
+    Part("forward", "forward_s", "compute", "forward", "forward"),
+    Part("backward", "backward_s", "compute", "backward", "backward"),
+    Part("optimiser", "optimizer_s", "compute", "optimiser", "optimizer"),
+    Part("captured step", "graph_s", "compute", "graph", ""),
+    Part("host gap", "host_gap_s", "host", "gap", "rest"),
 )
-_LINES_OF = {
-    "waiting for data": "data",
-    "copy to the device": "copy",
-    "forward": "forward",
-    "backward": "backward",
-    "optimiser": "optimizer",
-    "host gap": "rest",
-}
-"""The phase of a script's lines (`Diagnosis.lines`) by the title of the part."""
+_BAR = 40
 _MIN_SHARE = 0.005
 _MIN_EVALUATION = 0.05
 
@@ -78,16 +81,16 @@ def tree(parts: Breakdown, cause: str, diagnosis: Diagnosis | None = None) -> It
         diagnosis: Gives the lines of a script that take most of each part.
     """
     step = parts.step_s
-    shares = [(phase, title, getattr(parts, field) / step) for phase, title, field in _PARTS]
-    shown = [each for each in shares if each[2] >= _MIN_SHARE or each[0] == cause == "data"]
-    marked = max((each for each in shown if each[0] == cause), key=lambda each: each[2], default=None)
+    shares = [(part, getattr(parts, part.field) / step) for part in PARTS]
+    shown = [each for each in shares if each[1] >= _MIN_SHARE or each[0].phase == cause == "data"]
+    marked = max((each for each in shown if each[0].phase == cause), key=lambda each: each[1], default=None)
     tops = {lines[0] for lines in (diagnosis.lines if diagnosis else {}).values() if lines}
     yield f"  a step of {figure(1e3 * step)} ms"
     for each in shown:
-        _, title, share = each
+        part, share = each
         branch = "└─" if each is shown[-1] else "├─"
         mark = "  ◄ the cause" if each is marked else ""
-        lines = diagnosis.lines.get(_LINES_OF.get(title, ""), ()) if diagnosis else ()
+        lines = diagnosis.lines.get(part.lines, ()) if diagnosis else ()
         # A script that hands its loop to a library has one line for everything.
         line = f"  {lines[0]}" if lines and len(tops) > 1 else ""
-        yield f"  {branch} {title:<18} {100 * share:4.0f}% {'█' * round(_BAR * share)}{mark}{line}"
+        yield f"  {branch} {part.title:<18} {100 * share:4.0f}% {'█' * round(_BAR * share)}{mark}{line}"
