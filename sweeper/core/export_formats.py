@@ -46,13 +46,13 @@ BUILTIN: Mapping[str, ExportFormat] = {
     "json": ExportFormat(render="sweeper.exports.formats:as_json", suffix=".json", reads_back=True),
     "args": ExportFormat(render="sweeper.exports.formats:as_arguments", about="flags", takes_map=True),
     "sbatch": ExportFormat(
-        render="sweeper.exports.formats:as_job_script",
+        render="sweeper.exports.job_script:job_script",
         about="a SLURM job",
         suffix=".sbatch",
         runs_export=True,
     ),
     "python": ExportFormat(
-        render="sweeper.exports.formats:as_python",
+        render="sweeper.exports.python_lines:python_lines",
         about="lines to paste",
         gives_reasons=True,
     ),

@@ -1,4 +1,4 @@
-"""Writes an export in each built-in format (`sweeper.core.export_formats` has the table)."""
+"""Writes an export as YAML, as JSON or as a command line, or in any format of the table."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from sweeper.core.registry import resolve
 from sweeper.errors import UserError
 from sweeper.exports.description import origin, promise
 from sweeper.exports.flags import flags
-from sweeper.exports.job_script import job_script
-from sweeper.exports.python_lines import python_lines
 from sweeper.exports.reading import variables_of
 from sweeper.spec import to_yaml
 
@@ -91,20 +89,6 @@ def _assignments(value: Mapping[str, Any]) -> Iterator[str]:
         # The hook is found through the path, and what the shell has in it stays.
         rest = '"${PYTHONPATH:+:$PYTHONPATH}"' if name == "PYTHONPATH" and name not in env else ""
         yield f"{name}={shlex.quote(text)}{rest}"
-
-
-def as_job_script(value: Mapping[str, Any], options: Options) -> str:
-    """Returns a SLURM job that trains from the export."""
-    return job_script(value, options.runs)
-
-
-def as_python(value: Mapping[str, Any], options: Options) -> str:
-    """Returns an export as lines of a plain PyTorch script.
-
-    Raises:
-        UserError: It is the export of a script, or a plain script cannot use its loader.
-    """
-    return python_lines(value, options.reasons)
 
 
 def rendered(value: Mapping[str, Any], form: str, options: Options | None = None) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from sweeper.core.config import Scalar
 from sweeper.exports.description import origin, promise
+from sweeper.exports.formats import Options
 from sweeper.interventions.environment import RETAIN
 
 MEMORY_HEADROOM = 1.3
@@ -31,12 +32,8 @@ exit "$code"
 """.splitlines()
 
 
-def job_script(value: Mapping[str, Any], runs: str) -> str:
-    """Returns an export as a script for `sbatch`.
-
-    Args:
-        runs: The exported file that `sweeper train` reads.
-    """
+def job_script(value: Mapping[str, Any], options: Options) -> str:
+    """Returns an export as a script for `sbatch`."""
     settings = _settings(value)
     return "\n".join(
         [
@@ -46,7 +43,7 @@ def job_script(value: Mapping[str, Any], runs: str) -> str:
             *_directives(value, settings),
             "",
             *_environment(value, settings),
-            f"srun {_command(value, runs)}",
+            f"srun {_command(value, options.runs)}",
             *(_RESUMED if "config" in value else []),
             "",
         ]

@@ -13,6 +13,7 @@ from sweeper.errors import UserError
 from sweeper.exports import python_loading, python_step
 from sweeper.exports.description import origin, promise
 from sweeper.exports.flags import effective
+from sweeper.exports.formats import Options
 from sweeper.interventions.recurrent import NOTE
 
 WIDTH = 100
@@ -26,11 +27,8 @@ for name, number in ((-4, 0), (-1, 2**31 - 1), (-2, 2**26)):  # M_MMAP_MAX, M_TR
     ctypes.CDLL(None).mallopt(name, number)"""
 
 
-def python_lines(value: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
+def python_lines(value: Mapping[str, Any], options: Options) -> str:
     """Returns an export as Python, complete except for a `dataset`, a `model` and a `loss_of`.
-
-    Args:
-        reasons: The measured effect of a setting, by dotted name.
 
     Raises:
         UserError: It is the export of a script, or a plain script cannot use its loader.
@@ -40,7 +38,7 @@ def python_lines(value: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
             "`--format python` is for pipelines, but this is the sweep of a `command`. "
             "`--format args` prints the winning command."
         )
-    settings, writer = effective(value), _Writer(value, reasons)
+    settings, writer = effective(value), _Writer(value, options.reasons)
     on_gpu = "gpu" in value["conditions"]
     imports, loading = python_loading.loading(settings, on_gpu=on_gpu)
     return "\n".join(
