@@ -47,8 +47,8 @@ def physical_cores(usable: Sequence[int]) -> list[Unit]:
     found: dict[tuple[int, Unit], None] = {}
     for core in usable:
         place = TOPOLOGY / f"cpu{core}" / "topology"
-        socket = _numbers(place / "physical_package_id") or [0]
-        siblings = {core, *_numbers(place / "thread_siblings_list")}.intersection(usable)
+        socket = numbers(place / "physical_package_id") or [0]
+        siblings = {core, *numbers(place / "thread_siblings_list")}.intersection(usable)
         found[socket[0], tuple(sorted(siblings))] = None
     return [unit for _, unit in sorted(found)]
 
@@ -70,7 +70,7 @@ def _in_order(units: Sequence[Unit]) -> list[int]:
     return [core for _, core in sorted((rank, core) for unit in units for rank, core in enumerate(unit))]
 
 
-def _numbers(path: Path) -> list[int]:
+def numbers(path: Path) -> list[int]:
     """Returns the numbers of a list such as `0,32-33`; none if it cannot be read."""
     try:
         parts = path.read_text(encoding="ascii").strip().split(",")

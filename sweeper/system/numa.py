@@ -9,6 +9,8 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
+from sweeper.system.cpu_shares import numbers
+
 NODES = Path("/sys/devices/system/node")
 PCI = Path("/sys/bus/pci/devices")
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
@@ -19,8 +21,7 @@ def nodes(root: Path = NODES) -> Mapping[int, frozenset[int]]:
     """Returns the cores of each node that has any."""
     found = {}
     for folder in root.glob("node[0-9]*"):
-        cores = _numbers((folder / "cpulist").read_text(encoding="ascii").strip())
-        if cores:
+        if cores := frozenset(numbers(folder / "cpulist")):
             found[int(folder.name.removeprefix("node"))] = cores
     return found
 
@@ -61,12 +62,3 @@ def bind(node: int, among: Mapping[int, frozenset[int]]) -> None:
     mask = ctypes.c_ulong(1 << node)
     # Containers may forbid this. Without it, memory still comes from the node of the core that first uses it.
     ctypes.CDLL(None).syscall(number, _PREFERRED, ctypes.byref(mask), ctypes.c_ulong(8 * ctypes.sizeof(mask)))
-
-
-def _numbers(text: str) -> frozenset[int]:
-    """Returns the numbers of a list such as `0-3,8`."""
-    found: set[int] = set()
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
