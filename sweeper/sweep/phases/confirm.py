@@ -12,7 +12,7 @@ from sweeper.core.measurement import FailureKind
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.early_rounds import early_rounds
-from sweeper.sweep.phases.idle_values import without_idle
+from sweeper.sweep.phases.dropped_values import without_idle
 from sweeper.sweep.phases.losses import losses_over_seeds
 from sweeper.sweep.phases.race import ARMS, MAX_ROUNDS, SweepRace
 from sweeper.sweep.phases.reserve import confirm_seconds, loss_seconds
@@ -108,7 +108,7 @@ def confirm_in_a_hurry(context: SweepContext, trials: TrialRunner) -> Confirmati
 def _finalists(context: SweepContext, trials: TrialRunner) -> list[TrialRecord]:
     table, needs_loss = trials.table, bool(trials.table.quality_samples)
     among = table.finished()
-    if context.spec.traits.drops == "idle":
+    if not context.spec.traits.names_are_fields:
         among = without_idle(among, context.spec)
     return finalists(among, table.records[BASELINE], context.spec, needs_loss=needs_loss)
 

@@ -27,7 +27,7 @@ from sweeper.core.retries import MAX_ATTEMPTS
 from sweeper.spec import CategoricalParameter, SweepSpec
 from sweeper.spec.space import acts, same
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.phases.failing_values import KINDS, Choice
+from sweeper.sweep.phases.dropped_values import KINDS, Choice
 from sweeper.sweep.setup import NO_WINDOWS, left_line, shown
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.trial_runner import TrialRunner

@@ -20,10 +20,16 @@ from sweeper.spec.space import acts
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.job_runner import TICK_SECONDS
 from sweeper.sweep.memory_limit import Capacity
+from sweeper.sweep.phases.dropped_values import (
+    FAILURES,
+    Choice,
+    FailingValues,
+    Left,
+    RefusedValues,
+    idle_values,
+    without_numbers,
+)
 from sweeper.sweep.phases.early_rounds import EarlyRounds
-from sweeper.sweep.phases.failing_values import FAILURES, Choice, FailingValues, without_numbers
-from sweeper.sweep.phases.idle_values import Idle, idle_values
-from sweeper.sweep.phases.refused_values import RefusedValues
 from sweeper.sweep.phases.reserve import seconds_after_search
 from sweeper.sweep.setup import Machine, left_line
 from sweeper.sweep.store.journal import FINAL_RACE, Entry
@@ -79,8 +85,8 @@ class Search:
             self._failing.add(record)
             self._refused.add(record)
             self._fix_result(record)
-        self._left: Idle = {}
-        self._idle: Idle = {}
+        self._left: Left = {}
+        self._idle: Left = {}
         self._searcher = self._new_searcher()
         headroom = self._whole.search.memory_headroom
         self._capacity = Capacity(self._table, context.machine, headroom, context.past)
@@ -107,14 +113,14 @@ class Search:
                     self._context.observer.line(left_line(name, gone, why))
         return Searcher(self._context.journal.study, self._spec, self._table.results, self._hints())
 
-    def _idle_values(self) -> Idle:
+    def _idle_values(self) -> Left:
         gone = self._failing.left()
-        if self._whole.traits.drops == "refused":
+        if self._whole.traits.names_are_fields:
             return self._refused.left(gone)
         return idle_values(self._table.finished(), self._whole, gone)
 
     @staticmethod
-    def _left_values(left: Idle) -> Iterator[tuple[str, Scalar]]:
+    def _left_values(left: Left) -> Iterator[Choice]:
         return ((name, value) for name, gone in left.items() for value in gone)
 
     def _hints(self) -> Hints:

@@ -10,7 +10,7 @@ from parts.noop import synthetic
 
 from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
-from sweeper.sweep.phases.idle_values import idle_values, without_idle
+from sweeper.sweep.phases.dropped_values import idle_values, without_idle
 
 SPEC = SweepSpec.from_dict(
     {

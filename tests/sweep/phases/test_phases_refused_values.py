@@ -11,7 +11,7 @@ from replays import Bench, spec_of, surface
 from sweeper.core.config import TrialConfig
 from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
-from sweeper.sweep.phases.refused_values import RefusedValues
+from sweeper.sweep.phases.dropped_values import RefusedValues
 
 NO_BLOCK = {"activation_checkpointing": "false: no block of the model is repeated"}
 CHOICES = {"activation_checkpointing": {"type": "categorical", "choices": [False, True]}}
