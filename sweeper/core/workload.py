@@ -62,22 +62,20 @@ class WorkloadTraits:
         check: Import string of a function `(spec, home, as_json) -> exit code` behind `check --deep`; empty
             if there is nothing more to check.
         words: Function that returns what is trained, for a table: a module, or the words of a command line.
-        names_are_fields: Its parameters are the fields of a trial, whose meaning is known. Otherwise they are
-            the user's own names, and have no defaults.
+        names_are_fields: Its parameters are the fields of a trial, whose meaning is known: values that its
+            reports say were refused leave the space. Otherwise they are the user's own names, and have no
+            defaults; values that made no difference leave.
         counts_samples: It trains on as many samples as it is asked to, so that it can train to a loss. A
             script decides for itself when to stop.
-        is_traced: Its baseline and its winner get a profiler trace.
-        uses_own_torch: It trains with sweeper's own PyTorch; a script brings its own.
+        uses_own_torch: It trains with sweeper's own PyTorch; a script brings its own. Its baseline and its
+            winner get a profiler trace.
         sees_environment: On this machine, a trial sees the whole environment, as the user's own run does.
         rests: Where the processes of a confirmation can rest while others run: `never`, `between windows`, as
             sweeper's trainer does, or `between steps`, so that they take turns.
         taken_apart: The trials whose steps are taken apart: `all`, only the `references`, whose verdicts are
             worth the seconds, or `none`.
-        is_of_changes: Its parameters are changes to a script, which a tune races.
-        simplest_is: Which of two equally fast trials is the simpler one: that with the plainer
-            `configuration`, or that with the `fewest changes`.
-        drops: The values that leave the space during the search: those that were `refused`, as its reports
-            say, or that were `idle`, as they made no difference.
+        is_of_changes: Its parameters are changes to a script, which a tune races. Of two equally fast trials,
+            that with the fewest is the simpler one; else that with the plainer configuration.
         no_breakdown: Sentence where a breakdown of the step is missing.
     """
 
@@ -87,14 +85,11 @@ class WorkloadTraits:
     words: Callable[[SpecLike], Sequence[str]] = _command_words
     names_are_fields: bool = False
     counts_samples: bool = False
-    is_traced: bool = False
     uses_own_torch: bool = False
     sees_environment: bool = False
     rests: Literal["never", "between windows", "between steps"] = "never"
     taken_apart: Literal["all", "references", "none"] = "none"
     is_of_changes: bool = False
-    simplest_is: Literal["configuration", "fewest changes"] = "configuration"
-    drops: Literal["refused", "idle"] = "idle"
     no_breakdown: str = "No breakdown of a step is available."
 
     @property
@@ -118,11 +113,9 @@ _PIPELINE = WorkloadTraits(
     words=_module,
     names_are_fields=True,
     counts_samples=True,
-    is_traced=True,
     uses_own_torch=True,
     rests="between windows",
     taken_apart="all",
-    drops="refused",
 )
 _SCRIPT = WorkloadTraits(
     implementation="sweeper.sweep.workloads.script:SCRIPT",
@@ -133,11 +126,7 @@ _SCRIPT = WorkloadTraits(
     taken_apart="references",
     no_breakdown="A script's steps are not broken down.",
 )
-_CHANGES = dataclasses.replace(
-    _SCRIPT,
-    is_of_changes=True,
-    simplest_is="fewest changes",
-)
+_CHANGES = dataclasses.replace(_SCRIPT, is_of_changes=True)
 BUILTIN: Mapping[str, WorkloadTraits] = {PIPELINE: _PIPELINE, SCRIPT: _SCRIPT, CHANGES: _CHANGES}
 WORKLOADS: Registry[WorkloadTraits] = Registry("`workload`", WorkloadTraits, BUILTIN)
 """What `workload` can name."""

@@ -224,8 +224,7 @@ class SweepRace:
 
     def decision(self, unfit: Collection[int]) -> Chosen:
         """Returns the fastest candidate or its simplest rival, without those that are unfit."""
-        records, simplest = self._trials.table.records, self._context.spec.traits.simplest_is
-        by_changes = simplest == "fewest changes"
+        records, by_changes = self._trials.table.records, self._context.spec.traits.is_of_changes
         configs = {number: records[number].config for number in self._arms}
         return choose_winner(
             self.rounds, configs, unfit, by_changes=by_changes, drift=self._drift, early=self._early

@@ -19,7 +19,7 @@ TRACED_SECONDS = 1.5
 
 def is_traced(spec: SweepSpec) -> bool:
     """Returns whether traces are written; a script has none."""
-    return spec.measure.trace and spec.traits.is_traced
+    return spec.measure.trace and spec.traits.uses_own_torch
 
 
 def trace_seconds(spec: SweepSpec, table: TrialTable) -> float:
