@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 
@@ -13,8 +12,7 @@ from sweeper.errors import UserError
 from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.data.protocol import Loader
-from sweeper.trainer.group import Group
-from sweeper.trainer.measure import joined
+from sweeper.trainer.measure import alone
 from sweeper.trainer.pipeline import Batch, Samples
 from sweeper.trainer.setup import set_up
 from sweeper.trainer.step import Stepper
@@ -39,10 +37,7 @@ def run(job: Job, progress: Progress) -> Report:
     except UserError as error:
         return Report(values={"refused": str(error)}, finished_at=time.time())
     progress.device(devices.describe(stepper.device))
-    with contextlib.ExitStack() as held:
-        alone = held.enter_context(contextlib.closing(Group.start(1, lambda own, orders: None)))
-        loader = held.enter_context(contextlib.closing(joined(job, alone, pipeline, stepper)))
-        loader.start()
+    with alone(job, pipeline, stepper) as (_, loader):
         batch = _batch(loader)
         progress.stage("steps")
         taken = [_step(stepper, loader) for _ in range(STEPS)]

@@ -11,7 +11,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -181,6 +181,17 @@ def joined(job: Job, group: Group, pipeline: Pipeline, stepper: Stepper, begin: 
         group.connect(stepper.device)
         stepper.join(group.rank)
     return loader
+
+
+@contextlib.contextmanager
+def alone(job: Job, pipeline: Pipeline, stepper: Stepper) -> Iterator[tuple[Group, Loader]]:
+    """Yields a group of one device, and its loader, which has started."""
+    with (
+        contextlib.closing(Group.start(1, lambda own, orders: None)) as group,
+        contextlib.closing(joined(job, group, pipeline, stepper)) as loader,
+    ):
+        loader.start()
+        yield group, loader
 
 
 def follow(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 
 from sweeper.core.config import CompileConfig
@@ -12,8 +11,7 @@ from sweeper.core.progress import Progress
 from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.graph import EAGER_STEPS
-from sweeper.trainer.group import Group
-from sweeper.trainer.measure import joined
+from sweeper.trainer.measure import alone
 from sweeper.trainer.setup import set_up
 from sweeper.trainer.step import RECORDED_AT
 
@@ -34,10 +32,7 @@ def run(job: Job, progress: Progress) -> Report:
     pipeline, stepper, _ = set_up(job, progress)
     progress.device(devices.describe(stepper.device))
     count = steps_of(job.config.compile)
-    with contextlib.ExitStack() as held:
-        alone = held.enter_context(contextlib.closing(Group.start(1, lambda own, orders: None)))
-        loader = held.enter_context(contextlib.closing(joined(job, alone, pipeline, stepper)))
-        loader.start()
+    with alone(job, pipeline, stepper) as (_, loader):
         progress.stage("steps")
         for _ in range(count * job.config.accumulate_steps):
             stepper.step(loader, NoClock())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from typing import Any
@@ -18,8 +17,7 @@ from sweeper.inject.gpu import covered, kernel_spans
 from sweeper.trainer import device as devices
 from sweeper.trainer import flops
 from sweeper.trainer.clocks import NoClock
-from sweeper.trainer.data import make_loader
-from sweeper.trainer.group import Group
+from sweeper.trainer.measure import alone
 from sweeper.trainer.setup import set_up
 from sweeper.trainer.timing import Timing
 
@@ -36,23 +34,15 @@ def run(job: Job, progress: Progress) -> Report:
     """
     progress.stage("build")
     pipeline, stepper, _ = set_up(job, progress)
-    device, config = stepper.device, job.config
-    graph = config.compile.mode == "graph"
-    loader = make_loader(
-        pipeline.train, config.loader, config.batch_size, config.seed, device, index_only=graph
-    )
-    if graph:
-        stepper.capture(loader)
+    device = stepper.device
     progress.device(devices.describe(device))
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    with contextlib.closing(loader):
-        loader.start()
+    with alone(job, pipeline, stepper) as (group, loader):
         progress.stage("warmup")
-        with contextlib.closing(Group.start(1, lambda own, orders: None)) as alone:
-            # The steps need not be steady: the profiler changes their speed anyway.
-            Timing(stepper, loader, alone).warm_up(job.plan.warmup_cap_seconds, screen_above=math.inf)
+        # The steps need not be steady: the profiler changes their speed anyway.
+        Timing(stepper, loader, group).warm_up(job.plan.warmup_cap_seconds, screen_above=math.inf)
         progress.stage("trace")
         with profile(activities=activities) as found:
             # The first step is distorted by the profiler.
