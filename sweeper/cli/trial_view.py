@@ -105,7 +105,7 @@ def _arithmetic(config: TrialConfig, found: Measurement, traced: Mapping[str, An
     if each := traced.get("flops_per_sample"):
         # The trace runs on one device.
         here, most = each * found.throughput, traced["matmul_flops"] * config.device.count
-        # `sweeper.trainer.flops` compares float8 with bf16.
+        # `sweeper.trainer.trace` compares float8 with bf16.
         precision = "bf16" if config.precision.amp == "fp8" else "its precision"
         recomputes = config.activation_checkpointing and "activation_checkpointing" not in found.effective
         yield (

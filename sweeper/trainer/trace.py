@@ -1,28 +1,36 @@
-"""The trace job: a few steps under torch's profiler, for chrome://tracing or Perfetto."""
+"""The trace job: a few steps under torch's profiler, for chrome://tracing or Perfetto, and their FLOP."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import nn
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
 
 from sweeper.core.job import Job
 from sweeper.core.measurement import Report
 from sweeper.core.progress import Progress
 from sweeper.inject.gpu import covered, kernel_spans
 from sweeper.trainer import device as devices
-from sweeper.trainer import flops
+from sweeper.trainer.ceilings import matmul
 from sweeper.trainer.clocks import NoClock
+from sweeper.trainer.data.protocol import Loader
 from sweeper.trainer.measure import alone
 from sweeper.trainer.setup import set_up
+from sweeper.trainer.step import Stepper
 from sweeper.trainer.timing import Timing
 
 STEPS = 20
 TOP = 10
+SIDES = {"cpu": 1024, "cuda": 4096}
+"""Size of the square matrices that are multiplied to measure a device's speed, by device type."""
 
 
 def run(job: Job, progress: Progress) -> Report:
@@ -53,7 +61,7 @@ def run(job: Job, progress: Progress) -> Report:
                 stepper.step(loader, NoClock())
             devices.synchronize(device)
             seconds = time.perf_counter() - began
-        counted = flops.measured(stepper, loader)
+        counted = arithmetic(stepper, loader)
     found.export_chrome_trace(job.trace)
     return Report(
         values={
@@ -84,3 +92,39 @@ def _summary(found: profile, seconds: float, device: torch.device) -> dict[str, 
         "device_busy_pct": None if busy is None else round(min(100.0, busy), 1),
         "operations": {key: round(ms, 4) for key, ms in longest if ms > 0},
     }
+
+
+def arithmetic(stepper: Stepper, loader: Loader) -> dict[str, Any]:
+    """Returns the operations per sample of a step, and those per second of a matrix product.
+
+    The operations of a step are torch's count for matrix products, convolutions and attention; None if
+    torch counts none. Recomputed activations count as well. The matrix product is in the step's precision,
+    and in bf16 for float8.
+    """
+    handed = loader.next()
+    batch = loader.materialise(loader.to_device(handed.batch), handed.length)
+    with (
+        _without_fused_cells(stepper.model),
+        torch.compiler.set_stance("force_eager"),
+        FlopCounterMode(display=False) as counter,
+    ):
+        stepper.train(batch, NoClock(), stepper.model)
+    # Torch has no plain matrix product in float8, so float8 is compared with bf16.
+    precision = {"fp8": "bf16"}.get(stepper.config.precision.amp, stepper.config.precision.amp)
+    device = stepper.device
+    reached = matmul(precision, SIDES[device.type], str(device), lambda: devices.synchronize(device))
+    return {"flops_per_sample": counter.get_total_flops() / handed.size or None, "matmul_flops": reached}
+
+
+@contextlib.contextmanager
+def _without_fused_cells(model: nn.Module) -> Iterator[None]:
+    """Makes recurrent layers compute one product at a time: torch cannot count inside a fused kernel."""
+    if not any(isinstance(each, nn.RNNBase) for each in model.modules()):
+        yield
+        return
+    before = torch.backends.cudnn.enabled, torch.backends.mkldnn.enabled
+    torch.backends.cudnn.enabled = torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled, torch.backends.mkldnn.enabled = before

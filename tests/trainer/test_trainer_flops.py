@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sweeper.core.config import LoaderConfig, TrialConfig
-from sweeper.trainer import flops
+from sweeper.trainer import trace
 from sweeper.trainer.data.order import Order
 from sweeper.trainer.data.workers import WorkerLoader
 from sweeper.trainer.pipeline import Pipeline, Samples
@@ -41,7 +41,7 @@ class Block(nn.Module):
 def counted(
     model: nn.Module, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch, **changes: Any
 ) -> dict[str, Any]:
-    monkeypatch.setitem(flops.SIDES, "cpu", 64)
+    monkeypatch.setitem(trace.SIDES, "cpu", 64)
     samples = Samples(tensors={"x": x}, length=len(x))
 
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
@@ -53,7 +53,7 @@ def counted(
     config = LoaderConfig(kind="workers", num_workers=0)
     loader = WorkerLoader(samples, Order(len(x), 8, 0, drop_last=True), config, CPU)
     loader.start()
-    return flops.measured(stepper, loader)
+    return trace.arithmetic(stepper, loader)
 
 
 def test_those_of_linear_layers_are_two_a_weight_and_pass(monkeypatch: pytest.MonkeyPatch):
