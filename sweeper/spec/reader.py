@@ -112,7 +112,7 @@ def read_file(path: FilePath, times: int = 1) -> Document:
     """
     most = times * MAX_BYTES
     try:
-        with open(path, "rb", opener=_open) as file:
+        with open(path, "rb", opener=open_at_once) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise UserError(f"{path}: must be a regular file, but got something else.")
@@ -163,7 +163,7 @@ def _stop(document: Document, line: int, column: int, text: str, cause: Exceptio
     raise document.error() from cause
 
 
-def _open(path: str, flags: int) -> int:
+def open_at_once(path: str, flags: int) -> int:
     """Opens a path without waiting for the other end if it is a pipe."""
     return os.open(path, flags | os.O_NONBLOCK)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import SCHEMA
-from sweeper.core.measurement import Failure, FailureKind, Measurement
+from sweeper.core.measurement import Measurement
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
 from sweeper.search.distributions import combinations
 from sweeper.spec import SweepSpec
@@ -116,7 +116,7 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
 
 def _existing(home: Path, spec: SweepSpec, marks: Mapping[str, Any], known: Journal | None) -> str:
     if known is not None:
-        done = _searched(known)
+        done = sum(entry.outcome is not None for entry in known.searched())
         if known.has_ended:
             return f"`{known.name}` finished after {done} trials; the same command shows it again."
         trials = known.raised_budget() or spec.search.trials
@@ -135,13 +135,6 @@ def _existing(home: Path, spec: SweepSpec, marks: Mapping[str, Any], known: Jour
                 "add --new to start another sweep."
             )
     return ""
-
-
-def _searched(journal: Journal) -> int:
-    """Counts the searched trials that have ended, without the configurations that were not run."""
-    outcomes = [entry.outcome for entry in journal.trials() if entry.job.stage == "search" and entry.outcome]
-    passed_over = [o for o in outcomes if isinstance(o, Failure) and o.kind is FailureKind.OOM_EXPECTED]
-    return len(outcomes) - len(passed_over)
 
 
 def _first(folder: Path, spec: SweepSpec, hints: Hints) -> tuple[TrialConfig, ...]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.core.job import OUTCOME
-from sweeper.core.measurement import Failure, FailureKind
 from sweeper.errors import UserError
 from sweeper.search import copy_study
 from sweeper.spec import SweepSpec
@@ -103,11 +102,11 @@ def run_sweep(
                         ran = _ran(sweep, publish_sweep(sweep, publisher, made), ran=False)
                     _copy_study(ran, spec, observer)
                     return ran
-                journal.reopen(_searched(journal) + extend)
+                journal.reopen(sum(1 for _ in journal.searched()) + extend)
             elif extend:
                 observer.line(f"`{journal.name}` has not finished yet, so --extend has no effect.")
             spec = _extended(journal, spec)
-            observer.line(f"Continuing `{journal.name}`: {_count(journal)} trials are done.")
+            observer.line(f"Continuing `{journal.name}`: {journal.num_trials(OUTCOME)} trials are done.")
         opened = OpenSweep(home=home, journal=journal, lock=lock, spec=spec, fingerprint=marks)
         with supervised(opened, tracker, observer, launch) as context:
             phases(context)
@@ -134,19 +133,6 @@ def _extended(journal: Journal, spec: SweepSpec) -> SweepSpec:
     return spec.model_copy(
         update={"search": spec.search.model_copy(update={"trials": trials, "minutes": None})}
     )
-
-
-def _searched(journal: Journal) -> int:
-    """Returns the number of trials that the search ran, without those passed over as too large."""
-    return sum(
-        not (isinstance(entry.outcome, Failure) and entry.outcome.kind is FailureKind.OOM_EXPECTED)
-        for entry in journal.trials()
-        if entry.job.stage == "search"
-    )
-
-
-def _count(journal: Journal) -> int:
-    return sum(1 for _ in (journal.folder / "trials").glob(f"*/{OUTCOME}"))
 
 
 def _ran(sweep: LoadedSweep, left: tuple[list[int], str], *, ran: bool = True, stopped: bool = False) -> Ran:

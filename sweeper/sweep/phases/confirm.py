@@ -64,16 +64,10 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
 
 def _num_candidates(context: SweepContext, trials: TrialRunner, chosen: Sequence[TrialRecord]) -> int:
     """Returns how many candidates there is time for with the fewest rounds: candidates give way to rounds."""
-    number = len(chosen)
-    while number > 1 and not _fits(context, trials, chosen[:number]):
+    number, left = len(chosen), trials.budget.seconds_left
+    while number > 1 and left is not None and confirm_seconds(context, trials, chosen[:number]) > left:
         number -= 1
     return number
-
-
-def _fits(context: SweepContext, trials: TrialRunner, chosen: Sequence[TrialRecord]) -> bool:
-    """Returns whether there is time for the fewest rounds of the candidates `chosen`."""
-    left = trials.budget.seconds_left
-    return left is None or confirm_seconds(context, trials, chosen) <= left
 
 
 def _begun(context: SweepContext, trials: TrialRunner) -> Sequence[TrialRecord]:

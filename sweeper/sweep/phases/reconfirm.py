@@ -24,7 +24,7 @@ from sweeper.sweep.phases.race import MAX_ROUNDS, SweepRace
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.catalog import find_sweep, lock_of, require_schema
 from sweeper.sweep.store.fingerprint import differences
-from sweeper.sweep.store.journal import REPEATED_RACE, Journal
+from sweeper.sweep.store.journal import REPEATED_RACE
 from sweeper.sweep.store.load import load_sweep
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.sweep.workloads import fingerprint
@@ -129,7 +129,8 @@ def reconfirm(
             context = stack.enter_context(supervised(opened, NullTracker(), observer, launch, most=1))
             sweep = load_sweep(journal)
             trials = stack.enter_context(TrialRunner.of(context, sweep.table))
-            name_of_race = f"{REPEATED_RACE}-{1 + _count(journal):04d}"
+            earlier = list(journal.race_folder("").glob(f"{REPEATED_RACE}-*"))
+            name_of_race = f"{REPEATED_RACE}-{1 + len(earlier):04d}"
             race = SweepRace(context, trials, name_of_race, spec.measure.window_seconds)
             num_rounds = max(1, spec.confirm.rounds)
             race.run([number], num_rounds, MAX_ROUNDS * num_rounds)
@@ -153,10 +154,6 @@ def reconfirm(
         raise KeyboardInterrupt from None
     finally:
         lock.release()
-
-
-def _count(journal: Journal) -> int:
-    return len(list(journal.race_folder("").glob(f"{REPEATED_RACE}-*")))
 
 
 def _soak(context: SweepContext, trials: TrialRunner, record: TrialRecord, race: str, seconds: float) -> Soak:

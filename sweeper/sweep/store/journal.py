@@ -17,14 +17,14 @@ from typing import Any
 from sweeper.core import schema_1
 from sweeper.core.codec import decode, encode
 from sweeper.core.job import CONFIG, SCHEMA, Job, read_job, read_outcome
-from sweeper.core.measurement import Outcome, Report
+from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.place import Place, read_place
 from sweeper.core.record import SearchResult, TrialRecord
 from sweeper.errors import EnvironmentStopError
 from sweeper.race.log import Event, Round, compared, rounds_of_speeds
 from sweeper.race.storage import read
 from sweeper.spec import SweepSpec, read_yaml, to_yaml
-from sweeper.spec.reader import OWN
+from sweeper.spec.reader import OWN, open_at_once
 from sweeper.sweep.store.result import SweepResult, decode_result, encode_result
 from sweeper.system.files import ours, read_json, write_atomic, write_json
 
@@ -74,7 +74,7 @@ class Journal:
     def schema(self) -> int:
         """The version of what is stored, the latest before the sweep has begun."""
         try:
-            with open(self.folder / SWEEP, encoding="utf-8", errors="replace", opener=_open) as file:
+            with open(self.folder / SWEEP, encoding="utf-8", errors="replace", opener=open_at_once) as file:
                 first = file.readline()
         except OSError:
             return SCHEMA
@@ -161,9 +161,17 @@ class Journal:
         """Yields the trials in order of their numbers."""
         return self._entries(self.folder / "trials")
 
-    def num_trials(self) -> int:
-        """Returns the number of trials that have begun."""
-        return sum(1 for _ in (self.folder / "trials").glob(f"*/{CONFIG}"))
+    def searched(self) -> Iterator[Entry]:
+        """Yields the searched trials, without the configurations that were passed over as too large."""
+        for entry in self.trials():
+            end = entry.outcome
+            is_passed_over = isinstance(end, Failure) and end.kind is FailureKind.OOM_EXPECTED
+            if entry.job.stage == "search" and not is_passed_over:
+                yield entry
+
+    def num_trials(self, file: str = CONFIG) -> int:
+        """Returns the number of trials that have begun, or of those that have a `file` of that name."""
+        return sum(1 for _ in (self.folder / "trials").glob(f"*/{file}"))
 
     def race_jobs(self, race: str) -> Iterator[Entry]:
         """Yields the processes of a race, in order."""
@@ -347,11 +355,6 @@ def _mapping_in(path: Path, remedy: str) -> Mapping[str, Any] | None:
     except FileNotFoundError:
         return None
     return found
-
-
-def _open(path: str, flags: int) -> int:
-    """Opens a path without waiting for the other end if it is a pipe."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _require_mapping(value: Any) -> Mapping[str, Any]:

@@ -50,12 +50,9 @@ class SweepLock:
             ) from None
         os.truncate(self._descriptor, 0)
         os.write(self._descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
-        self._epoch = self._read_epoch() + 1
+        self._epoch = epoch_of(self._folder) + 1
         write_atomic(self._folder / EPOCH, f"{self._epoch}\n")
         remove_temporaries(self._folder)
-
-    def _read_epoch(self) -> int:
-        return epoch_of(self._folder)
 
     def check_now_and_then(self) -> None:
         """Calls `check` at most once per second; monotonic time runs on while a process is stopped.
@@ -73,7 +70,7 @@ class SweepLock:
             SweepConflictError: Another process has taken it over.
         """
         self._checked_at = time.monotonic()
-        if self._read_epoch() != self._epoch:
+        if epoch_of(self._folder) != self._epoch:
             raise SweepConflictError(
                 f"the sweep in {self._folder} was taken over by another process; this one stops. "
                 "What was measured is kept."
