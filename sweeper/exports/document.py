@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,7 +27,6 @@ from sweeper.core.workload import script_of
 from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.exports import verification
 from sweeper.exports.caveats import caveats, confirmed_ratio
-from sweeper.exports.credentials import without_credentials
 from sweeper.exports.schema import (
     ConditionsBlock,
     Execution,
@@ -42,6 +42,8 @@ from sweeper.exports.schema import (
     plain,
 )
 from sweeper.spec import SweepSpec
+
+_USERINFO = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s@]*:[^/?#\s]*@")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ def exported(
     measured = record.measurement
     assert measured is not None
     _refuse_beyond_production(spec, record, measured)
-    subject, left_out = without_credentials(plain(subject_of(spec, record)))
+    subject, left_out = _without_credentials(plain(subject_of(spec, record)))
     passing = spec.execution.pass_env
     return plain(
         Export(
@@ -95,6 +97,27 @@ def exported(
             warnings=[*caveats(summary, spec, record, setting.data_gib), *left_out],
         )
     )
+
+
+def _without_credentials(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Returns plain values with no `user:password@` in any URL, and a warning for each that had one."""
+    found: list[str] = []
+    stripped: dict[str, Any] = _stripped(tree, "", found)
+    return stripped, [
+        f"The credentials in the URL of `{path}` were removed. Supply them at run time." for path in found
+    ]
+
+
+def _stripped(value: Any, path: str, found: list[str]) -> Any:
+    if isinstance(value, str):
+        clean = _USERINFO.sub(r"\1", value)
+        found += [path] if clean != value else []
+        return clean
+    if isinstance(value, Mapping):
+        return {k: _stripped(v, f"{path}.{k}" if path else str(k), found) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_stripped(each, f"{path}[{i}]", found) for i, each in enumerate(value)]
+    return value
 
 
 def _verified(record: TrialRecord) -> VerificationBlock | None:
