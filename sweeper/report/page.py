@@ -19,12 +19,11 @@ from sweeper.report.html import (
     legend,
     table_block,
 )
-from sweeper.report.learning_chart import learning
 from sweeper.report.plotly import plotly
-from sweeper.report.race_chart import race
 from sweeper.report.report_data import ReportData
 from sweeper.report.text import Html, as_json, as_lines, element, join
 from sweeper.report.timeline_charts import breakdown, timelines
+from sweeper.report.winner_charts import learning, race
 from sweeper.results import words
 from sweeper.spec import to_yaml
 
