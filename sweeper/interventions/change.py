@@ -171,7 +171,9 @@ class Change:
         original: The value that leaves the script as it is.
         kind: Kind of its effect on the training.
         why: One line for the report on what it saves.
+        saves: Part of a step that it could save: its `loader`, `arithmetic` or `updates`; empty for no part.
         rounding: Relative difference that it may make in the first steps.
+        takes_other_kernels: Whether it makes the difference of kernels that compute the same, instead.
         limit_seconds: Seconds that a run with it may take longer than one without, such as for compiling.
         no_edit: Why it is not written into the user's source; empty if `edit` does.
     """
@@ -181,7 +183,9 @@ class Change:
     kind: str
     why: str
     original: ClassVar[str] = ORIGINAL
+    saves: str = ""
     rounding: float = SINGLE
+    takes_other_kernels: bool = False
     limit_seconds: float = 0.0
     no_edit: str = ""
 
@@ -200,11 +204,16 @@ class Change:
 
     def tolerance(self, facts: Mapping[str, Any]) -> float:
         """Returns the relative difference that it may make in the first steps of a training."""
-        return self.rounding
+        return tolerance_of_kernels(facts) if self.takes_other_kernels else self.rounding
 
     def ceiling(self, value: str, step: Step) -> Ceiling | None:
-        """Returns the largest speedup of a value; None if what it could save is in no part of a step."""
-        return None
+        """Returns the largest speedup of a value; None if it is unknown, or if it saves no part of a step."""
+        ceilings: Mapping[str, Callable[[], Ceiling | None]] = {
+            "loader": step.without_loader,
+            "arithmetic": step.without_arithmetic,
+            "updates": step.without_updates,
+        }
+        return ceilings[self.saves]() if self.saves else None
 
     def environment(self, value: str, facts: Mapping[str, Any]) -> Mapping[str, str]:
         """Returns the environment variables that make the change; empty for one that `apply` makes."""

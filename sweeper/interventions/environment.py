@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .change import CLOSE, EXACT, Ceiling, Change, Editor, Step
+from .change import CLOSE, EXACT, Change, Editor
 
 RETAIN = {"MALLOC_MMAP_MAX_": 0, "MALLOC_TRIM_THRESHOLD_": 2**31 - 1, "MALLOC_TOP_PAD_": 2**26}
 """Variables of glibc, which then keeps freed memory for the next step."""
@@ -68,6 +68,7 @@ class Threads(_Environment):
     choices = ("one", "half")
     kind = CLOSE
     why = "with fewer threads, small operations spend less time on synchronization"
+    saves = "arithmetic"
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
@@ -77,10 +78,6 @@ class Threads(_Environment):
         if threads < 2 or (value == "half" and threads < 4):
             return f"it has {threads} thread{'s' * (threads > 1)}"
         return ""
-
-    def ceiling(self, value: str, step: Step) -> Ceiling | None:
-        """Returns the largest speedup."""
-        return step.without_arithmetic()
 
     def environment(self, value: str, facts: Mapping[str, Any]) -> Mapping[str, str]:
         """Returns the number of threads of OpenMP."""

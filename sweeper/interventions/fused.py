@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from .change import CLOSE, Ceiling, Change, Editor, Report, Step
+from .change import CLOSE, Change, Editor, Report
 
 KINDS = ("Adam", "AdamW", "SGD", "Adagrad")
 """Classes of torch.optim that have a fused form."""
@@ -19,6 +19,7 @@ class Fused(Change):
     choices = ("fused",)
     kind = CLOSE
     why = "one call updates all parameters"
+    saves = "updates"
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Changes the optimizers that are made from now on."""
@@ -26,10 +27,6 @@ class Fused(Change):
             optimizer = getattr(torch.optim, name, None)
             if optimizer is not None:
                 optimizer.__init__ = _fusing(optimizer.__init__, optimizer, report)
-
-    def ceiling(self, value: str, step: Step) -> Ceiling | None:
-        """Returns the largest speedup."""
-        return step.without_updates()
 
     def edit(self, editor: Editor) -> None:
         """Asks for the fused form."""

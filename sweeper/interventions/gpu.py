@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from .change import CLOSE, EXACT, HALF, Ceiling, Change, Editor, Report, Step, tolerance_of_kernels
+from .change import CLOSE, EXACT, HALF, Change, Editor, Report
 
 
 class _OnGpu(Change):
@@ -25,6 +25,7 @@ class Tf32(_OnGpu):
     name = "tf32"
     choices = ("on",)
     why = "tensor cores multiply float32 matrices"
+    saves = "arithmetic"
     rounding = HALF
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
@@ -41,10 +42,6 @@ class Tf32(_OnGpu):
         torch.backends.cudnn.allow_tf32 = True
         report(True)
 
-    def ceiling(self, value: str, step: Step) -> Ceiling | None:
-        """Returns the largest speedup."""
-        return step.without_arithmetic()
-
     def edit(self, editor: Editor) -> None:
         """Allows TF32 in the script."""
         editor.set_globally(
@@ -58,6 +55,8 @@ class Cudnn(_OnGpu):
     name = "cudnn_benchmark"
     choices = ("search",)
     why = "convolutions use the algorithm that was measured to be the fastest"
+    saves = "arithmetic"
+    takes_other_kernels = True
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
@@ -67,18 +66,10 @@ class Cudnn(_OnGpu):
             "" if facts.get("convolves", True) else "it has no convolutions of images"
         )
 
-    def tolerance(self, facts: Mapping[str, Any]) -> float:
-        """Returns the relative difference that it may make in the first steps of a training."""
-        return tolerance_of_kernels(facts)
-
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Turns on cuDNN's search."""
         torch.backends.cudnn.benchmark = True
         report(True)
-
-    def ceiling(self, value: str, step: Step) -> Ceiling | None:
-        """Returns the largest speedup."""
-        return step.without_arithmetic()
 
     def edit(self, editor: Editor) -> None:
         """Turns on cuDNN's search in the script."""

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from .change import EXACT, NO_EDIT, Ceiling, Change, RefusedError, Report, Step, why_not
+from .change import EXACT, NO_EDIT, Change, RefusedError, Report, why_not
 from .children import result_of_child, together
 from .collating import (
     MAX_CHILDREN,
@@ -52,6 +52,7 @@ class Images(Change):
     choices = ("decoded",)
     kind = EXACT
     why = "images are decoded once, and read as pixels from then on; random crops and flips stay random"
+    saves = "loader"
     no_edit = NO_EDIT
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
@@ -78,10 +79,6 @@ class Images(Change):
             return original(loader)
 
         module.DataLoader._get_iterator = get_iterator
-
-    def ceiling(self, value: str, step: Step) -> Ceiling | None:
-        """Returns the largest speedup."""
-        return step.without_loader()
 
 
 class _Decoding:

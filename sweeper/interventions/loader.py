@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import collating
-from .change import EXACT, Ceiling, Change, Editor, RefusedError, Report, Step, why_not
+from .change import EXACT, Change, Editor, RefusedError, Report, why_not
 from .gathered import gather, iterator_class
 from .own_rows import OwnRows
 
@@ -25,6 +25,7 @@ class Loader(Change):
     choices = (ON_DEVICE, GATHERED, NO_WORKERS, CORES)
     kind = EXACT
     why = "batches are gathered from a data set that was collated once, or the number of workers changes"
+    saves = "loader"
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
@@ -46,10 +47,6 @@ class Loader(Change):
             gather(torch, report, on_device=value == ON_DEVICE)
         else:
             _with_other_workers(torch, value, report)
-
-    def ceiling(self, value: str, step: Step) -> Ceiling | None:
-        """Returns the largest speedup."""
-        return step.without_loader()
 
     def edit(self, editor: Editor) -> None:
         """Puts the data set into memory, or sets the number of workers."""

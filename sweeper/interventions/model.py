@@ -10,17 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .calls import change_calls
-from .change import (
-    CLOSE,
-    HALF,
-    Ceiling,
-    Change,
-    Editor,
-    RefusedError,
-    Report,
-    Step,
-    tolerance_of_kernels,
-)
+from .change import CLOSE, HALF, Ceiling, Change, Editor, RefusedError, Report, Step
 from .recurrent import keep_in_float32
 
 if TYPE_CHECKING:
@@ -38,6 +28,7 @@ class Precision(Change):
     choices = ("bf16",)
     kind = CLOSE
     why = "layers multiply in bfloat16, which halves the bytes that they read"
+    saves = "arithmetic"
     rounding = HALF
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
@@ -70,10 +61,6 @@ class Precision(Change):
             return in_bf16
 
         change_calls(torch, make, report)
-
-    def ceiling(self, value: str, step: Step) -> Ceiling | None:
-        """Returns the largest speedup."""
-        return step.without_arithmetic()
 
     def edit(self, editor: Editor) -> None:
         """Adds a function that makes layers compute in bfloat16, and calls it with the model."""
@@ -173,14 +160,12 @@ class Layout(Change):
     choices = ("channels_last",)
     kind = CLOSE
     why = "convolutions read all channels of a pixel at once"
+    saves = "arithmetic"
+    takes_other_kernels = True
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
         return "" if facts.get("convolves", True) else "it has no convolutions of images"
-
-    def tolerance(self, facts: Mapping[str, Any]) -> float:
-        """Returns the relative difference that it may make in the first steps of a training."""
-        return tolerance_of_kernels(facts)
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Changes the models with convolutions of images from the second step on."""
@@ -209,10 +194,6 @@ class Layout(Change):
 
         _drop_as_laid_out_before(torch)
         change_calls(torch, make, report)
-
-    def ceiling(self, value: str, step: Step) -> Ceiling | None:
-        """Returns the largest speedup."""
-        return step.without_arithmetic()
 
     def edit(self, editor: Editor) -> None:
         """Lays out the model."""
@@ -269,6 +250,7 @@ class Compiled(Change):
     choices = (GRAPHS, MODEL)
     kind = CLOSE
     why = "operations are fused into fewer kernels, or launched at once"
+    takes_other_kernels = True
     limit_seconds = 240.0
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
@@ -278,10 +260,6 @@ class Compiled(Change):
         if value == GRAPHS and facts.get("device", "cpu") != "cuda":
             return "it does not train on a GPU"
         return ""
-
-    def tolerance(self, facts: Mapping[str, Any]) -> float:
-        """Returns the relative difference that it may make in the first steps of a training."""
-        return tolerance_of_kernels(facts)
 
     def ceiling(self, value: str, step: Step) -> Ceiling | None:
         """Returns the largest speedup."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from .change import DRAWS, Ceiling, Change, Editor, RefusedError, Report, Step
+from .change import DRAWS, Change, Editor, RefusedError, Report
 from .children import be_worker, fault_in_child
 from .collating import fetcher, num_rows_of
 from .generators import states_held, states_of_all
@@ -33,6 +33,7 @@ class Readers(Change):
     choices = (CORES,)
     kind = DRAWS
     why = "one worker per core reads and augments the rows"
+    saves = "loader"
     rounding = math.inf
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
@@ -56,10 +57,6 @@ class Readers(Change):
             return with_more_workers(original, loader, cores)
 
         module.DataLoader._get_iterator = get_iterator
-
-    def ceiling(self, value: str, step: Step) -> Ceiling | None:
-        """Returns the largest speedup."""
-        return step.without_loader()
 
     def edit(self, editor: Editor) -> None:
         """Sets the number of workers."""
