@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -45,6 +46,18 @@ class RefusedError(Exception):
 def why_not(error: Exception) -> str:
     """Returns why a change is not made: the text of a refusal, or an error that nobody foresaw."""
     return str(error) if isinstance(error, RefusedError) else f"{type(error).__name__}: {error}"[:300]
+
+
+def begin_passes(torch: Any, begin: Callable[[Any, Callable[[Any], Any]], Any]) -> None:
+    """Makes the passes of loaders that begin from now on begin with `begin(loader, original)`."""
+    module = torch.utils.data.dataloader
+    original = module.DataLoader._get_iterator
+
+    @functools.wraps(original)
+    def get_iterator(loader: Any) -> Any:
+        return begin(loader, original)
+
+    module.DataLoader._get_iterator = get_iterator
 
 
 class Report(Protocol):

@@ -8,12 +8,12 @@ so that the losses are equal in every bit.
 from __future__ import annotations
 
 import collections
-import functools
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from . import collating
-from .change import Report, why_not
+from .change import Report, begin_passes, why_not
 from .on_device import DeviceRows
 from .own_rows import OwnRows
 from .witness import Witness, is_persistent
@@ -25,17 +25,14 @@ def gather(torch: Any, report: Report, *, on_device: bool = False) -> None:
     Args:
         on_device: Whether the rows are kept on the GPU once the training uses it.
     """
-    module = torch.utils.data.dataloader
     iterator = iterator_class(torch)
-    original = module.DataLoader._get_iterator
     blocks = _Blocks(torch, report, on_device=on_device)
 
-    @functools.wraps(original)
-    def get_iterator(loader: Any) -> Any:
+    def gathering(loader: Any, original: Callable[[Any], Any]) -> Any:
         found = blocks.of(loader)
         return original(loader) if found is None else iterator(loader, found, blocks)
 
-    module.DataLoader._get_iterator = get_iterator
+    begin_passes(torch, gathering)
 
 
 class _Blocks:

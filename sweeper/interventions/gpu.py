@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from .change import CLOSE, EXACT, HALF, Change, Editor, Report
+from .change import CLOSE, EXACT, HALF, Change, Editor, Report, begin_passes
 
 
 class _OnGpu(Change):
@@ -94,11 +93,8 @@ class Pinned(_OnGpu):
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Pins the batches of the passes that begin from now on; the loaders stay as they were."""
-        module = torch.utils.data.dataloader
-        original = module.DataLoader._get_iterator
 
-        @functools.wraps(original)
-        def get_iterator(loader: Any) -> Any:
+        def pinned(loader: Any, original: Callable[[Any], Any]) -> Any:
             before, loader.pin_memory = loader.pin_memory, True
             report(True)
             try:
@@ -106,7 +102,7 @@ class Pinned(_OnGpu):
             finally:
                 loader.pin_memory = before
 
-        module.DataLoader._get_iterator = get_iterator
+        begin_passes(torch, pinned)
 
     def edit(self, editor: Editor) -> None:
         """Sets `pin_memory`."""

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from .change import EXACT, NO_EDIT, Change, RefusedError, Report, why_not
+from .change import EXACT, NO_EDIT, Change, RefusedError, Report, begin_passes, why_not
 from .children import result_of_child, together
 from .collating import (
     MAX_CHILDREN,
@@ -61,14 +61,11 @@ class Images(Change):
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Makes the passes that begin from now on find their images decoded."""
-        module = torch.utils.data.dataloader
-        original = module.DataLoader._get_iterator
         decoding = _Decoding()
         # These are ids of data sets, since a script may make a loader in each epoch; lists have no weak refs.
         known: set[int] = set()
 
-        @functools.wraps(original)
-        def get_iterator(loader: Any) -> Any:
+        def decoded(loader: Any, original: Callable[[Any], Any]) -> Any:
             if id(loader.dataset) not in known:
                 known.add(id(loader.dataset))
                 try:
@@ -78,7 +75,7 @@ class Images(Change):
                     report(False, why_not(error))
             return original(loader)
 
-        module.DataLoader._get_iterator = get_iterator
+        begin_passes(torch, decoded)
 
 
 class _Decoding:

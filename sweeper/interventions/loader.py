@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import collating
-from .change import EXACT, Change, Editor, RefusedError, Report, why_not
+from .change import EXACT, Change, Editor, RefusedError, Report, begin_passes, why_not
 from .gathered import gather, iterator_class
 from .own_rows import OwnRows
 
@@ -91,8 +90,6 @@ def reported(check: Callable[[Any], None], report: Report) -> Callable[[Any], bo
 
 def _with_other_workers(torch: Any, value: str, report: Report) -> None:
     """Makes the training process read the rows, or as many workers as there are cores."""
-    module = torch.utils.data.dataloader
-    original = module.DataLoader._get_iterator
     reading = iterator_class(torch)
     wanted = 0 if value == NO_WORKERS else len(os.sched_getaffinity(0))
 
@@ -105,8 +102,7 @@ def _with_other_workers(torch: Any, value: str, report: Report) -> None:
     is_free = reported(check, report)
     rows: weakref.WeakKeyDictionary[Any, OwnRows] = weakref.WeakKeyDictionary()
 
-    @functools.wraps(original)
-    def get_iterator(loader: Any) -> Any:
+    def with_others(loader: Any, original: Callable[[Any], Any]) -> Any:
         if loader.num_workers == wanted or not is_free(loader):
             return original(loader)
         if not wanted:
@@ -114,7 +110,7 @@ def _with_other_workers(torch: Any, value: str, report: Report) -> None:
             return original(loader) if own.are_changed else reading(loader, own_rows=own)
         return with_more_workers(original, loader, wanted)
 
-    module.DataLoader._get_iterator = get_iterator
+    begin_passes(torch, with_others)
 
 
 def with_more_workers(original: Callable[[Any], Any], loader: Any, count: int) -> Any:

@@ -8,10 +8,10 @@ import os
 import random
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from .change import DRAWS, Change, Editor, RefusedError, Report
+from .change import DRAWS, Change, Editor, RefusedError, Report, begin_passes
 from .children import be_worker, fault_in_child
 from .collating import fetcher, num_rows_of
 from .generators import states_held, states_of_all
@@ -45,18 +45,15 @@ class Readers(Change):
 
     def apply(self, torch: Any, value: str, report: Report) -> None:
         """Changes the passes that begin from now on."""
-        module = torch.utils.data.dataloader
-        original = module.DataLoader._get_iterator
         cores = len(os.sched_getaffinity(0))
         may_change = reported(functools.partial(_check, torch), report)
 
-        @functools.wraps(original)
-        def get_iterator(loader: Any) -> Any:
+        def with_workers(loader: Any, original: Callable[[Any], Any]) -> Any:
             if loader.num_workers >= cores or not may_change(loader):
                 return original(loader)
             return with_more_workers(original, loader, cores)
 
-        module.DataLoader._get_iterator = get_iterator
+        begin_passes(torch, with_workers)
 
     def edit(self, editor: Editor) -> None:
         """Sets the number of workers."""
