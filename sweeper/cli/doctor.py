@@ -98,7 +98,7 @@ def _print(out: Console, found: Examination) -> None:
     for group in dict.fromkeys(each.name.partition(".")[0] for each in found.ceilings):
         members = [each for each in found.ceilings if each.name.startswith(f"{group}.")]
         device = f"{found.devices[group]}: " if group in found.devices else ""
-        shown = ", ".join(f"{_title(each)} {amount(each)}" for each in members)
+        shown = ", ".join(f"{one.name.partition('.')[2].replace('_', ' ')} {amount(one)}" for one in members)
         _say(out, Text(f"  {group:<{width + 7}}"), f"{device}{shown}{_advice(members)}")
 
 
@@ -129,10 +129,6 @@ def decision(found: Examination) -> str:
         names = ", ".join(dict.fromkeys(check.name for check in failed))
         return f"This machine is not fit for sweeps: {names} failed, {warnings} {after}."
     return f"This machine is fit for sweeps{f', with {warnings}' if warned else ''} {after}."
-
-
-def _title(ceiling: Ceiling) -> str:
-    return ceiling.name.partition(".")[2].replace("_", " ")
 
 
 def amount(ceiling: Ceiling) -> str:

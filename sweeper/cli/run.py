@@ -110,14 +110,11 @@ def run_command(
         if code not in (0, PENDING):
             break
         print()
-        named = spec.model_copy(update={"name": f"{spec.name}-{_in_a_name(model)}"})
+        suffix = re.sub(r"[^a-z0-9]+", "-", model.lower().removeprefix("nvidia ")).strip("-")
+        named = spec.model_copy(update={"name": f"{spec.name}-{suffix}"})
         after, _ = run_spec(named, home, new=new, extend=extend, uri=uri, model=model)
         code = after or code
     return code
-
-
-def _in_a_name(model: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", model.lower().removeprefix("nvidia ")).strip("-")
 
 
 def run_spec(

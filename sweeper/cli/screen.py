@@ -135,7 +135,8 @@ def status_line(status: Status) -> str:
         is_beyond = status.done > status.total
         parts.append(f"{status.done} rounds" if is_beyond else f"{status.done} of {status.total}")
     if status.race:
-        parts += [_leader(racer) for racer in status.race[1:2] if racer.score.ratio is not None]
+        leaders = (racer for racer in status.race[1:2] if racer.score.ratio is not None)
+        parts += [f"{racer.name} {_so_far(racer)} so far" for racer in leaders]
     elif status.best_ratio is not None:
         parts.append(f"best so far {times(status.best_ratio)} vs baseline ({status.best})")
     if status.running:
@@ -157,10 +158,6 @@ def race_table(race: Sequence[Racer]) -> Table:
         out = "" if score.is_continued else "not continued"
         table.add_row(racer.name, str(score.processes), str(score.turns), f"{so_far} {out}".strip())
     return table
-
-
-def _leader(racer: Racer) -> str:
-    return f"{racer.name} {_so_far(racer)} so far"
 
 
 def _so_far(racer: Racer) -> str:

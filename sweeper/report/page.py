@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import resources
 
 from sweeper.report import decision, trial_charts, trial_tables
@@ -90,6 +90,7 @@ def _body(m: ReportData) -> tuple[Html, list[Chart]]:
     lines = list(timelines(m))
     steps = breakdown(m)
     every = trial_tables.all_trials(m)
+    counted = (f"{count:,} {kind}" for kind, count in m.summary.counts.items())
     contents = {
         "best": join(
             *map(table_block, trial_tables.best_of(m)),
@@ -114,10 +115,10 @@ def _body(m: ReportData) -> tuple[Html, list[Chart]]:
             else _none("No telemetry was recorded."),
             chart(steps),
             table_block(trial_tables.steps(m)),
-            _none(_no_steps(m)) if steps is None else "",
+            _none(m.spec.traits.no_breakdown) if steps is None else "",
         ),
         "failures": join(
-            element("p", f"Searched trials: {', '.join(_counted(m)) or 'none'}."),
+            element("p", f"Searched trials: {', '.join(counted) or 'none'}."),
             chart(trial_charts.outcomes(m)),
             table_block(trial_tables.failures(m)) or _none("Every trial ran and met all limits."),
         ),
@@ -180,14 +181,6 @@ def _pair(left: Html, right: Html) -> Html:
 
 def _none(text: str) -> Html:
     return element("p", text, class_="note")
-
-
-def _no_steps(m: ReportData) -> str:
-    return m.spec.traits.no_breakdown
-
-
-def _counted(m: ReportData) -> Iterator[str]:
-    return (f"{count:,} {kind}" for kind, count in m.summary.counts.items())
 
 
 def _filter(count: int) -> Html:

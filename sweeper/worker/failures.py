@@ -57,8 +57,7 @@ def of_exit(status: int, log_tail: str, oom_kills: int) -> tuple[FailureKind, st
         oom_kills: How many processes the kernel's OOM killer killed meanwhile.
     """
     known = of_text(log_tail)
-    if _signalled(status):
-        number = _signal(status)
+    if number := status & 0x7F:
         name = signal.strsignal(number) if number >= signal.SIGRTMIN else signal.Signals(number).name
         if number == signal.SIGKILL:
             if oom_kills:
@@ -89,14 +88,6 @@ def with_oom_kills(kind: FailureKind, oom_kills: int) -> FailureKind:
     if kind is FailureKind.LOADER_WORKER_DIED and oom_kills:
         return FailureKind.HOST_OOM
     return kind
-
-
-def _signalled(status: int) -> bool:
-    return status & 0x7F != 0
-
-
-def _signal(status: int) -> int:
-    return status & 0x7F
 
 
 def _code(status: int) -> int:
