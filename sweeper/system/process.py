@@ -1,15 +1,36 @@
-"""Reads from /proc which processes are in a tree, and what they have used."""
+"""Reads from /proc which processes are in a tree, and what they have used; limits the time of this one."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_MAX_SECONDS = 1e8
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raises TimeoutError in the main thread once the time is up, whatever it waits for."""
+
+    def ring(number: int, frame: FrameType | None) -> NoReturn:
+        raise TimeoutError(f"not done within {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    # 0 would mean no alarm, and setitimer() takes a bounded value.
+    signal.setitimer(signal.ITIMER_REAL, min(max(seconds, 1e-3), _MAX_SECONDS))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def children(pid: int) -> Iterator[int]:
@@ -91,13 +112,8 @@ def peak_bytes(pid: int) -> int:
 
 def involuntary_switches(pid: int) -> int:
     """Returns how often the kernel took the processor away from the threads of `pid`."""
-    total = 0
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):
-                text = (task / "status").read_text(encoding="utf-8", errors="replace")
-                total += int(text.rpartition("nonvoluntary_ctxt_switches:")[2].split()[0])
-    return total
+    texts = (text.rpartition("nonvoluntary_ctxt_switches:")[2] for _, text in _of_threads(pid, "status"))
+    return sum(int(text.split()[0]) for text in texts)
 
 
 def ran_seconds(pid: int) -> float | None:
@@ -120,11 +136,12 @@ def _total(of_threads: dict[int, float]) -> float | None:
 
 
 def _scheduled(pid: int, column: int) -> dict[int, float]:
-    found = {}
+    return {task: int(text.split()[column]) / 1e9 for task, text in _of_threads(pid, "schedstat")}
+
+
+def _of_threads(pid: int, file: str) -> Iterator[tuple[int, str]]:
+    """Yields the living threads of `pid`, each with the text of a file of its own."""
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):
-                found[int(task.name)] = (
-                    int((task / "schedstat").read_text(encoding="ascii").split()[column]) / 1e9
-                )
-    return found
+                yield int(task.name), (task / file).read_text(encoding="utf-8", errors="replace")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,6 +19,7 @@ from sweeper.core.job import Job
 from sweeper.core.measurement import Report
 from sweeper.core.progress import Progress
 from sweeper.system.cpu import usable_cpus
+from sweeper.system.process import time_limit
 from sweeper.trainer import device as devices
 from sweeper.trainer.compiling import CompileWatch
 from sweeper.trainer.data import make_loader
@@ -234,7 +233,7 @@ def _compiled(job: Job, device: torch.device) -> Mapping[str, Any]:
         return found
     began = time.perf_counter()
     try:
-        with _time_limit(COMPILE_SECONDS):
+        with time_limit(COMPILE_SECONDS):
             config = TrialConfig().replace({"compile.mode": "default"})
             watch = CompileWatch(config, Path(job.cache) if job.cache else None)
             _compiled_step(device)
@@ -258,22 +257,6 @@ def _compiled_step(device: torch.device) -> None:
     found.backward()
     if not math.isclose(found.item(), expected.item(), rel_tol=1e-2):
         raise ArithmeticError(f"the compiled loss is {found.item()}, but the eager one is {expected.item()}")
-
-
-@contextlib.contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    """Raises TimeoutError in this (the main) thread once the time is up."""
-
-    def end(number: int, frame: Any) -> None:
-        raise TimeoutError(f"not done within {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _visible() -> int:

@@ -9,15 +9,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from sweeper.core.job import ANYWHERE, Job
+from sweeper.system.process import time_limit
 from sweeper.telemetry.nvml.devices import full_uuid
 
 FOLDER = Path("/tmp/sweeper-locks")
@@ -25,7 +23,6 @@ FOLDER = Path("/tmp/sweeper-locks")
 separate folder."""
 
 _NOT_GPUS = {"", "cpu", ANYWHERE}
-_MAX_SECONDS = 1e8
 _WHOLE_UUID = len("GPU-01234567-89ab-cdef-0123-456789abcdef")
 
 
@@ -102,7 +99,7 @@ class _Lock:
         Raises:
             TimeoutError: It is still held after `seconds`.
         """
-        with _alarm(seconds):
+        with time_limit(seconds):
             self._take(0)
 
     def _take(self, flag: int) -> None:
@@ -123,23 +120,6 @@ class _Lock:
 
     def _text(self) -> str:
         return os.fsdecode(os.pread(self._descriptor, 4096, 0))
-
-
-@contextlib.contextmanager
-def _alarm(seconds: float) -> Iterator[None]:
-    """Raises TimeoutError in the main thread after `seconds`, whatever it waits for."""
-
-    def ring(number: int, frame: FrameType | None) -> NoReturn:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, ring)
-    # 0 would mean no alarm, and setitimer() takes a bounded value.
-    signal.setitimer(signal.ITIMER_REAL, min(max(seconds, 1e-3), _MAX_SECONDS))
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _uuid(name: str) -> str:

@@ -12,6 +12,7 @@ from sweeper.core.codec import encode
 from sweeper.core.job import Job
 from sweeper.core.measurement import DeviceInfo
 from sweeper.core.progress import Silent
+from sweeper.system.process import time_limit
 from sweeper.trainer import ceilings, probe
 
 UNITS = {"GFLOP/s", "TFLOP/s", "GiB/s", "1/s", "samples/s", "s"}
@@ -192,9 +193,9 @@ def test_what_is_called_and_not_waited_for_is_not_done(clock):
 
 def test_a_limit_in_time():
     before = signal.getsignal(signal.SIGALRM)
-    with pytest.raises(TimeoutError, match=r"0\.05 s"), ceilings._time_limit(0.05):
+    with pytest.raises(TimeoutError, match=r"0\.05 s"), time_limit(0.05):
         time.sleep(10)
-    with ceilings._time_limit(0.05):
+    with time_limit(0.05):
         pass
     time.sleep(0.07)
     assert signal.getsignal(signal.SIGALRM) is before
