@@ -138,6 +138,10 @@ class _Numeric(Sparse):
         steps = (value - self.low) / self.step if self.step else 0.0
         return self.low <= value <= self.high and abs(steps - round(steps)) < 1e-9 * max(1.0, steps)
 
+    def first(self) -> Scalar:
+        """Returns some value of the parameter, always the same."""
+        return self.low
+
     def size(self) -> int | None:
         """Returns the number of values; None if they are continuous."""
         if self.low == self.high:
@@ -170,10 +174,6 @@ class IntParameter(_Numeric):
         """Returns a contained `value` as this parameter writes it."""
         return int(value)  # type: ignore[arg-type]
 
-    def first(self) -> Scalar:
-        """Returns some value of the parameter, always the same."""
-        return self.low
-
 
 class FloatParameter(_Numeric):
     """Numbers from `low` to `high`, both included; continuous without a `step`."""
@@ -192,10 +192,6 @@ class FloatParameter(_Numeric):
     def like(self, value: Scalar) -> Scalar:
         """Returns a contained `value` as this parameter writes it."""
         return float(value)  # type: ignore[arg-type]
-
-    def first(self) -> Scalar:
-        """Returns some value of the parameter, always the same."""
-        return self.low
 
 
 def _list(value: Any) -> Any:
