@@ -11,9 +11,8 @@ from typing import Any
 from sweeper.core.modules import check_pipeline
 from sweeper.errors import UserError
 from sweeper.spec.mistakes import Mistake, SpecError, first_per_place
-from sweeper.spec.overrides import override
+from sweeper.spec.overrides import keep_spelling, override
 from sweeper.spec.reader import Document, Place, read_file
-from sweeper.spec.spelling import keep_spelling
 from sweeper.spec.sweep_spec import SweepSpec
 from sweeper.system.environment import secrets
 
