@@ -37,7 +37,7 @@ RACE_STAGE = "race"
 
 RESTORE_HINT = "Restore it, or remove it to run that job again"
 
-# The runners of jobs; `worker/runners.py` locates each.
+# The runners of jobs; `worker/trial.py` locates each.
 TRIAL_RUNNER = "trial"
 QUALITY_RUNNER = "quality"
 PREPARE_RUNNER = "prepare"

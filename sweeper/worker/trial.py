@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import os
@@ -10,10 +11,11 @@ import sys
 import sysconfig
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from sweeper.core import job as jobs
 from sweeper.core import modules
 from sweeper.core.codec import encode
 from sweeper.core.job import Job, read_job
@@ -23,8 +25,23 @@ from sweeper.errors import UserError
 from sweeper.system.environment import secrets
 from sweeper.system.secrets import struck
 from sweeper.worker import failures, stacks
-from sweeper.worker.runners import runner_of
 from sweeper.worker.step_counter import SharedSteps
+
+RUNNERS: Mapping[str, str] = {
+    jobs.TRIAL_RUNNER: "sweeper.trainer.measure:run",
+    jobs.QUALITY_RUNNER: "sweeper.trainer.quality:run",
+    jobs.PREPARE_RUNNER: "sweeper.trainer.prepare:run",
+    jobs.PROBE_RUNNER: "sweeper.trainer.probe:run",
+    jobs.TRACE_RUNNER: "sweeper.trainer.trace:run",
+    jobs.GPU_CHECK_RUNNER: "sweeper.trainer.gpu_check:run",
+    jobs.DRY_STEP_RUNNER: "sweeper.trainer.dry_step:run",
+    jobs.PREFLIGHT_RUNNER: "sweeper.trainer.preflight:run",
+    jobs.CEILINGS_RUNNER: "sweeper.trainer.ceilings:run",
+    jobs.SCRIPT_RUNNER: "sweeper.script.trial:run",
+    jobs.SCRIPT_QUALITY_RUNNER: "sweeper.script.trial:run_for_loss",
+    jobs.TRAINING_RUNNER: "sweeper.trainer.production:run",
+}
+"""Import strings of the functions that run jobs; a module is imported only when it is needed."""
 
 _LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 
@@ -62,6 +79,19 @@ class PipeProgress:
         self.send(window=encode(window))
         answer: list[str] = json.loads(self._answers.readline() or "[]")
         return answer
+
+
+def runner_of(job: Job) -> Callable[[Job, Progress], Measurement | Report]:
+    """Returns the function that `job.runner` names.
+
+    Raises:
+        ImportError: There is no such module.
+        AttributeError: There is no such function in the module.
+    """
+    if job.runner not in RUNNERS:
+        modules.search_first(job.import_paths)
+    module, _, function = RUNNERS.get(job.runner, job.runner).partition(":")
+    return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
 
 
 def run(job: Job, progress: Progress) -> Measurement | Report | Failure:

@@ -24,7 +24,7 @@ from sweeper.sweep.store.catalog import latest_of_name, line_of_schema_1, of_nam
 from sweeper.sweep.store.fingerprint import differences, settings_of
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep, summarise
-from sweeper.worker.runners import RUNNERS, runner_of
+from sweeper.worker.trial import RUNNERS, runner_of
 
 REPOSITORY = Path(__file__).parents[2]
 SWEEPS = {
