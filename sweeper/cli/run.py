@@ -1,16 +1,18 @@
-"""`sweeper run`: runs a sweep and prints its summary."""
+"""`sweeper run`: runs a sweep and prints its summary, or prints what it would do."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from sweeper.analysis.formatting import counted
+from sweeper.analysis.labels import label, run_name
 from sweeper.cli import signals
-from sweeper.cli.dry_run import dry_run_command
+from sweeper.cli.check import space_lines
 from sweeper.cli.options import Home, PassEnv, Sets, Space, Unprotected, Uri
 from sweeper.cli.screen import Screen, console, say
 from sweeper.cli.sensitivity import sensitivity_line
@@ -21,9 +23,10 @@ from sweeper.errors import UserError
 from sweeper.execution.launcher import Launcher
 from sweeper.spec import SweepSpec, load
 from sweeper.sweep.commands import look_command, place_lines, unsent_lines
+from sweeper.sweep.dry_run import Plan, dry_run
 from sweeper.sweep.launchers import launcher_for, other_models
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.store.load import LoadedSweep
+from sweeper.sweep.store.load import LoadedSweep, varied
 from sweeper.tracking.mlflow import MlflowTracker, start_preload
 
 INTERRUPTED = 130
@@ -68,8 +71,45 @@ def run(
     if price is not None:
         chosen.append(f"production.price_per_hour={price:g}")
     if dry:
-        raise typer.Exit(dry_run_command(space, chosen, home, new=new))
+        say(console(), *plan_lines(dry_run(home, load(space, chosen), new=new)))
+        return
     raise typer.Exit(run_command(space, chosen, home, new=new, extend=extend, uri=uri))
+
+
+def plan_lines(plan: Plan) -> Iterator[str]:
+    """Yields a plan line by line."""
+    spec, names = plan.spec, varied(plan.spec)
+    yield f"Dry run of {spec.name} on {plan.device}: nothing is trained or stored."
+    if plan.existing:
+        yield plan.existing
+    yield "Search space:"
+    yield from space_lines(spec, plan.size)
+    if plan.removed:
+        yield "Left out on this machine:"
+        yield from (f"  {line}" for line in plan.removed)
+    yield "Reference trials:"
+    for number, config in enumerate(plan.references):
+        yield f"  {number:03d} {'baseline: ' if number == 0 else ''}{label(config, names)}"
+    yield "First configurations of the search:"
+    for number, config in enumerate(plan.first, start=len(plan.references)):
+        yield f"  {run_name(number, 'search', config, names)}"
+    yield f"Duration without data preparation: {expected(plan)}."
+    if plan.script:
+        yield f"At most {plan.at_once} jobs run at a time, each with this script:"
+        yield from (f"  {line}" for line in plan.script.splitlines())
+
+
+def expected(plan: Plan) -> str:
+    """Returns the expected duration of a sweep, as far as its settings show it."""
+    about = f"about {_minutes(plan.minutes)}"
+    if plan.at_most_minutes is None:
+        return f"{about}; no limit is set (`search.minutes`)"
+    return f"{about}, at most {plan.at_most_minutes:g}"
+
+
+def _minutes(value: float) -> str:
+    rounded = f"{value:.1f}" if value < 2 else f"{value:.0f}"
+    return counted(float(rounded), "minute")
 
 
 def device_override(device: str | None) -> list[str]:

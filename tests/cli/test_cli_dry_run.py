@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.cli.check import space_lines
-from sweeper.cli.dry_run import expected, plan_lines
+from sweeper.cli.run import expected, plan_lines
 from sweeper.core.config import TrialConfig
 from sweeper.spec import SweepSpec
 from sweeper.sweep.dry_run import Plan
