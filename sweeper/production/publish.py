@@ -1,20 +1,25 @@
-"""Publishes a running production run to MLflow from a background thread."""
+"""Publishes a production run to MLflow from a background thread: points that a resumed run never retracts."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from sweeper.core.job import CONFIG, LOG, OUTCOME
 from sweeper.core.measurement import Failure, Report
-from sweeper.production.content import content_of
+from sweeper.core.metrics import rounded
 from sweeper.production.folder import RunFolder
 from sweeper.production.promise import Judgement
 from sweeper.production.request import Wanted
 from sweeper.tracking import Sender, SweepInfo
-from sweeper.tracking.content import RunContent
+from sweeper.tracking.content import UID_TAG, Point, RunContent, key, param, text
 from sweeper.tracking.mlflow import MlflowTracker
 
 FLUSH_SECONDS = 30.0
+POINTS_PER_E_FOLD = 200
+_DIGITS = 5
 
 
 class RunPublisher:
@@ -75,3 +80,89 @@ class RunPublisher:
             self._tracker.send(folder.uid, folder.name, content, files or [])
 
         self._sender.put(folder.uid, send)
+
+
+def content_of(
+    folder: RunFolder,
+    wanted: Wanted,
+    *,
+    outcome: str = "running",
+    ended_at: float | None = None,
+    values: Mapping[str, Any] | None = None,
+    judgement: Judgement | None = None,
+) -> RunContent:
+    """Returns the content of a run up to its latest commit; later calls only add to it."""
+    points = list(_points(folder))
+    end = None if ended_at is None else round(1000 * ended_at)
+    results = list(_results(values, judgement, end)) if values and judgement and end else []
+    return RunContent(
+        params={name: param(value) for name, value in wanted.config.canonical().flatten().items()}
+        | {"train.epochs": str(wanted.training.epochs), "train.schedule": wanted.training.schedule},
+        measured=tuple(points),
+        derived=tuple(results),
+        tags={
+            UID_TAG: folder.uid,
+            "sweeper.stage": "production",
+            "sweeper.outcome": outcome,
+            "sweeper.sweep": wanted.sweep,
+            "sweeper.trial": str(wanted.trial),
+        },
+        note=_note(wanted, judgement),
+        start_ms=round(1000 * folder.began_at),
+        end_ms=end,
+        failed=values is None and end is not None,
+    )
+
+
+def _note(wanted: Wanted, judgement: Judgement | None) -> str:
+    said = f"Production run of trial {wanted.trial} of the sweep `{wanted.sweep}`."
+    if judgement is None:
+        return said
+    return "\n\n".join([f"**{text(judgement.words)}**", *judgement.reasons, said])
+
+
+def _points(folder: RunFolder) -> Iterator[Point]:
+    facts = list(folder.history())
+    for line in _thinned(each for each in facts if "loss" in each):
+        at, step = round(1000 * line["at"]), line["steps"]
+        for name in ("loss", "throughput", "lr"):
+            yield Point(f"train/{name}", rounded(line[name], _DIGITS), at, step)
+    for line in _thinned(each for each in facts if each.get("val_loss") is not None):
+        at, step = round(1000 * line["at"]), line["steps"]
+        yield Point("val/loss", rounded(line["val_loss"], 6), at, step)
+        for name, value in line.get("metrics", {}).items():
+            yield Point(key(f"val/{name}"), rounded(value, _DIGITS), at, step)
+    for step, line in enumerate(_thinned(folder.system())):
+        for name, value in line["means"].items():
+            if not name.startswith("cpu_core_"):
+                yield Point(f"system/{name}", rounded(value, _DIGITS), round(1000 * line["at"]), step)
+
+
+def _thinned(lines: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yields the first line in each of ever longer spans of time.
+
+    The choice does not depend on later lines, so published points stay.
+    """
+    last = -math.inf
+    for line in lines:
+        place = math.floor(POINTS_PER_E_FOLD * math.log1p(line["seconds"] / POINTS_PER_E_FOLD))
+        if place > last:
+            last = place
+            yield line
+
+
+def _results(values: Mapping[str, Any], judgement: Judgement, end_ms: int) -> Iterator[Point]:
+    found = {
+        "throughput": judgement.reached,
+        "promised_throughput": judgement.promised,
+        "ratio_to_promise": judgement.ratio,
+        "val_loss": values["val_loss"],
+        "best_val_loss": values["best_loss"],
+        **{key(f"val_{name}"): value for name, value in values["metrics"].items()},
+        "epochs": values["epochs"],
+        "minutes": values["seconds"] / 60,
+        "gpu_mem_peak_gib": values["gpu_mem_peak_gib"],
+    }
+    for name, value in found.items():
+        if value is not None and math.isfinite(value):
+            yield Point(f"result/{name}", rounded(value, _DIGITS), end_ms)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from productions import block, commit, validation, values_of, write
 
-from sweeper.production import content
-from sweeper.production.content import content_of
+from sweeper.production import publish
+from sweeper.production.publish import content_of
 from sweeper.production.folder import SYSTEM, RunFolder
 from sweeper.production.promise import judged
 
@@ -51,7 +51,7 @@ def test_what_was_shown_stays_as_it_was_while_more_comes(seed: int, folder: RunF
 
 def test_of_a_month_there_are_some_thousands_of_points():
     lines = ({"seconds": 2.0 * i, "number": i} for i in range(1_000_000))
-    kept = [line["number"] for line in content._thinned(lines)]
+    kept = [line["number"] for line in publish._thinned(lines)]
     assert 1500 < len(kept) < 2500
     # Of the first minutes nearly all, of later days a few an hour.
     assert kept[:50] == list(range(50))
