@@ -35,14 +35,12 @@ class Patch:
 
     Attributes:
         text: The unified diff, relative to the repository; empty if no change is left.
-        made: The changes in the diff.
         left_out: Reasons why other changes are left out, by name.
         training: How the patched script trains; None if that was not compared.
         speed: Its speed, compared with the script as it is; None without a patch.
     """
 
     text: str
-    made: tuple[PatchedChange, ...]
     left_out: dict[str, str]
     training: Trained | None = None
     speed: Compared | None = None
@@ -98,12 +96,12 @@ def make(
     kept = [change for change in kept if change in free or change in verified]
     text = diff(sources, kept)
     if not text:
-        return Patch(text="", made=(), left_out=left_out)
+        return Patch(text="", left_out=left_out)
     with patched(text.encode(), "patched", command, folder) as (_, after):
         compared = speed.compare((before, after), 60 * minutes, say)
     if compared.is_stopped:
         raise KeyboardInterrupt
-    return Patch(text=text, made=tuple(kept), left_out=left_out, training=training, speed=compared)
+    return Patch(text=text, left_out=left_out, training=training, speed=compared)
 
 
 def _sources(command: Sequence[str], folder: Path, observed: Mapping[str, Any]) -> Sources:

@@ -30,7 +30,7 @@ HEAD = "--- a/train.py\n+++ b/train.py\n"
 def undecided(hunks: int) -> Patch:
     rounds = [synthetic(1.0)] * 5
     speed = Compared(answer=Speed.UNDECIDED, ratio=1.012, low=0.981, high=1.044, before=rounds, after=rounds)
-    return Patch(text=HEAD + hunks * HUNK, made=(), left_out={}, speed=speed)
+    return Patch(text=HEAD + hunks * HUNK, left_out={}, speed=speed)
 
 
 @pytest.mark.parametrize("here", [".", "jobs", ".."])
