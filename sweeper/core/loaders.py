@@ -97,15 +97,6 @@ def too_large(what: str, data_gib: float, room_gib: float) -> str:
     return ""
 
 
-def find(kind: str) -> LoaderTraits:
-    """Returns the traits of a kind that is about to be run or exported.
-
-    Raises:
-        UserError: The kind is unknown here.
-    """
-    return KINDS.get(kind)
-
-
 def traits(kind: str) -> LoaderTraits:
     """Returns the traits of a kind; neutral ones if it is unknown here."""
     return KINDS.look_up(kind) or _UNKNOWN
@@ -117,7 +108,7 @@ def in_plain_script(kind: str) -> LoaderTraits:
     Raises:
         UserError: It provides no lines for a plain script, or there is no such kind here.
     """
-    row = find(kind)
+    row = KINDS.get(kind)
     if not row.python:
         raise UserError(
             "`--format python` needs a loader that a plain PyTorch script can imitate, but "

@@ -11,7 +11,7 @@ import pytest
 
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
-from sweeper.core.loaders import BEST_FIRST, BUILTIN, LoaderTraits, find, in_plain_script, traits
+from sweeper.core.loaders import BEST_FIRST, BUILTIN, KINDS, LoaderTraits, in_plain_script, traits
 from sweeper.core.registry import resolve
 from sweeper.errors import UserError
 from sweeper.spec import SweepSpec
@@ -69,7 +69,7 @@ def test_the_rule_passes_over_docstrings_and_other_words():
 def test_every_import_string_of_the_table_resolves():
     assert list(BUILTIN) == ["rows", "workers", "resident", "stream"]
     for kind, row in BUILTIN.items():
-        assert find(kind) is traits(kind) is row
+        assert KINDS.get(kind) is traits(kind) is row
         assert callable(resolve(row.implementation))
         assert callable(resolve(row.python))
         assert row.why

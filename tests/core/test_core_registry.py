@@ -131,11 +131,11 @@ def test_a_built_in_name_imports_nothing():
     code = (
         "import sys\n"
         "from sweeper.core.config import TrialConfig, check_value\n"
-        "from sweeper.core.loaders import find\n"
+        "from sweeper.core.loaders import KINDS\n"
         "before = set(sys.modules)\n"
         "check_value('loader.kind', 'stream')\n"
         "TrialConfig().replace({'loader.kind': 'stream'}).key()\n"
-        "find('stream')\n"
+        "KINDS.get('stream')\n"
         "print(set(sys.modules) - before)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -45,7 +45,7 @@ def make_loader(
         UserError: Its kind is unknown here.
         TrialFailedError: There is not one full batch, or the data cannot be loaded this way.
     """
-    traits = loaders.find(config.kind)
+    traits = loaders.KINDS.get(config.kind)
     if traits.is_resident and samples.on_host:
         raise TrialFailedError(
             FailureKind.UNSUPPORTED,
