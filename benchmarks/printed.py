@@ -38,8 +38,8 @@ from thousand import write_sweep
 
 from sweeper.analysis.labels import label, run_name
 from sweeper.cli import main
-from sweeper.cli.run import plan_lines
 from sweeper.cli.judge import lines as judge_lines
+from sweeper.cli.run import plan_lines
 from sweeper.cli.summary import print_summary
 from sweeper.core import export_formats
 from sweeper.core.codec import encode

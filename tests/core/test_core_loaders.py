@@ -79,7 +79,7 @@ def test_every_import_string_of_the_table_resolves():
 def test_a_kind_that_is_gone_has_neutral_traits_and_cannot_be_run():
     gone = traits("gone")
     assert gone == LoaderTraits(implementation="", has_workers=True)
-    for call in (find, in_plain_script):
+    for call in (KINDS.get, in_plain_script):
         with pytest.raises(UserError, match=r"must be one of rows, .* `module:name`, but got 'gone'"):
             call("gone")
 

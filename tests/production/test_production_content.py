@@ -9,9 +9,9 @@ import pytest
 from productions import block, commit, validation, values_of, write
 
 from sweeper.production import publish
-from sweeper.production.publish import content_of
 from sweeper.production.folder import SYSTEM, RunFolder
 from sweeper.production.promise import judged
+from sweeper.production.publish import content_of
 
 SECONDS_A_DAY = 86_400
 

@@ -20,11 +20,11 @@ from sweeper.report.before_after import before_and_after, changes
 from sweeper.report.chart import Chart, log_ticks, short
 from sweeper.report.decision import commands, costs, facts
 from sweeper.report.page import SECTIONS, html
-from sweeper.report.winner_charts import race
 from sweeper.report.report_data import ReportData, gather
 from sweeper.report.timeline_charts import breakdown, timelines
 from sweeper.report.trial_charts import effects, history, outcomes
 from sweeper.report.trial_tables import all_trials, failures, provenance, steps
+from sweeper.report.winner_charts import race
 from sweeper.sweep.store.journal import FINAL_RACE
 
 

@@ -11,8 +11,8 @@ from sweeper.analysis.finalists import finalists
 from sweeper.core.measurement import FailureKind
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.phases.early_rounds import early_rounds
 from sweeper.sweep.phases.dropped_values import without_idle
+from sweeper.sweep.phases.early_rounds import early_rounds
 from sweeper.sweep.phases.losses import losses_over_seeds
 from sweeper.sweep.phases.race import ARMS, MAX_ROUNDS, SweepRace
 from sweeper.sweep.phases.reserve import confirm_seconds, loss_seconds

@@ -17,8 +17,8 @@ from sweeper.analysis.time_to_loss import MAX_SAMPLES
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement
 from sweeper.errors import UserError
-from sweeper.report.winner_charts import learning
 from sweeper.report.report_data import gather
+from sweeper.report.winner_charts import learning
 from sweeper.results.decision_lines import decision_lines
 from sweeper.sweep.phases.to_loss import SEEDS
 from sweeper.sweep.store.load import NUM_SEEDS, load_sweep
