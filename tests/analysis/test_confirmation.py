@@ -147,3 +147,14 @@ def test_what_kept_failing_does_not_win():
         one.lives[1].turns.clear()
     assert ratios(rounds)[0].trial == 1
     assert winner(rounds, {1: EAGER, 2: EAGER}) == 2
+
+
+@pytest.mark.parametrize("takes_turns", [True, False])
+def test_a_single_turn_of_each_carries_no_interval_where_they_take_turns(takes_turns: bool) -> None:
+    (single,) = rounds_of(1.2, count=1)
+    single.is_in_company = takes_turns
+    for life in single.lives.values():
+        life.laps = [0]
+    (found,) = ratios([single])
+    assert found.ratio == pytest.approx(1.2, rel=0.05)
+    assert found.has_interval is not takes_turns
