@@ -14,6 +14,7 @@ planted     fast but wrong changes that are accepted, and harmless ones that are
 idle        harmless changes that bring nothing but are handed over
 frameworks  a training in each framework, and how fast `exec` is
 kills       a tune that is killed at random moments, and continued by the same command
+interrupts  tunes that are stopped by Ctrl-C after their first number: how long the best so far takes
 
 --home is the folder that keeps the tunes, for `later`: a new one by default.
 """
@@ -56,7 +57,7 @@ MAX_SECONDS = 1500
 LATER_MINUTES = 1.5
 LATER = "later.json"
 """File in the home: for each program, what is needed to measure its winner again."""
-KILLS = 50
+KILLS, INTERRUPTS = 50, 20
 BY_HAND = "_by_hand.py"
 
 
@@ -499,6 +500,48 @@ def kills(asked: Asked) -> Iterator[Figure]:
     yield _count("not continued to an end", float(not is_finished))
 
 
+def interrupts(asked: Asked) -> Iterator[Figure]:
+    """Yields how long the best so far takes after Ctrl-C, and how often it is not there."""
+    draw, took, lost = random.Random(0), [], 0
+    for number in range(INTERRUPTS):
+        folder = Path(tempfile.mkdtemp(prefix="sweeper-interrupts-"))
+        (folder / "train.py").write_text((UNEDITED / "mlp.py").read_text(encoding="utf-8"), encoding="utf-8")
+        words = ("tune", "--minutes=3", f"--home={folder / 'home'}", "--", sys.executable, "train.py")
+        arguments, where = sweeper(*words, folder=folder)
+        where["env"]["PYTHONUNBUFFERED"] = "1"
+        process = subprocess.Popen(
+            arguments,
+            **where,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        next((line for line in process.stdout if " s  So far " in line), None)
+        time.sleep(draw.uniform(0.0, 30.0))
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=60)[0]
+        took.append(time.monotonic() - began)
+        has_best = (folder / "home" / "sweeps" / name_of("train.py") / "best.yaml").exists()
+        print(f"Ctrl-C {number}: {took[-1]:.1f} s{'' if has_best else ', nothing'}", flush=True)
+        if not has_best or _running(folder):
+            lost += 1
+            print(rest, file=sys.stderr)
+    yield Figure(
+        figure="Ctrl-C: seconds until the best so far is handed over",
+        value=statistics.median(took),
+        low=min(took),
+        high=max(took),
+        bar="<= 5",
+        unit="s",
+        repeats=len(took),
+    )
+    yield _count("Ctrl-C: more than 5 s", float(sum(seconds > 5 for seconds in took)), repeats=len(took))
+    yield _count("Ctrl-C: nothing handed over, or something left running", float(lost), repeats=len(took))
+
+
 def _running(folder: Path) -> list[int]:
     """Returns the processes whose command or folder is below a folder."""
     found = []
@@ -530,6 +573,7 @@ PARTS: Mapping[str, Callable[[Asked], Iterator[Figure]]] = {
     "idle": idle,
     "frameworks": frameworks,
     "kills": kills,
+    "interrupts": interrupts,
 }
 
 

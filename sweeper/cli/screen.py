@@ -143,7 +143,7 @@ def status_line(status: Status) -> str:
         more = f" and {len(status.running) - MAX_SHOWN} more" if len(status.running) > MAX_SHOWN else ""
         parts.append(f"running {', '.join(status.running[:MAX_SHOWN])}{more}")
     if status.seconds_left is not None:
-        parts.append(f"{seconds(max(0.0, status.seconds_left))} left")
+        parts.append(f"{seconds(status.seconds_left)} left" if status.seconds_left >= 1 else "time is up")
     return " · ".join(parts)
 
 

@@ -296,8 +296,9 @@ class JobLives:
         self._runner.cancel()
 
     def _is_too_late(self) -> bool:
+        """Returns whether a turn must end: of other sweeps, one round takes place in any case."""
         left = seconds_at_most(self._context, self._trials)
-        return left is not None and left < 0
+        return left is not None and left < 0 and self._context.spec.traits.is_of_changes
 
     def _folder_of(self, life: int) -> Path:
         return self._folder / f"{life:04d}"

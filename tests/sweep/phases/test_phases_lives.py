@@ -180,6 +180,34 @@ def test_a_start_of_a_tune_ends_with_its_time(left: float, own: float, limit: fl
     assert lives.in_time(None, context, trials) is None
 
 
+@pytest.mark.parametrize(
+    ("left", "is_of_changes", "is_given_up"), [(-13, True, False), (-15, True, True), (-15, False, False)]
+)
+def test_a_turn_of_a_tune_is_given_up_when_its_time_is_over(
+    tmp_path: Path, left: float, is_of_changes: bool, is_given_up: bool
+):
+    """It may be in an evaluation, which ends after another one or two looks here."""
+    spec = SimpleNamespace(
+        search=SimpleNamespace(minutes=3.0), traits=SimpleNamespace(is_of_changes=is_of_changes)
+    )
+    turns, looks = tmp_path / "0001" / "turns", iter(range(40))
+    turns.mkdir(parents=True)
+    processes = object.__new__(JobLives)
+    processes._folder, processes._outcomes, processes._withdrawn = tmp_path, {}, set()
+    processes._num_returned, processes._rests = {1: 0}, True
+    processes._context = SimpleNamespace(spec=spec)
+    processes._trials = SimpleNamespace(
+        budget=SimpleNamespace(seconds_left=left), progress=SimpleNamespace(tick=lambda: None)
+    )
+    processes._runner = SimpleNamespace(has_ended=lambda life: next(looks) > 30)
+    assert processes.turn(1) is None
+    assert (turns / GO).read_text() == (str(END_AT_ONCE) if is_given_up else "1")
+    assert (1 in processes._withdrawn) is is_given_up
+    # What it has measured before its first turn is no turn.
+    processes._outcomes[1] = dataclasses.replace(synthetic(1.0), windows=(WINDOW,))
+    assert len(processes.end(1)) == (not is_given_up)
+
+
 class TurnTaking(ReplayLauncher):
     """Answers a kept job window by window, and remembers whose turn it was.
 
