@@ -9,7 +9,7 @@ from typing import Literal
 
 from sweeper.analysis.bottleneck import Verdict, verdict_on
 from sweeper.analysis.confirmation import TIE, Ratio
-from sweeper.analysis.formatting import interval, seconds
+from sweeper.analysis.formatting import per_second, seconds
 from sweeper.analysis.summary import Summary
 from sweeper.core.record import TrialRecord
 
@@ -147,6 +147,6 @@ def later_pace(side: Side, ratio: Ratio) -> str:
     ):
         return ""
     if side.epoch_seconds is None:
-        return interval(ratio.throughput_low, ratio.throughput_high, "{:,.0f}")
+        return f"[{per_second(ratio.throughput_low)}, {per_second(ratio.throughput_high)}]"
     samples = side.epoch_seconds * side.throughput
     return f"[{seconds(samples / ratio.throughput_high)}, {seconds(samples / ratio.throughput_low)}]"

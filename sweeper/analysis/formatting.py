@@ -38,14 +38,19 @@ def counted(number: float, what: str) -> str:
     return f"{shown} {what}{'' if number == 1 else 's'}"
 
 
-def interval(low: float, high: float, form: str = "{:.3g}") -> str:
+def interval(low: float, high: float) -> str:
     """Returns an interval as `[2.44, 3.26]`."""
-    return f"[{form.format(low)}, {form.format(high)}]"
+    return f"[{low:.3g}, {high:.3g}]"
 
 
 def rate(value: float | None) -> str:
-    """Returns samples per second with a thousands separator."""
-    return ABSENT if value is None else f"{value:,.0f}/s"
+    """Returns samples per second."""
+    return ABSENT if value is None else f"{per_second(value)}/s"
+
+
+def per_second(value: float) -> str:
+    """Returns a number of samples per second with three digits or more, and a thousands separator."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def loss(value: float | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from sweeper.analysis.formatting import figure, loss, seconds, times
+from sweeper.analysis.formatting import figure, loss, per_second, seconds, times
 from sweeper.analysis.pareto import RULES
 from sweeper.analysis.summary import Row, Summary
 from sweeper.cli.screen import prose, say
@@ -74,7 +74,7 @@ def _table(title: str, rows: tuple[Row, ...], summary: Summary, baseline: TrialR
             row.title,
             row.name,
             *[seconds(row.epoch_seconds)] * epochs,
-            f"{row.throughput:,.0f}",
+            per_second(row.throughput),
             times(row.speedup) + (" *" if row.confirmed else "  ") + ("~" if row.disturbed else " "),
             loss(row.loss) + ("^" if row.is_one_seed else " "),
         )
@@ -83,7 +83,7 @@ def _table(title: str, rows: tuple[Row, ...], summary: Summary, baseline: TrialR
             "your baseline",
             "000 baseline",
             *[seconds(summary.epoch_seconds(baseline))] * epochs,
-            f"{summary.throughput_of(baseline):,.0f}",
+            per_second(summary.throughput_of(baseline)),
             "1x   ",
             loss(summary.value_of(baseline, "val_loss")) + " ",
         )

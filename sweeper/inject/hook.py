@@ -16,6 +16,7 @@ from ..metering import Channel
 from . import EXECUTE, LOSSES_VARIABLE, RECORD, VARIABLE
 from .observer import Observer
 from .recorder import Recorder
+from .rest import restarting_calls
 from .samples import PASS, ROWS, forget_indices, note_index
 
 if TYPE_CHECKING:
@@ -185,6 +186,7 @@ def _wrap(torch: Any, observer: Observer) -> None:
         return reset
 
     iterators = torch.utils.data.dataloader._BaseDataLoaderIter
+    points.replace(torch.utils.data._utils.signal_handling, "_set_SIGCHLD_handler", restarting_calls)
     points.replace(iterators, "__next__", fetch)
     points.replace(iterators, "_next_index", next_index)
     points.replace(iterators, "_reset", reset)

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 import time
+from collections.abc import Callable
 
 VARIABLE = "SWEEPER_HOOK_REST"
 """Environment variable that names a file of one byte: what the training is to do after its next step."""
@@ -28,6 +30,22 @@ def open_page() -> bytes | mmap.mmap:
             return mmap.mmap(file.fileno(), 1, prot=mmap.PROT_READ)
     except (OSError, ValueError):
         return b"\0"
+
+
+def restarting_calls(original: Callable[[], None]) -> Callable[[], None]:
+    """Returns a function that has a loader's handler interrupt no system call.
+
+    Each worker that ends, is stopped or goes on sends its parent a signal. By hand, no call that makes a file
+    can be interrupted; while it waits for an answer (`sweeper.system.seccomp`), it can, and C code gives up.
+    """
+
+    def set_handler() -> None:
+        before = signal.getsignal(signal.SIGCHLD)
+        original()
+        if signal.getsignal(signal.SIGCHLD) is not before:
+            signal.siginterrupt(signal.SIGCHLD, False)
+
+    return set_handler
 
 
 def wait(page: bytes | mmap.mmap) -> None:

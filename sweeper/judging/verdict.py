@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from sweeper.analysis.formatting import rate
 from sweeper.core.measurement import Measurement
 from sweeper.core.metrics import joules_per_sample
 from sweeper.judging import losses, speed
@@ -113,7 +114,7 @@ def _judged(arms: tuple[Arm, Arm], seconds: float, say: Callable[[str], None]) -
 
     def train(*first: Measurement) -> None:
         for arm, found in zip(arms, first, strict=True):
-            say(f"  {arm.name}: {found.throughput:,.0f}/s")
+            say(f"  {arm.name}: {rate(found.throughput)}")
         trained.append(losses.compare(arms, *first))
         say(f"  losses: {words(trained[0])}")
 

@@ -208,7 +208,9 @@ class _Phases:
         won = [arm for arm, contest in state.contests.items() if contest.outcome == WON]
         winner = next((arm for arm in (state.leader, *won[::-1]) if arm in faster - unfit), None)
         if winner is not None:
-            self._write(winner, state.contests[winner].verified)
+            event = known.get(winner)
+            is_longer = event is not None and not event.is_failure and not event.is_open
+            self._write(winner, event if is_longer else state.contests[winner].verified)
         return ConfirmationResult(winner=winner, ratios=self._ratios(), race_end=why, is_provisional=True)
 
     def _know_members(self, state: RaceState) -> None:
@@ -380,7 +382,8 @@ class _Phases:
             before = final.verified
             final.run(numbers, *limits, REPORT_SECONDS)
             verified.update({arm: now for arm, now in final.verified.items() if now != before.get(arm)})
-        if not final.rounds:
+        if not any(Tally.of(final.rounds, arm).carries_interval for arm in numbers):
+            # Without a round, or with a single turn of each, the first race knows more.
             return self.best_so_far("new processes could not be compared")
         final.record()
         # What has no record there is not known to train the same.

@@ -50,7 +50,7 @@ def plan_line(minutes: float) -> str:
 
 def pace(measured: Measurement) -> str:
     """Returns `12,345/s, 2.59 ms per step`."""
-    return f"{rate(measured.throughput)}, {measured.step_ms:.3g} ms per step"
+    return f"{rate(measured.throughput)}, {seconds(measured.step_ms / 1000)} per step"
 
 
 def watched_lines(watched: Measurement) -> Iterator[str]:

@@ -1,10 +1,10 @@
-"""Durations as people read them."""
+"""Durations and speeds as people read them."""
 
 from __future__ import annotations
 
 import pytest
 
-from sweeper.analysis.formatting import ABSENT, seconds
+from sweeper.analysis.formatting import ABSENT, rate, seconds
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,11 @@ from sweeper.analysis.formatting import ABSENT, seconds
 )
 def test_a_duration_has_the_unit_that_suits_it(value: float | None, text: str):
     assert seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, ABSENT), (0.456, "0.456/s"), (2.2, "2.2/s"), (64.0, "64/s"), (12_345.6, "12,346/s")],
+)
+def test_a_slow_speed_has_three_digits(value: float | None, text: str):
+    assert rate(value) == text

@@ -70,13 +70,14 @@ for epoch in range(100_000):
 
 
 @contextlib.contextmanager
-def running(folder: Path, body: str) -> Iterator[tuple[Started, Path]]:
+def running(folder: Path, body: str, *, is_guarded: bool = False) -> Iterator[tuple[Started, Path]]:
     """Runs a script until it has trained for a moment; yields it, and its log of steps."""
     (folder / "train.py").write_text(HEAD + textwrap.dedent(body))
     log = folder / "steps"
     log.touch()
     command = tuple(map(literal, (sys.executable, "train.py", str(log))))
-    script = Script(command=command, folder=str(folder), unprotected=(str(folder),))
+    unprotected = () if is_guarded else (str(folder),)
+    script = Script(command=command, folder=str(folder), unprotected=unprotected)
     with job_outside_a_sweep(script) as job, start.started(job, Silent()) as found:
         deadline = time.monotonic() + 60
         while not (found.listener.timeline.stretches or found.listener.num_lines > 2):
@@ -151,3 +152,28 @@ def test_one_that_dies_while_it_rests_is_noticed(tmp_path: Path) -> None:
         while script.process.listen(0.05):
             assert time.monotonic() < deadline
         assert script.process.status is not None
+
+
+SEMAPHORES = """
+import multiprocessing
+reading = torch.utils.data.DataLoader(loader.dataset, 512, num_workers=2, persistent_workers=True)
+for epoch in range(100_000):
+    for (x,) in reading:
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+        for _ in range(20):
+            multiprocessing.Lock()
+"""
+
+
+def test_no_call_fails_because_the_workers_of_a_loader_are_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They tell their parent, which may be in a call that waits for an answer. C code does not try again."""
+    monkeypatch.setattr(process.ScriptProcess, "_is_at_rest", lambda _: False)
+    with running(tmp_path, SEMAPHORES, is_guarded=True) as (script, _):
+        for _ in range(400):
+            script.process.pause()
+            script.process.resume()
+            assert script.process.listen(0.005), list(script.listener.last_lines)[-3:]
