@@ -111,8 +111,12 @@ class RaceState:
         """Returns the words in which an arm differs from its reference."""
         return contest.members ^ self.members(contest.reference)
 
-    def gain_of(self, word: str) -> Tally:
-        """Returns the log ratios of arms with a word to the same arms without it."""
+    def gain_of(self, word: str, later: Sequence[Round] = ()) -> Tally:
+        """Returns the log ratios of arms with a word to the same arms without it.
+
+        Args:
+            later: Rounds of the same arms in another race.
+        """
         logs: list[float] = []
         variances: list[float] = []
         is_in_turns = True
@@ -120,7 +124,7 @@ class RaceState:
             if contest.outcome not in (WON, LOST) or self.difference(contest) != {word}:
                 continue
             pair = contest.arm, contest.reference
-            tally = Tally.of(self.rounds, *(pair[::-1] if self.is_smaller(contest) else pair))
+            tally = Tally.of([*self.rounds, *later], *(pair[::-1] if self.is_smaller(contest) else pair))
             logs += tally.logs
             variances += tally.turn_variances
             is_in_turns = is_in_turns and tally.is_in_turns

@@ -13,6 +13,7 @@ from sweeper.exports import verification
 from sweeper.interventions import CHANGES
 from sweeper.race.policy import MAX_FAILURES
 from sweeper.race.tally import Tally
+from sweeper.sweep.store.journal import FINAL_RACE
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.contests import REFUSED, Contest, Members, RaceState
@@ -52,13 +53,14 @@ def gains_of(sweep: LoadedSweep) -> list[ChangeGain]:
     winner = sweep.confirmation.winner
     kept = state.members(winner) if winner is not None else frozenset()
     measured = [contest for contest in state.contests.values() if contest.outcome != REFUSED]
+    later = sweep.journal.rounds(FINAL_RACE)
     known = [(contest.members, _ratio(sweep, state, contest.arm)) for contest in measured]
     ratios = {members: ratio for members, ratio in known if ratio is not None}
     gains = []
     for word in dict.fromkeys(word for contest in measured for word in sorted(contest.members)):
         name, _, value = word.partition("=")
         alone = ratios.get(frozenset({word}))
-        stacked = _interval(state.gain_of(word)) if _is_on_top(state, word) else None
+        stacked = _interval(state.gain_of(word, later)) if _is_on_top(state, word) else None
         together = next((pair for pair in ratios.items() if word in pair[0]), None)
         gain = ChangeGain(
             name=name,

@@ -172,6 +172,8 @@ def _dropped(rung: ChangeGain, refused: str) -> str:
     known = rung.stacked or rung.alone or (rung.together and rung.together[1])
     if known is None:
         return ", not kept"
+    if known[1] > 1:
+        return ", not kept: the winner is not shown to be slower without it"
     return ", not kept: it is slower" if known[2] < 1 else ", not kept: it is not shown to pay"
 
 

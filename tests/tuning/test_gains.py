@@ -13,7 +13,7 @@ from tuning.virtual import Raced, Script, close, exact, tuned
 
 from sweeper.analysis.confirmation import Ratio
 from sweeper.interventions.change import EXACT
-from sweeper.race.log import Verified
+from sweeper.race.log import Verified, rounds_of_speeds
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.contests import Contest, RaceState
 from sweeper.tuning.gains import (
@@ -72,6 +72,36 @@ def test_what_new_processes_have_shown_is_the_ratio_of_an_arm():
     # As it is read from a file, where an infinite end is null.
     sweep.confirmation.ratios = [dataclasses.replace(ratio, low=0.0, high=math.nan)]
     assert ladder_lines(gains_of(sweep), CHANGES)[1].split()[2:4] == ["about", "1.7x"]
+
+
+@pytest.mark.parametrize(
+    ("interval", "why"),
+    [
+        ((0.9, 0.8, 0.95), "it is slower"),
+        ((1.02, 0.9, 1.2), "it is not shown to pay"),
+        # The first race has shown that it pays, and the one at the end could not tell the two apart.
+        ((1.2, 1.1, 1.3), "the winner is not shown to be slower without it"),
+    ],
+)
+def test_what_is_left_out_has_a_reason_that_its_interval_bears(interval, why):
+    gain = ChangeGain(name="loader", value="gathered", alone=None, stacked=interval, is_kept=False)
+    assert ladder_lines([gain], CHANGES)[-1].endswith(f", not kept: {why}")
+
+
+def test_the_gain_on_top_of_others_counts_the_race_at_the_end_too():
+    effects = {"loader=gathered": 0.5, "malloc=retain": 0.2}
+    raced = tuned(Script(effects, **QUIET), exact("loader=gathered") + close("malloc=retain"))
+    sweep = sweep_of(raced, raced.state.leader)
+    (before,) = (gain.stacked for gain in gains_of(sweep) if gain.name == "malloc")
+    with_both, without = (
+        next(arm for arm, one in raced.state.contests.items() if one.members == members)
+        for members in ({*effects}, {"loader=gathered"})
+    )
+    rounds = rounds_of_speeds([{0: 1.0, without: 1.6, with_both: 1.6}] * 4)
+    sweep.journal.rounds = lambda _: rounds
+    (after,) = (gain.stacked for gain in gains_of(sweep) if gain.name == "malloc")
+    assert before[0] == pytest.approx(1.22, abs=0.03)
+    assert after[0] < 1.1
 
 
 def test_changes_that_were_only_measured_together_share_a_line():
