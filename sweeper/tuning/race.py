@@ -29,7 +29,7 @@ from sweeper.script.running import RECORD_ONLY
 from sweeper.script.taken_apart import usual_seconds
 from sweeper.script.warm import Warm, read_warm
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.phases.lives import REPORT_SECONDS, in_time, seconds_at_most
+from sweeper.sweep.phases.lives import MIN_START_SECONDS, REPORT_SECONDS, in_time, seconds_at_most
 from sweeper.sweep.phases.race import ARMS, MAX_ROUNDS, SweepRace
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.fingerprint import digest_of_scripts
@@ -376,12 +376,17 @@ class _Phases:
         if verifier is None:
             verified = {arm: _as_exact(event) for arm in numbers if (event := state.contests[arm].verified)}
         else:
-            verified = self._verified_at_the_end(final, verifier, numbers)
+            verified = self._verified_with_seeds(final, verifier)
         if not context.stopping.asked:
             # What is left over is used.
             before = final.verified
             final.run(numbers, *limits, REPORT_SECONDS)
             verified.update({arm: now for arm, now in final.verified.items() if now != before.get(arm)})
+        for arm in _faster(final) & verified.keys():
+            is_open = verifier is not None and verifier.seed_wanted(arm) in OTHER_SEEDS
+            if is_open and not verified[arm].fault:
+                # Only its first steps were compared.
+                verified[arm] = dataclasses.replace(verified[arm], fault=NOT_COMPARED)
         if not any(Tally.of(final.rounds, arm).carries_interval for arm in numbers):
             # Without a round, or with a single turn of each, the first race knows more.
             return self.best_so_far("new processes could not be compared")
@@ -396,18 +401,12 @@ class _Phases:
                 self._write(arm, event)
         return result
 
-    def _verified_at_the_end(
-        self, final: SweepRace, verifier: RaceVerifier, numbers: Sequence[int]
-    ) -> dict[int, Verified]:
-        """Returns what is known about the training of arms, once all seeds that it takes were recorded."""
+    def _verified_with_seeds(self, final: SweepRace, verifier: RaceVerifier) -> dict[int, Verified]:
+        """Returns what is known about the training of arms, with the seeds that those take that may win."""
         verified = dict(final.verified)
-        for arm in numbers:
-            if self._context.stopping.asked:
-                break
-            verified.update(self._with_seeds(verifier, arm))
-            if arm in verified and not verified[arm].fault and verifier.seed_wanted(arm) in OTHER_SEEDS:
-                # Only its first steps were compared.
-                verified[arm] = dataclasses.replace(verified[arm], fault=NOT_COMPARED)
+        for arm in sorted(_faster(final)):
+            if not self._context.stopping.asked:
+                verified.update(self._with_seeds(verifier, arm))
         return verified
 
     def _with_seeds(self, verifier: RaceVerifier, arm: int) -> Mapping[int, Verified]:
@@ -416,7 +415,9 @@ class _Phases:
         verified: Mapping[int, Verified] = {}
         while (shift := verifier.seed_wanted(arm)) is not None:
             left = trials.budget.seconds_left
-            if shift in MORE_SEEDS and left is not None and left < 0:
+            at_most = seconds_at_most(context, trials)
+            is_late = at_most is not None and at_most < MIN_START_SECONDS
+            if is_late or (shift in MORE_SEEDS and left is not None and left < 0):
                 # Without them, the arm is refused.
                 break
             folder = context.journal.setup_folder(f"seed-{shift}")
@@ -461,6 +462,11 @@ class _Phases:
             code=digest_of_scripts(self._options.command),
         )
         verification.write(self._trials.table.records[arm], kept)
+
+
+def _faster(final: SweepRace) -> set[int]:
+    """Returns the arms that may win."""
+    return {ratio.trial for ratio in final.ratios() if ratio.low > 1}
 
 
 def _as_exact(event: Verified) -> Verified:
