@@ -299,8 +299,6 @@ class TunePolicy:
 
     def _wanted(self, state: RaceState, leading: Members) -> Iterator[Members]:
         known = [one for one in self.candidates if one.ceiling >= MIN_CEILING]
-        if state.rounds and not self.timetable.is_recorded_again(state):
-            known = [one for one in known if one.kind == EXACT]
         exact = [one for one in known if one.kind == EXACT and not one.rank]
         if not state.contests:
             yield frozenset(one.word for one in exact if not one.is_own)

@@ -183,7 +183,7 @@ def test_long_starts_and_steps_leave_time_for_a_second_arm():
     assert raced.leading == {*effects}
 
 
-def test_where_long_records_take_too_long_only_what_is_exact_is_tried():
+def test_where_long_records_take_too_long_new_processes_still_have_their_turns():
     """Steps of seconds leave no time for the ends of two passes in the race at the end."""
     effects = {"loader=gathered": 0.15, "threads=one": 0.5}
     raced = tuned(
