@@ -38,7 +38,7 @@ def exec(
         raise UserError(
             f"`sweeper exec` needs the export of a command, but {str(exported)!r} is a pipeline's."
         )
-    say(console(stderr=True), *(f"sweeper: {each}." for each in otherwise(value, command)))
+    say(console(stderr=True), *(f"sweeper: {difference}." for difference in otherwise(value, command)))
     sys.stdout.flush()
     try:
         os.execvpe(command[0], command, {**kept(exported, value), **os.environ, **environment(value)})

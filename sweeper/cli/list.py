@@ -31,7 +31,7 @@ def list_sweeps(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:
         except EnvironmentStopError as error:
             damaged.append(error)
     if as_json:
-        print_json([{**encode(each), **jobs_of(sweeps_folder(home) / each.name)} for each in sweeps])
+        print_json([{**encode(sweep), **jobs_of(sweeps_folder(home) / sweep.name)} for sweep in sweeps])
     else:
         _print_list(home, sweeps, any_damaged=bool(damaged))
     if damaged:

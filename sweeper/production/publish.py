@@ -123,11 +123,11 @@ def _note(wanted: Wanted, judgement: Judgement | None) -> str:
 
 def _points(folder: RunFolder) -> Iterator[Point]:
     facts = list(folder.history())
-    for line in _thinned(each for each in facts if "loss" in each):
+    for line in _thinned(fact for fact in facts if "loss" in fact):
         at, step = round(1000 * line["at"]), line["steps"]
         for name in ("loss", "throughput", "lr"):
             yield Point(f"train/{name}", rounded(line[name], _DIGITS), at, step)
-    for line in _thinned(each for each in facts if each.get("val_loss") is not None):
+    for line in _thinned(fact for fact in facts if fact.get("val_loss") is not None):
         at, step = round(1000 * line["at"]), line["steps"]
         yield Point("val/loss", rounded(line["val_loss"], 6), at, step)
         for name, value in line.get("metrics", {}).items():
@@ -152,7 +152,7 @@ def _thinned(lines: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
 
 
 def _results(values: Mapping[str, Any], judgement: Judgement, end_ms: int) -> Iterator[Point]:
-    found = {
+    results = {
         "throughput": judgement.reached,
         "promised_throughput": judgement.promised,
         "ratio_to_promise": judgement.ratio,
@@ -163,6 +163,6 @@ def _results(values: Mapping[str, Any], judgement: Judgement, end_ms: int) -> It
         "minutes": values["seconds"] / 60,
         "gpu_mem_peak_gib": values["gpu_mem_peak_gib"],
     }
-    for name, value in found.items():
+    for name, value in results.items():
         if value is not None and math.isfinite(value):
             yield Point(f"result/{name}", rounded(value, _DIGITS), end_ms)

@@ -79,7 +79,7 @@ def learning(m: ReportData) -> Chart | None:
         title="Loss over training time",
         alt="Validation loss of the baseline and the winner over training time, down to"
         f" {loss(comparison.loss)}.",
-        x=wide_axis("training time, s", (at for each in marks for at in each.x if at is not None)),
+        x=wide_axis("training time, s", (at for line in marks for at in line.x if at is not None)),
         y=Axis("validation loss"),
         marks=tuple(marks),
         wide=True,

@@ -82,14 +82,15 @@ def tree(parts: Breakdown, cause: str, diagnosis: Diagnosis | None = None) -> It
     """
     step = parts.step_s
     shares = [(part, getattr(parts, part.field) / step) for part in PARTS]
-    shown = [each for each in shares if each[1] >= _MIN_SHARE or each[0].phase == cause == "data"]
-    marked = max((each for each in shown if each[0].phase == cause), key=lambda each: each[1], default=None)
+    shown = [(part, share) for part, share in shares if share >= _MIN_SHARE or part.phase == cause == "data"]
+    marked, _ = max(
+        (row for row in shown if row[0].phase == cause), key=lambda row: row[1], default=(None, 0)
+    )
     tops = {lines[0] for lines in (diagnosis.lines if diagnosis else {}).values() if lines}
     yield f"  a step of {figure(1e3 * step)} ms"
-    for each in shown:
-        part, share = each
-        branch = "└─" if each is shown[-1] else "├─"
-        mark = "  ◄ the cause" if each is marked else ""
+    for part, share in shown:
+        branch = "└─" if part is shown[-1][0] else "├─"
+        mark = "  ◄ the cause" if part is marked else ""
         lines = diagnosis.lines.get(part.lines, ()) if diagnosis else ()
         # A script that hands its loop to a library has one line for everything.
         line = f"  {lines[0]}" if lines and len(tops) > 1 else ""

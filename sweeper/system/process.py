@@ -140,7 +140,7 @@ def _scheduled(pid: int, column: int) -> dict[int, float]:
 
 
 def _of_threads(pid: int, file: str) -> Iterator[tuple[int, str]]:
-    """Yields the living threads of `pid`, each with the text of a file of its own."""
+    """Yields the living threads of `pid`, and the text of one file of each."""
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):
