@@ -3,49 +3,45 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.analysis.confirmation import Ratio, ratios
-from sweeper.core.config import TrialConfig
-from sweeper.core.job import RACE_STAGE, MeasurePlan, write_outcome
+from sweeper.core.job import write_outcome
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.core.progress import TrialFailedError
 from sweeper.core.record import BASELINE
-from sweeper.exports import verification
-from sweeper.exports.verification import Verification, VerifiedChange
 from sweeper.interventions import CHANGES, takes_long
 from sweeper.interventions.change import EXACT
 from sweeper.race import race
 from sweeper.race.log import Ended, Life, Verified, rounds_of
-from sweeper.race.policy import Start
 from sweeper.race.scores import Score, scores
 from sweeper.race.tally import Tally
-from sweeper.race.verify import MORE_SEEDS, OTHER_SEEDS, batches_of_a_pass
-from sweeper.script.running import RECORD_ONLY
+from sweeper.race.verify import batches_of_a_pass
 from sweeper.script.taken_apart import usual_seconds
 from sweeper.script.warm import Warm, read_warm
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.phases.lives import MIN_START_SECONDS, REPORT_SECONDS, in_time, seconds_at_most
-from sweeper.sweep.phases.race import ARMS, MAX_ROUNDS, SweepRace
+from sweeper.sweep.phases.lives import REPORT_SECONDS, seconds_at_most
+from sweeper.sweep.phases.race import ARMS, SweepRace
 from sweeper.sweep.stopping import StopAskedError
-from sweeper.sweep.store.fingerprint import digest_of_scripts
 from sweeper.sweep.store.journal import DAMAGED_RACE, FINAL_RACE
 from sweeper.sweep.store.machine_record import MachineRecord
 from sweeper.sweep.store.result import ConfirmationResult, SweepResult
 from sweeper.sweep.supervisor import load_trials
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import ours
+from sweeper.tuning.arms import Arms
 from sweeper.tuning.changes import ChangeValue, known_changes, possible
 from sweeper.tuning.contests import REFUSED, WON, Candidate, RaceState
+from sweeper.tuning.final_race import FinalRace, record_seed
 from sweeper.tuning.lives import FIRST_RACE, OnlyBaseline, TuneLives, TuneLog, cut_off
 from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.policy import TIME, TunePolicy
 from sweeper.tuning.specification import is_made_otherwise
-from sweeper.tuning.timetable import FINAL_ROUNDS
 from sweeper.tuning.verifier import LONG_SECONDS, RaceVerifier
 
 DIAGNOSIS_SHARE = 0.1
@@ -53,7 +49,6 @@ DIAGNOSIS_SHARE = 0.1
 START_SECONDS, START_SHARE, MORE_TIME = 60.0, 0.2, 5.0
 """Seconds that a start and its record may take, or share of the tune's time if that is less, and a
 multiple of the script's own start in addition."""
-NOT_COMPARED = "it could not be compared with runs of other seeds in time"
 COMPILE_SHARE = 0.25
 """Share of the longest time that a change takes to make which it usually takes."""
 ORDER = ("threads", "optimizer", "precision", "layout", "tf32", "cudnn_benchmark", "ddp")
@@ -141,9 +136,9 @@ class _Phases:
     ) -> None:
         self._context, self._trials, self._options = context, trials, options
         self._course, self._follow = course, follow
-        self._verifier = RaceVerifier(self._changes_of)
-        self._final: SweepRace | None = None
-        self._members: dict[int, tuple[str, ...]] = {}
+        self._arms = Arms(context.spec, options.command)
+        self._verifier = RaceVerifier(self._arms.changes_of)
+        self._final: FinalRace | None = None
         self._lives: TuneLives | None = None
         self._scored: tuple[int, Sequence[Score]] = (-1, ())
         self.ended = "it was stopped"
@@ -198,7 +193,7 @@ class _Phases:
         if course.policy is None or course.log is None:
             return ConfirmationResult(winner=None)
         state = course.policy.state(course.log, is_final=True)
-        self._know_members(state)
+        self._arms.enter(state)
         # Also where a single turn of each carries no interval.
         tallies = {arm: Tally.of(state.rounds, arm) for arm in state.contests}
         faster = {arm for arm, tally in tallies.items() if tally.logs and tally.interval()[0] > 0}
@@ -210,12 +205,10 @@ class _Phases:
         if winner is not None:
             event = known.get(winner)
             is_longer = event is not None and not event.is_failure and not event.is_open
-            self._write(winner, event if is_longer else state.contests[winner].verified)
+            verified = event if is_longer else state.contests[winner].verified
+            if verified is not None:
+                self._write(winner, verified)
         return ConfirmationResult(winner=winner, ratios=self._ratios(), race_end=why, is_provisional=True)
-
-    def _know_members(self, state: RaceState) -> None:
-        for arm, contest in state.contests.items():
-            self._members[arm] = tuple(sorted(contest.requested))
 
     def _ratios(self) -> tuple[Ratio, ...]:
         """Returns the ratio of each arm to the baseline so far, in the race in which arms join."""
@@ -234,7 +227,7 @@ class _Phases:
         assert log is not None
         trials.progress.begin("racing")
         trials.progress.follow_race(self._scores)
-        lives = TuneLives(context, trials, self._verifier, self._config_of)
+        lives = TuneLives(context, trials, self._verifier, self._arms.config_of)
         lives.is_crowded = any(isinstance(event, Ended) and event.is_crowded for event in log or ())
         self._lives = lives
         for work in context.journal.race_folder(FIRST_RACE).glob("*/work"):
@@ -260,7 +253,7 @@ class _Phases:
                 "the script trains for too short a time to be compared: it must train for some seconds at"
                 " least. Let it train for more steps or epochs",
             )
-        course.changes = changes_of(self._options, warm.measurement)
+        course.changes = self._arms.changes = changes_of(self._options, warm.measurement)
         measured = warm.measurement
         left, at, minutes = trials.budget.seconds_left, log[-1].at, context.spec.search.minutes
         assert left is not None
@@ -325,19 +318,6 @@ class _Phases:
             among.append(candidate)
         return sorted(among, key=_place)
 
-    def _config_of(self, words: Sequence[str]) -> TrialConfig:
-        """Returns the configuration of an arm."""
-        spec = self._context.spec
-        values = dict(word.split("=", 1) for word in words)
-        return spec.config({**spec.baseline, **values})
-
-    def _changes_of(self, start: Start) -> Sequence[ChangeValue]:
-        """Returns what the arm of a process changes."""
-        if start.members:
-            self._members[start.arm] = start.members
-        by_word = {change.word_of_arm: change for change in self._course.changes}
-        return [by_word[word] for word in self._members[start.arm]]
-
     # -- the race at the end -----------------------------------------------------------------------
 
     def _finish(self) -> ConfirmationResult:
@@ -348,7 +328,7 @@ class _Phases:
         assert log is not None
         assert warm is not None
         state = policy.state(log, is_final=True)
-        self._know_members(state)
+        self._arms.enter(state)
         arms = {contest.members: arm for arm, contest in state.contests.items() if contest.outcome != REFUSED}
         numbers = [arms[members] for members in policy.finalists(log) if members in arms]
         if not numbers:
@@ -363,116 +343,29 @@ class _Phases:
         verifier = None
         if policy.timetable.is_recorded_again(state):
             batches = batches_of_a_pass(warm.measurement.step_ms / 1000)
-            verifier = RaceVerifier(self._changes_of, batches=batches, repeats=self._verifier.repeats)
+            verifier = RaceVerifier(self._arms.changes_of, batches=batches, repeats=self._verifier.repeats)
             verifier.limit_seconds = self._verifier.limit_seconds + LONG_SECONDS
             self._verifier = verifier
             verifier.replay(context.journal.race_events(FINAL_RACE), folder)
-        window = context.spec.measure.window_seconds
         assert self._lives is not None
         rests = bool(state.rounds[-1].is_in_company) and self._lives.has_room(len(numbers) + 1)
-        final = self._final = SweepRace(context, trials, FINAL_RACE, window, verifier=verifier, rests=rests)
-        limits = FINAL_ROUNDS, MAX_ROUNDS * context.spec.confirm.rounds
-        final.run(numbers, *limits, REPORT_SECONDS + policy.timetable.of_a_seed(state))
-        if verifier is None:
-            verified = {arm: _as_exact(event) for arm in numbers if (event := state.contests[arm].verified)}
-        else:
-            verified = self._verified_with_seeds(final, verifier)
-        if not context.stopping.asked:
-            # What is left over is used.
-            before = final.verified
-            final.run(numbers, *limits, REPORT_SECONDS)
-            verified.update({arm: now for arm, now in final.verified.items() if now != before.get(arm)})
-        for arm in _faster(final) & verified.keys():
-            is_open = verifier is not None and verifier.seed_wanted(arm) in OTHER_SEEDS
-            if is_open and not verified[arm].fault:
-                # Only its first steps were compared.
-                verified[arm] = dataclasses.replace(verified[arm], fault=NOT_COMPARED)
-        if not any(Tally.of(final.rounds, arm).carries_interval for arm in numbers):
-            # Without a round, or with a single turn of each, the first race knows more.
+        window = context.spec.measure.window_seconds
+        race = SweepRace(context, trials, FINAL_RACE, window, verifier=verifier, rests=rests)
+        known = {arm: event for arm in numbers if (event := state.contests[arm].verified)}
+        final = self._final = FinalRace(race, numbers, context.stopping, verifier, known)
+        record = functools.partial(record_seed, context, trials, self._verifier, self._arms.config_of(()))
+        final.run(context.spec.confirm.rounds, policy.timetable.of_a_seed(state), record)
+        if not final.carries_interval:
             return self.best_so_far("new processes could not be compared")
-        final.record()
-        # What has no record there is not known to train the same.
-        unfit = {arm for arm in numbers if arm not in verified or verified[arm].fault}
-        result = final.result(unfit)
-        chosen = unfit if result.winner is None else {result.winner, *unfit}
-        for arm in chosen:
-            event = verified.get(arm)
-            if event is None or not event.is_open:
-                self._write(arm, event)
+        answers = final.answers()
+        result, kept = final.result(answers)
+        for arm in kept:
+            self._write(arm, answers[arm])
         return result
 
-    def _verified_with_seeds(self, final: SweepRace, verifier: RaceVerifier) -> dict[int, Verified]:
-        """Returns what is known about the training of arms, with the seeds that those take that may win."""
-        verified = dict(final.verified)
-        for arm in sorted(_faster(final)):
-            if not self._context.stopping.asked:
-                verified.update(self._with_seeds(verifier, arm))
-        return verified
-
-    def _with_seeds(self, verifier: RaceVerifier, arm: int) -> Mapping[int, Verified]:
-        """Returns what is known about arms once the baseline was recorded with other seeds, if it must be."""
-        trials, context = self._trials, self._context
-        verified: Mapping[int, Verified] = {}
-        while (shift := verifier.seed_wanted(arm)) is not None:
-            left = trials.budget.seconds_left
-            at_most = seconds_at_most(context, trials)
-            is_late = at_most is not None and at_most < MIN_START_SECONDS
-            if is_late or (shift in MORE_SEEDS and left is not None and left < 0):
-                # Without them, the arm is refused.
-                break
-            folder = context.journal.setup_folder(f"seed-{shift}")
-            shutil.rmtree(folder, ignore_errors=True)
-            job = trials.job(RACE_STAGE, self._config_of(()), {"shift": shift})
-            plan = MeasurePlan(window_seconds=0.1, repeats=1, warmup_cap_seconds=0.0, diagnose=False)
-            recording = in_time(verifier.long_recording(shift), context, trials)
-            job = dataclasses.replace(job, plan=plan, recording=recording)
-            try:
-                outcome = trials.run(folder, job)
-            except StopAskedError:
-                trials.jobs.cancel()
-                break
-            if isinstance(outcome, Failure) and outcome.message != RECORD_ONLY:
-                # A record that was cut off would be compared as far as it goes.
-                break
-            verified = {**verified, **verifier.enter_seed(shift, folder)}
-        return verified
-
-    def _write(self, arm: int, event: Verified | None) -> None:
-        """Writes what was verified about an arm to its trial's folder."""
-        if event is None:
-            return
-        if event.is_failure:
-            # What an earlier process has shown is no reason to use it.
-            verification.remove(self._trials.table.records[arm])
-            return
-        words = set(self._members[arm]) if arm in self._members else set()
-        missing = {text.partition(":")[0] for text in event.missing}
-        changes = [
-            one for one in self._course.changes if one.word_of_arm in words and one.name not in missing
-        ]
-        kept = Verification(
-            kind=event.kind,
-            changes=tuple(
-                VerifiedChange(name=one.name, value=one.value, original=one.original, why=one.why)
-                for one in changes
-            ),
-            is_nondeterministic=self._verifier.repeats.race,
-            difference=event.fault,
-            extent=event.extent,
-            code=digest_of_scripts(self._options.command),
-        )
-        verification.write(self._trials.table.records[arm], kept)
-
-
-def _faster(final: SweepRace) -> set[int]:
-    """Returns the arms that may win."""
-    return {ratio.trial for ratio in final.ratios() if ratio.low > 1}
-
-
-def _as_exact(event: Verified) -> Verified:
-    """Returns what first steps have shown, which does only where they were equal in every bit."""
-    is_known = event.kind == EXACT and not event.is_open
-    return event if is_known or event.fault else dataclasses.replace(event, fault=NOT_COMPARED)
+    def _write(self, arm: int, event: Verified) -> None:
+        record, repeats = self._trials.table.records[arm], self._verifier.repeats
+        self._arms.write(record, event, is_nondeterministic=repeats.race)
 
 
 def changes_of(options: TuneOptions, measured: Measurement) -> list[ChangeValue]:

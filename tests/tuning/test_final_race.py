@@ -1,0 +1,187 @@
+"""The race at the end of a tune: in which order it runs, and what it says of the arms' training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from sweeper.analysis.confirmation import ratios
+from sweeper.interventions.change import CLOSE, EXACT
+from sweeper.race.log import BASELINE, Company, Event, Round, Started, Turned, Verified, rounds_of
+from sweeper.race.verify import OTHER_SEEDS
+from sweeper.sweep.phases.lives import REPORT_SECONDS
+from sweeper.sweep.stopping import Stopping
+from sweeper.sweep.store.result import ConfirmationResult
+from sweeper.tuning.final_race import NOT_COMPARED, FinalRace
+
+SEED_SECONDS = 7.0
+EXACTLY = Verified(1, 0.0, kind=EXACT, extent="300 steps")
+CLOSELY = Verified(1, 0.0, kind=CLOSE, extent="300 steps")
+UNDECIDED = Verified(1, 0.0, kind=EXACT, is_open=True)
+DIFFERENT = Verified(1, 0.0, fault="its losses differ in step 1")
+
+
+def rounds(*speeds: Mapping[int, float], laps: int = 3) -> list[Round]:
+    """Rounds whose processes take turns of a second, from samples per second of each arm."""
+    log: list[Event] = []
+    for number, one in enumerate(speeds):
+        lives = {arm: number * len(one) + place for place, arm in enumerate(one)}
+        log += [Started(life, arm, 0.0, 1.0, number) for arm, life in lives.items()]
+        log.append(Company(is_possible=True, at=0.0))
+        for lap in range(laps):
+            # No two turns are equal.
+            log += [Turned(lives[arm], 0.0, 1.0, 10, one[arm] * (1 + 0.001 * lap * arm)) for arm in one]
+    return rounds_of(log)
+
+
+@dataclass
+class ScriptedRace:
+    """A race whose runs are known beforehand: the rounds and what is verified after each."""
+
+    runs: list[tuple[list[Round], dict[int, Verified]]]
+    happened: list[str]
+    rounds: list[Round] = field(default_factory=list)
+    verified: dict[int, Verified] = field(default_factory=dict)
+
+    def run(self, numbers: Sequence[int], fewest: int, most: int, reserve: float) -> None:
+        self.happened.append(f"race but {reserve - REPORT_SECONDS:g} s")
+        self.rounds, self.verified = self.runs.pop(0)
+
+    def ratios(self) -> list[Any]:
+        return ratios(self.rounds)
+
+    def record(self) -> None:
+        self.happened.append("recorded")
+
+    def result(self, unfit: set[int]) -> ConfirmationResult:
+        faster = [ratio.trial for ratio in self.ratios() if ratio.low > 1 and ratio.trial not in unfit]
+        return ConfirmationResult(winner=faster[0] if faster else None, infeasible=tuple(unfit))
+
+
+@dataclass
+class Seeds:
+    """What a verifier wants to know, and says then."""
+
+    wanted: dict[int, list[int]]
+    says: dict[int, Verified] = field(default_factory=dict)
+
+    def seed_wanted(self, arm: int) -> int | None:
+        return next(iter(self.wanted.get(arm, ())), None)
+
+    def enter_seed(self, shift: int, folder: Path) -> Mapping[int, Verified]:
+        for shifts in self.wanted.values():
+            if shift in shifts:
+                shifts.remove(shift)
+        return self.says
+
+
+class Raced:
+    """A race that has run, with what happened in its order."""
+
+    def __init__(
+        self,
+        *runs: tuple[list[Round], dict[int, Verified]],
+        seeds: Seeds | None,
+        known: Mapping[int, Verified] = {},
+        has_time: bool = True,
+        stops_in_seed: bool = False,
+    ) -> None:
+        self.happened: list[str] = []
+        self._has_time, self._stops, self._stopping = has_time, stops_in_seed, Stopping()
+        race = cast(Any, ScriptedRace(list(runs), self.happened))
+        numbers = sorted({arm for one in runs[0][0] for arm in one.lives} - {BASELINE})
+        self.race = FinalRace(race, numbers, self._stopping, cast(Any, seeds), known)
+        self.race.run(3, SEED_SECONDS, self.record_seed)
+
+    def record_seed(self, shift: int) -> Path | None:
+        self.happened.append(f"seed {shift}")
+        self._stopping.asked = self._stops
+        return Path(f"seed-{shift}") if self._has_time else None
+
+    def result(self) -> tuple[ConfirmationResult, set[int], Mapping[int, Verified]]:
+        answers = self.race.answers()
+        return *self.race.result(answers), answers
+
+
+FASTER, SLOWER = {BASELINE: 100.0, 1: 150.0}, {BASELINE: 100.0, 1: 80.0}
+
+
+def test_what_is_exact_needs_no_seed_and_the_time_that_is_left_is_used():
+    raced = Raced(
+        (rounds(FASTER, FASTER), {1: EXACTLY}),
+        (rounds(FASTER, FASTER, FASTER), {1: EXACTLY}),
+        seeds=Seeds({}),
+    )
+    result, kept, answers = raced.result()
+    assert raced.happened == [f"race but {SEED_SECONDS:g} s", "race but 0 s", "recorded"]
+    assert (result.winner, kept, answers) == (1, {1}, {1: EXACTLY})
+
+
+def test_seeds_are_recorded_between_the_runs_for_what_may_win():
+    first, second = OTHER_SEEDS[:2]
+    seeds = Seeds({1: [first, second], 2: [first, second]}, says={1: CLOSELY})
+    speeds = {BASELINE: 100.0, 1: 150.0, 2: 80.0}
+    verified = {1: CLOSELY, 2: CLOSELY}
+    raced = Raced((rounds(speeds, speeds), verified), (rounds(speeds, speeds), verified), seeds=seeds)
+    assert raced.happened[1:-1] == [f"seed {first}", f"seed {second}"]
+    result, kept, answers = raced.result()
+    assert (result.winner, kept) == (1, {1})
+    assert not answers[2].fault
+
+
+def test_no_seed_is_recorded_for_what_cannot_win():
+    run = rounds(SLOWER, SLOWER), {1: CLOSELY}
+    raced = Raced(run, run, seeds=Seeds({1: list(OTHER_SEEDS)}))
+    assert not [one for one in raced.happened if "seed" in one]
+    assert raced.result()[0].winner is None
+
+
+@pytest.mark.parametrize("later", [EXACTLY, DIFFERENT])
+def test_the_latest_word_decides_wherever_it_is_from(later):
+    faster = rounds(FASTER, FASTER)
+    seeds = Seeds({1: [OTHER_SEEDS[0]]}, says={1: CLOSELY})
+    raced = Raced((faster, {1: DIFFERENT}), (faster, {1: later}), seeds=seeds)
+    # A later process has said something new; else the seeds have the last word.
+    expected = later if later != DIFFERENT else CLOSELY
+    assert raced.result()[2] == {1: expected}
+
+
+def test_what_has_no_record_of_other_seeds_in_time_does_not_win():
+    run = rounds(FASTER, FASTER), {1: CLOSELY}
+    raced = Raced(run, run, seeds=Seeds({1: list(OTHER_SEEDS)}), has_time=False)
+    assert raced.happened[1:-1] == [f"seed {OTHER_SEEDS[0]}"]
+    result, kept, answers = raced.result()
+    assert (result.winner, kept, answers[1].fault) == (None, {1}, NOT_COMPARED)
+
+
+def test_after_ctrl_c_nothing_more_is_run():
+    run = rounds(FASTER, FASTER), {1: CLOSELY}
+    raced = Raced(run, seeds=Seeds({1: list(OTHER_SEEDS)}), stops_in_seed=True)
+    assert raced.happened == [f"race but {SEED_SECONDS:g} s", f"seed {OTHER_SEEDS[0]}"]
+
+
+@pytest.mark.parametrize(
+    ("known", "winner", "is_kept"),
+    [(EXACTLY, 1, True), (CLOSELY, None, True), (DIFFERENT, None, True), (UNDECIDED, None, False)],
+)
+def test_without_records_only_what_was_exact_wins(known, winner, is_kept):
+    run = rounds(FASTER, FASTER), {}
+    result, kept, answers = Raced(run, run, seeds=None, known={1: known}).result()
+    assert (result.winner, bool(kept)) == (winner, is_kept)
+    assert bool(answers[1].fault) == (winner is None)
+
+
+def test_what_was_not_verified_at_all_does_not_win():
+    run = rounds(FASTER, FASTER), {}
+    result, kept, _ = Raced(run, run, seeds=Seeds({})).result()
+    assert (result.winner, kept) == (None, set())
+
+
+@pytest.mark.parametrize(("laps", "carries"), [(1, False), (3, True)])
+def test_a_single_turn_of_each_tells_nothing(laps, carries):
+    run = rounds(FASTER, laps=laps), {1: EXACTLY}
+    assert Raced(run, run, seeds=Seeds({})).race.carries_interval == carries
