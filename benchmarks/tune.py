@@ -11,6 +11,7 @@ later       the programs' winners in new processes, in turns with their own comm
 patches     the programs' winners as patches: whether each hunk applies, and how fast the patched program is
 hand        the programs' winners against versions edited by hand: `main_by_hand.py` beside a `main.py`
 planted     fast but wrong changes that are accepted, and harmless ones that are not (tests/tuning/planted.py)
+tenths      changes that bring 10%, one in each of twelve tunes of five minutes, that are not handed over
 idle        harmless changes that bring nothing but are handed over
 frameworks  a training in each framework, and how fast `exec` is
 kills       a tune that is killed at random moments, and continued by the same command
@@ -441,6 +442,19 @@ def idle(asked: Asked) -> Iterator[Figure]:
     yield _count(f"harmless changes handed over, of {len(names)}", float(len(made)), "<= 1")
 
 
+def tenths(asked: Asked) -> Iterator[Figure]:
+    """Yields how many changes that end a waste of a tenth are not handed over."""
+    script = UNEDITED / "wasteful.py"
+    missed = 0
+    for place in asked.only or runpy.run_path(str(script))["PLACES"]:
+        command, options = [sys.executable, script.name, place], ("--minutes=5", f"--changes={script}")
+        found = tuned(f"tenth-{place}", command, UNEDITED, asked.home, {}, *options)
+        is_made = place in {each["name"] for each in found.verified.get("changes", ())}
+        print(f"{place}: {'' if is_made else 'not '}handed over, with {found.changes}", flush=True)
+        missed += not is_made
+    yield _count("changes that bring 10%, not handed over, of 12", float(missed), "<= 2")
+
+
 def _count(what: str, value: float, bar: str = "<= 0", repeats: int = 1) -> Figure:
     return Figure(figure=what, value=value, low=value, high=value, bar=bar, repeats=repeats)
 
@@ -571,6 +585,7 @@ PARTS: Mapping[str, Callable[[Asked], Iterator[Figure]]] = {
     "hand": hand,
     "planted": planted,
     "idle": idle,
+    "tenths": tenths,
     "frameworks": frameworks,
     "kills": kills,
     "interrupts": interrupts,

@@ -249,7 +249,8 @@ def _numbers(texts: Sequence[str | None]) -> list[float]:
     return [float.fromhex(each) for each in texts if each is not None]
 
 
-def _losses(events: Sequence[Event]) -> list[float]:
+def losses(events: Sequence[Event]) -> list[float]:
+    """Returns the losses of a rank's steps, in order."""
     return list(itertools.chain.from_iterable(_numbers(each["loss"]) for each in events if "loss" in each))
 
 
@@ -258,7 +259,7 @@ def _values(name: str) -> Callable[[Sequence[Event]], list[float]]:
 
 
 CURVES: Mapping[str, Callable[[Sequence[Event]], list[float]]] = {
-    "losses": _losses,
+    "losses": losses,
     "gradients": _values("norm"),
     "statistics": _values("state"),
     "results of evaluations": _values("sizes"),

@@ -42,6 +42,7 @@ def info_of(
         synthetic=about["synthetic"],
         varied=varied(spec),
         searched=tuple(spec.varied()),
+        is_recorded=spec.traits.is_of_changes,
         dataset=_dataset(spec, marks),
         provenance={**tags, COMMIT_TAG: about.get("commit", "")},
     )

@@ -20,6 +20,8 @@ from sweeper.core.measurement import Measurement
 from sweeper.core.metrics import LOSS_METRICS, METRICS, metric_row, rounded
 from sweeper.core.place import said
 from sweeper.core.record import TrialRecord
+from sweeper.race.record import losses
+from sweeper.script.warm import read_record
 from sweeper.system.environment import secrets
 from sweeper.system.secrets import struck
 from sweeper.tracking.tracker import Dataset, RunView, SweepInfo
@@ -177,11 +179,19 @@ def _measured(record: TrialRecord, series: _Series, end_ms: int) -> Iterator[Poi
         if window.seconds > 0:
             ended = _ms(wall + window.start_s + window.seconds)
             yield Point("train/throughput", rounded(window.samples / window.seconds, _DIGITS), ended, step)
+    for step, loss in enumerate(_recorded_losses(record)):
+        yield Point("train/loss", rounded(loss, _DIGITS), end_ms, step)
     times = series.columns.get("time_s", ())
     for name, values in series.columns.items():
         if name != "time_s":
             for step, (at, value) in enumerate(zip(times, values, strict=True)):
                 yield Point(key(f"system/{name}"), rounded(value, _DIGITS), _ms(wall + at), step)
+
+
+def _recorded_losses(record: TrialRecord) -> list[float]:
+    """Returns the losses of a script's first steps, as far as they were recorded."""
+    ranks = read_record(Path(record.folder)).events if record.folder else {}
+    return losses(next(iter(ranks.values()), ()))
 
 
 def _derived(record: TrialRecord, view: RunView, end_ms: int) -> Iterator[Point]:

@@ -53,6 +53,7 @@ class SweepInfo:
         varied: Dotted names that differ between trials: the searched ones, then those in which
             reference trials leave the space. They become the parameters and columns.
         searched: Those of `varied` that are searched; empty for all of them.
+        is_recorded: Whether the losses of its trials' first steps are recorded, as in a tune.
         metrics: Names of the metrics that some trial has, as far as known; they become columns.
         dataset: The data that trials are trained on; None if unknown.
         provenance: Tags that every run of the sweep gets, such as versions and the commit.
@@ -67,6 +68,7 @@ class SweepInfo:
     synthetic: bool = False
     varied: tuple[str, ...] = ()
     searched: tuple[str, ...] = ()
+    is_recorded: bool = False
     metrics: tuple[str, ...] = ()
     dataset: Dataset | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)

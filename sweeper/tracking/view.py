@@ -27,7 +27,7 @@ _METRICS = (
     (("throughput", 150),),
     (("speedup", 135),),
     (("race/ratio", 110),),
-    (("val_loss", 115),),
+    (("val_loss", 115), ("train/loss", 115)),
     (("gpu_util_pct", 150), ("gpu_busy_pct", 155), ("cpu_util_pct", 150)),
     (("gpu_mem_peak_gib", 190), ("host_mem_peak_gib", 190)),
 )
@@ -91,7 +91,7 @@ def view_tag(sweep: SweepInfo, created_ms: int) -> str:
 
 
 def _has(sweep: SweepInfo, name: str) -> bool:
-    return name in _ALWAYS or name in sweep.metrics
+    return name in _ALWAYS or name in sweep.metrics or (name == "train/loss" and sweep.is_recorded)
 
 
 def _section(uuid: str, name: str, columns: int) -> dict[str, Any]:
@@ -132,7 +132,8 @@ def _charts(sweep: SweepInfo) -> list[dict[str, Any]]:
             "yaxis": {"key": _LOSS, "type": "METRIC"},
         }
         charts.append((_COMPARISON, scatter))
-    charts.append((_CURVES, _line("train/throughput", "step")))
+    trained = ("train/loss", "train/throughput") if sweep.is_recorded else ("train/throughput",)
+    charts += [(_CURVES, _line(name, "step")) for name in trained]
     charts += [(_CURVES, _line(f"system/{name}", "time-relative")) for name in _SERIES if _has(sweep, name)]
     return [
         {

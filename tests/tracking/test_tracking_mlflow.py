@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import math
 import os
 import sqlite3
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
+from records import LOSSES, run
 from tracking_records import FINISHED, SWEEP, VARIED, config, failed, measured, some_trials
 
 from sweeper.core.measurement import Diagnosis, FailureKind, Stats
@@ -130,6 +132,23 @@ def test_series_carry_the_wall_time_at_which_they_were_measured(
     assert [(point.step, point.timestamp - end) for point in power] == [
         (i, -9000 + 1000 * i) for i in range(9)
     ]
+
+
+def test_the_losses_of_recorded_steps_are_a_curve(
+    tracker: MlflowTracker, client: MlflowClient, home: Path, tmp_path: Path
+) -> None:
+    record = measured(tmp_path)
+    for rank in range(2):
+        events = run([loss + rank for loss in LOSSES]).events["record-0"]
+        lines = "".join(json.dumps(event) + "\n" for event in events)
+        # The process was ended while it wrote.
+        (Path(record.folder) / f"record-{rank}.jsonl").write_text(lines + '{"loss": ["0x1')
+    tracker.open(SWEEP)
+    tracker.track(record, VIEW)
+
+    curve = client.get_metric_history(only_run(client, home).info.run_id, "train/loss")
+    assert [point.step for point in curve] == list(range(len(LOSSES)))
+    assert [point.value for point in curve] == pytest.approx(LOSSES, rel=1e-4)
 
 
 def test_what_comes_after_the_windows_is_not_shown_and_moves_nothing(

@@ -94,6 +94,13 @@ def test_what_the_device_has_is_shown_and_a_script_without_epochs_has_no_empty_c
     assert not [chart for chart in charts if chart["type"] == "SCATTER"]
 
 
+def test_a_tune_shows_the_losses_of_first_steps() -> None:
+    state = view_state(SweepInfo(name="s", metrics=("cpu_util_pct",), is_recorded=True))
+    assert "metrics.`train/loss`" in state["selectedColumns"]
+    lines = [chart["metricKey"] for chart in state["compareRunCharts"] if chart["type"] == "LINE"]
+    assert lines == ["train/loss", "train/throughput", "system/cpu_util_pct"]
+
+
 def test_the_tag_unpacks_to_the_view_and_fits_where_mlflow_keeps_it() -> None:
     many = tuple(f"model.some_rather_long_name_{i}" for i in range(60))
     sweep = SweepInfo(name="s", varied=many, metrics=tuple(METRICS))
