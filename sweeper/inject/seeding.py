@@ -11,8 +11,9 @@ from typing import Any
 
 from .points import Points
 
-MAX_LEFT_OUT = 1_000_000
-"""Maximum number of batches left out of a pass, since a sampler may never end."""
+MAX_LEFT_OUT = 100_000
+"""Maximum number of batches left out of a pass. A longer one, such as that of a sampler that never ends, is
+not cut: a script that never reaches its end may fail there."""
 
 MIN_BATCHES = 2
 """Minimum number of batches in a pass, however large they are."""
@@ -90,9 +91,10 @@ def cut_passes(torch: Any, points: Points, num_batches: int, is_cut: Callable[[A
 
     def limit(iterator: Any) -> float:
         nonlocal first_size
-        if not is_cut(iterator):
+        sampler = iterator._index_sampler
+        if not is_cut(iterator) or _length(sampler) > MAX_LEFT_OUT:
             return math.inf
-        size = getattr(iterator._index_sampler, "batch_size", None)
+        size = getattr(sampler, "batch_size", None)
         if not isinstance(size, int) or size < 1:
             return num_batches
         first_size = first_size or size
@@ -117,11 +119,21 @@ def cut_passes(torch: Any, points: Points, num_batches: int, is_cut: Callable[[A
                     except StopIteration:
                         break
                     state[2] += 1
+                else:
+                    state[3] = math.inf
             return found
 
         return next_index
 
     points.replace(loaders._BaseDataLoaderIter, "_next_index", cut)
+
+
+def _length(sampler: Any) -> float:
+    """Returns the number of a sampler's batches; 0 if it is not known."""
+    try:
+        return len(sampler)
+    except (TypeError, NotImplementedError, AttributeError):
+        return 0
 
 
 def whole_pass(iterator: Any) -> int:

@@ -9,9 +9,8 @@ from pathlib import Path
 from sweeper.analysis.pareto import RULES, pick
 from sweeper.analysis.summary import Summary
 from sweeper.core.export_formats import BUILTIN, FORMATS, YAML, taking
-from sweeper.core.job import read_job, read_outcome
+from sweeper.core.job import read_outcome
 from sweeper.core.measurement import Report
-from sweeper.core.record import BASELINE
 from sweeper.core.template import shown
 from sweeper.errors import NothingFeasibleError, UserError, did_you_mean
 from sweeper.exports import Options, Setting, exported, read, read_map, reads_export, rendered
@@ -146,11 +145,13 @@ def _setting(sweep: LoadedSweep) -> Setting:
     prepared, probed = (read_outcome(sweep.journal.setup_folder(name)) for name in ("prepare", "probe"))
     held = prepared.values.get("bytes") if isinstance(prepared, Report) else None
     usable = probed.values.get("usable_cpus") if isinstance(probed, Report) else None
+    # A sweep that has just begun has no trial.
+    cpus = next((entry.job.cpus for entry in sweep.journal.trials()), ())
     return Setting(
         # Unknown for a source, which prepares no data.
         data_gib=held / GIB if held else None,
         # With several slots, each has its share.
-        usable_cpus=len(read_job(sweep.journal.trial_folder(BASELINE)).cpus) or usable,
+        usable_cpus=len(cpus) or usable,
     )
 
 

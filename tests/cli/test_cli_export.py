@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -179,6 +180,16 @@ def test_a_mistake_is_one_line(cli, home, arguments, code, says):
     assert err.count("\n") == 1
     assert err.startswith("sweeper: ")
     assert out == ""
+
+
+def test_a_sweep_that_has_just_begun_has_nothing_to_export(cli, bench):
+    bench.run()
+    (folder,) = (bench.home / "sweeps").iterdir()
+    shutil.rmtree(folder / "trials")
+    (folder / "result.json").unlink()
+    code, _, err = cli("export", "toy", "--home", "home")
+    assert (code, err.count("\n")) == (4, 1)
+    assert "has no winner to export" in err
 
 
 def test_without_a_winner(cli, bench):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 from hearing import run
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler
 
 from sweeper.inject.points import Points
-from sweeper.inject.seeding import MIN_BATCHES, cut_passes
+from sweeper.inject.seeding import MAX_LEFT_OUT, MIN_BATCHES, cut_passes
 
 NUM_BATCHES = 8
 
@@ -47,6 +48,33 @@ def test_the_last_batch_is_kept_and_a_short_pass_is_whole() -> None:
     with cut():
         assert [len(each) for each in loader(10, num_rows=104)] == [10] * (NUM_BATCHES - 1) + [4]
         assert len(list(loader(10, num_rows=30))) == 3
+
+
+class Endless:
+    """A batch sampler that never ends, and does not say so."""
+
+    def __init__(self) -> None:
+        self.num_asked = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        while True:
+            self.num_asked += 1
+            yield [self.num_asked % 100]
+
+
+def test_a_pass_that_never_ends_is_not_cut() -> None:
+    with cut():
+        rows = list(range(10))
+        sampler = RandomSampler(rows, replacement=True, num_samples=10**10)
+        batches = iter(DataLoader(rows, sampler=sampler, batch_size=10))  # type: ignore[arg-type]
+        began = time.perf_counter()
+        assert len([next(batches) for _ in range(3 * NUM_BATCHES)]) == 3 * NUM_BATCHES
+        # Asked for all that it would have left out, it takes seconds.
+        assert time.perf_counter() - began < 0.2
+        endless = Endless()
+        batches = iter(DataLoader(range(100), batch_sampler=endless))  # type: ignore[arg-type]
+        assert len([next(batches) for _ in range(3 * NUM_BATCHES)]) == 3 * NUM_BATCHES
+        assert endless.num_asked == 3 * NUM_BATCHES + MAX_LEFT_OUT
 
 
 class Drawing:
