@@ -37,7 +37,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -431,15 +431,24 @@ def planted(_: Asked) -> Iterator[Figure]:
 def idle(asked: Asked) -> Iterator[Figure]:
     """Yields how many harmless changes that bring nothing a tune hands over."""
     names = {f"{work.__name__}_exact" for work in runpy.run_path(str(PLANTED))["HARMLESS"]}
-    with tempfile.NamedTemporaryFile("w", suffix=".py", dir=PLANTED.parent) as file:
-        file.write(f"from planted import CHANGES as ALL\nCHANGES = [e for e in ALL if e.name in {names!r}]\n")
-        file.flush()
-        command = [sys.executable, "mlp.py"]
-        env = {"PYTHONPATH": str(PLANTED.parent)}
-        found = tuned("idle", command, UNEDITED, asked.home, env, f"--changes={file.name}")
+    with _only_changes("planted", names) as file:
+        command, env = [sys.executable, "mlp.py"], {"PYTHONPATH": str(PLANTED.parent)}
+        found = tuned("idle", command, UNEDITED, asked.home, env, f"--changes={file}")
     made = {each["name"] for each in found.verified.get("changes", ())} & names
     print(f"handed over: {found.changes}", flush=True)
     yield _count(f"harmless changes handed over, of {len(names)}", float(len(made)), "<= 1")
+
+
+@contextlib.contextmanager
+def _only_changes(module: str, names: Collection[str]) -> Iterator[Path]:
+    """Makes a file with those changes of a module that have these names."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "changes.py")
+        text = (
+            f"from {module} import CHANGES as ALL\nCHANGES = [one for one in ALL if one.name in {names!r}]\n"
+        )
+        file.write_text(text, encoding="utf-8")
+        yield file
 
 
 def tenths(asked: Asked) -> Iterator[Figure]:
@@ -447,8 +456,10 @@ def tenths(asked: Asked) -> Iterator[Figure]:
     script = UNEDITED / "wasteful.py"
     missed = 0
     for place in asked.only or runpy.run_path(str(script))["PLACES"]:
-        command, options = [sys.executable, script.name, place], ("--minutes=5", f"--changes={script}")
-        found = tuned(f"tenth-{place}", command, UNEDITED, asked.home, {}, *options)
+        command, env = [sys.executable, script.name, place], {"PYTHONPATH": str(UNEDITED)}
+        with _only_changes("wasteful", {place}) as file:
+            options = ("--minutes=5", f"--changes={file}")
+            found = tuned(f"tenth-{place}", command, UNEDITED, asked.home, env, *options)
         is_made = place in {each["name"] for each in found.verified.get("changes", ())}
         print(f"{place}: {'' if is_made else 'not '}handed over, with {found.changes}", flush=True)
         missed += not is_made

@@ -11,7 +11,7 @@ from sweeper.core.loaders import traits
 from sweeper.race.drift import Drift, later
 from sweeper.race.log import BASELINE, Round
 from sweeper.race.policy import keeps_failing
-from sweeper.race.tally import LAST_LEVEL, Tally, Variance, contenders
+from sweeper.race.tally import LAST_LEVEL, LEVEL, Tally, Variance, contenders
 
 TIE = math.log(1.03)
 """Of two candidates that cannot be told apart, the simpler one wins if it is at most 3% slower."""
@@ -144,6 +144,7 @@ def choose_winner(
     by_changes: bool = False,
     drift: Drift | None = None,
     early: Sequence[Round] = (),
+    before: Sequence[Round] = (),
 ) -> Chosen:
     """Returns the winner: the simplest of those that cannot be told apart from the fastest.
 
@@ -154,10 +155,13 @@ def choose_winner(
         by_changes: Whether the simplest is the one with the fewest changes to the baseline, however
             much slower it seems.
         drift: As for `ratios`; `early` likewise.
+        before: Rounds of the race before this one. They count where candidates are compared with each other:
+            what the race before has shown to pay is not left out again.
     """
     among = [ratio for ratio in ratios(rounds, drift, early) if not keeps_failing(rounds, ratio.trial)]
     faster = [ratio.trial for ratio in among if ratio.low > 1]
-    tied = contenders(rounds, [number for number in faster if number not in unfit], LAST_LEVEL)
+    rounds, level = ([*before, *rounds], LEVEL) if by_changes else (rounds, LAST_LEVEL)
+    tied = contenders(rounds, [number for number in faster if number not in unfit], level)
     if by_changes:
         base = configs[BASELINE].flatten()
         winner = min(tied, key=lambda number: len(changes(configs[number], base)), default=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,6 +72,7 @@ def close(
     seeds: Sequence[Record],
     rounding: float = SINGLE,
     *,
+    pairs: Sequence[tuple[Record, Record]] = (),
     is_redrawn: bool = False,
     is_version: bool = False,
     is_early: bool = False,
@@ -85,6 +87,8 @@ def close(
         seeds: Runs of the unchanged script with other seeds.
         rounding: Relative difference of gradients in the first steps that rounding explains; infinite
             where the script's own repeats differ by more.
+        pairs: Further runs like the one that is compared, each with one of the unchanged script that has the
+            same other seeds. How far curves are from the script's is the mean over all of these.
         is_redrawn: Whether the run draws other random numbers. Then the number of samples counts, but not
             their content, and curves are compared as those of racing runs.
         is_version: Whether it is a run of another version of the script, not of a change at run time.
@@ -111,9 +115,15 @@ def close(
         if is_early:
             continue
         others = [each.events[rank] for each in seeds if rank in each.events]
+        seeded = [
+            (run.events[rank], original.events[rank])
+            for run, original in pairs
+            if rank in run.events and rank in original.events
+        ]
         for name, read in CURVES.items():
             curves = [read(second), *(read(each) for each in others)]
-            if why := _curves(name, read(first), curves, is_race=rounding == HOGWILD or is_redrawn):
+            paired = [(read(run), read(original)) for run, original in seeded]
+            if why := _curves(name, read(first), curves, paired, is_race=rounding == HOGWILD or is_redrawn):
                 return why
     return _missing(one, baseline)
 
@@ -266,21 +276,36 @@ CURVES: Mapping[str, Callable[[Sequence[Event]], list[float]]] = {
 }
 
 
-def _curves(name: str, one: list[float], others: Sequence[list[float]], *, is_race: bool) -> str:
+def _curves(
+    name: str,
+    one: list[float],
+    others: Sequence[list[float]],
+    pairs: Sequence[tuple[list[float], list[float]]],
+    *,
+    is_race: bool,
+) -> str:
     """Returns a fault if a curve lies farther from the script's than those of other seeds; empty if not.
 
     Args:
         others: The script's own curve, then those of other seeds.
+        pairs: Curves with other seeds, each with the script's own.
         is_race: Whether the script's own curve is only one of several possible ones.
     """
     count = min(len(each) for each in (one, *others))
     own = others[0]
     if not all(map(math.isfinite, one[:count])):
         return "" if not all(map(math.isfinite, own[:count])) else f"its {name} are not finite"
-    for mean, *rest in zip(*(_means(each[:count]) for each in (one, *others)), strict=True):
+    long = [pair for pair in pairs if min(map(len, pair)) >= count]
+    usable = [pair for pair in long if all(map(math.isfinite, pair[1][:count]))]
+    distances = [
+        [abs(mean - other) for mean, other in zip(*(_means(curve[:count]) for curve in pair), strict=True)]
+        for pair in ((one, own), *usable)
+    ]
+    means = zip(*(_means(each[:count]) for each in (one, *others)), strict=True)
+    for (mean, *rest), *off in zip(means, *distances, strict=True):
         least, most = min(rest), max(rest)
-        off = max(least - mean, mean - most) / HOGWILD_SPREADS if is_race else abs(mean - rest[0])
-        if off > max(most - least, SINGLE * abs(rest[0])):
+        distance = max(least - mean, mean - most) / HOGWILD_SPREADS if is_race else statistics.fmean(off)
+        if math.isnan(distance) or distance > max(most - least, SINGLE * abs(rest[0])):
             return f"its {name} are {BEYOND}"
     return ""
 

@@ -6,7 +6,9 @@ how far apart the curves of one training may lie.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT, SINGLE
 from sweeper.race.record import BEYOND, HOGWILD, Record, close, equal
@@ -16,6 +18,7 @@ OTHER_SEEDS, MORE_SEEDS = (1000, 2000), (3000, 4000, 5000)
 of other parameters."""
 MIN_RACING = 3
 """Fewest other records that show how far apart those of processes lie which race for the same parameters."""
+NONE: Mapping[int, Record] = MappingProxyType({})
 RACES = "two runs of the unchanged script differ, as where processes race for the same parameters"
 MIN_BATCHES, MAX_BATCHES, PASS_SECONDS = 8, 60, 1.0
 """Fewest and most batches of a pass that is cut short, and seconds that it takes in between."""
@@ -104,8 +107,12 @@ class Reference:
         if self.repeats.are_equal is None and len(self.records) > 1:
             self.repeats = _repeats(*self.records[:2])
 
-    def answer(self, record: Record, claim: Claim) -> Answer:
-        """Returns what is known about an arm with this record."""
+    def answer(self, record: Record, claim: Claim, seeds: Mapping[int, Record] = NONE) -> Answer:
+        """Returns what is known about an arm with this record.
+
+        Args:
+            seeds: Records of the arm with other seeds, by the shift of the seeds.
+        """
         baseline, repeats = self.records[0], self.repeats
         if not (fault := equal(record, baseline)):
             return Answer(kind=EXACT)
@@ -119,18 +126,20 @@ class Reference:
         if repeats.race and not claim.keeps_arithmetic:
             return Answer(fault=RACES, is_unknown=True)
         seeded = [record for record in self.seeds.values() if record.events]
-        seeds = [*self.records[1:], *seeded]
+        others = [*self.records[1:], *seeded]
+        pairs = [(own, self.seeds[shift]) for shift, own in seeds.items() if shift in self.seeds]
         fault = close(
             record,
             baseline,
-            seeds,
+            others,
             HOGWILD if repeats.race else SINGLE if is_exact else claim.rounding,
+            pairs=pairs,
             is_redrawn=claim.kind == DRAWS,
             is_version=claim.is_version,
             is_early=len(seeded) < len(OTHER_SEEDS) and not repeats.race,
         )
         kind = DRAWS if claim.kind == DRAWS else CLOSE
-        is_open = repeats.are_equal is None or (repeats.race and len(seeds) < MIN_RACING)
+        is_open = repeats.are_equal is None or (repeats.race and len(others) < MIN_RACING)
         return Answer(kind=kind, fault=fault, is_open=bool(fault) and is_open)
 
     def shifts_wanted(self, claim: Claim, answer: Answer) -> tuple[int, ...]:

@@ -122,6 +122,6 @@ def _ratio(state: RaceState, contest: Contest) -> str:
 
 def _how(contest: Contest) -> str:
     verified = contest.verified
-    if verified is None:
+    if verified is None or verified.is_open:
         return "not verified yet"
     return f"{HOW.get(verified.kind, 'as before')} over {verified.extent}"

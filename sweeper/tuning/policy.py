@@ -37,6 +37,8 @@ MIN_GAIN = math.log(1.02)
 MIN_CEILING, HIGH_CEILING = 1.02, 1.1
 """Smallest ratio that a change must be able to reach to be tried, and to be tried early where it has failed
 with others."""
+OPEN_LAPS = 2
+"""Turns of a challenger before it is known whether the baseline repeats itself: they give a first number."""
 FEW_LAPS, MAX_LAPS = 2, 6
 """Turns of each process before a challenger that is far off is decided upon, and at most."""
 FAR = math.log(1.5)
@@ -115,6 +117,8 @@ class TunePolicy:
         missing = [
             arm for arm in needed if arm not in now.lives or (arm == failed and now.lives[arm].is_over)
         ]
+        if _is_still_open(state, now):
+            return End(_last(alive))
         if missing:
             return self._start(state, missing[0], len(rounds) - 1)
         if challenger is None:
@@ -134,11 +138,15 @@ class TunePolicy:
         if alive:
             (life,) = alive
             contest = state.contests.get(life.arm)
-            is_refused = contest is not None and (contest.outcome == REFUSED or _is_open(contest))
+            is_refused = contest is not None and contest.outcome == REFUSED
             is_over = is_refused or len(life.turns) >= TURNS_ALONE
             return End(life.number) if is_over else Turn(life.number)
         number = len(state.rounds)
-        if _needs_repeat(state, now) or not now.lives.get(BASELINE, _NONE).turns:
+        if (
+            _needs_repeat(state, now)
+            or not now.lives.get(BASELINE, _NONE).turns
+            or _is_still_open(state, now)
+        ):
             return self._start(state, BASELINE, number)
         if missing := [arm for arm in needed if arm not in now.lives]:
             return self._start(state, missing[0], number - 1)
@@ -401,7 +409,19 @@ def _is_behind(life: Life, over: Sequence[Life]) -> bool:
 def _needs_repeat(state: RaceState, now: Round) -> bool:
     """Returns whether another process of the baseline must show if the script repeats itself."""
     challenger = state.challenger
-    return challenger is not None and _is_open(challenger) and challenger.arm in now.lives
+    if challenger is None or not _is_open(challenger) or challenger.arm not in now.lives:
+        return False
+    life = now.lives[challenger.arm]
+    return life.is_over or len(life.turns) >= OPEN_LAPS
+
+
+def _is_still_open(state: RaceState, now: Round) -> bool:
+    """Returns whether another process of the baseline has not shown if the script repeats itself.
+
+    The next one may.
+    """
+    challenger = state.challenger
+    return challenger is not None and _is_open(challenger) and challenger.arm not in now.lives
 
 
 def _last(alive: Sequence[Life]) -> int:

@@ -350,7 +350,9 @@ class _Phases:
         assert self._lives is not None
         rests = bool(state.rounds[-1].is_in_company) and self._lives.has_room(len(numbers) + 1)
         window = context.spec.measure.window_seconds
-        race = SweepRace(context, trials, FINAL_RACE, window, verifier=verifier, rests=rests)
+        race = SweepRace(
+            context, trials, FINAL_RACE, window, verifier=verifier, rests=rests, before=state.rounds
+        )
         known = {arm: event for arm in numbers if (event := state.contests[arm].verified)}
         final = self._final = FinalRace(race, numbers, context.stopping, verifier, known)
         record = functools.partial(record_seed, context, trials, self._verifier, self._arms.config_of(()))

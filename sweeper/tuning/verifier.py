@@ -19,7 +19,7 @@ from sweeper.interventions import CHANGES
 from sweeper.race.log import BASELINE, Event, Started, Turned, Verified
 from sweeper.race.policy import Start
 from sweeper.race.record import Record, crossed
-from sweeper.race.verify import OTHER_SEEDS, Claim, Reference, Repeats
+from sweeper.race.verify import OTHER_SEEDS, Answer, Claim, Reference, Repeats
 from sweeper.script.running import RECORD_ONLY
 from sweeper.script.warm import read_record
 from sweeper.tuning.changes import ChangeValue, claim_of
@@ -71,6 +71,7 @@ class RaceVerifier:
         self._reference = Reference(repeats)
         self._known: dict[int, _Arm] = {}
         self._recorded: set[int] = set()
+        self._seeds: dict[int, dict[int, Record]] = {}
         self.ends_early = False
         self.limit_seconds = 0.0
 
@@ -115,8 +116,9 @@ class RaceVerifier:
         if not (self._batches and has_ended):
             record = replace(record, failure=failure or record.failure)
         if start.arm != BASELINE and terms.shift:
-            return ()
-        if start.arm == BASELINE:
+            if not record.failure:
+                self._seeds.setdefault(start.arm, {})[terms.shift] = record
+        elif start.arm == BASELINE:
             if not record.failure:
                 self._reference.enter(record, terms.shift)
         else:
@@ -156,7 +158,7 @@ class RaceVerifier:
         known = next((one for one in among if not one.record.failure), None)
         if known is None:
             return None
-        answer = self._reference.answer(known.record, known.claim)
+        answer = self._answer(known)
         return next(iter(self._reference.shifts_wanted(known.claim, answer)), None)
 
     def enter_seed(self, shift: int, folder: Path) -> Mapping[int, Verified]:
@@ -171,13 +173,16 @@ class RaceVerifier:
                 arm.said = now
                 yield now
 
+    def _answer(self, arm: _Arm) -> Answer:
+        return self._reference.answer(arm.record, arm.claim, self._seeds.get(arm.number, {}))
+
     def _compared(self, life: int, arm: _Arm) -> Verified:
         """Returns what is known about a process."""
         extent = crossed(arm.record, self._reference.records[0])
         said = Verified(life, 0.0, extent=extent, missing=arm.missing)
         if arm.record.failure:
             return replace(said, fault=arm.record.failure, is_failure=True)
-        answer = self._reference.answer(arm.record, arm.claim)
+        answer = self._answer(arm)
         return replace(said, kind=answer.kind, fault=answer.fault, is_open=answer.is_open)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from records import LOSSES, run
 
 from sweeper.race.record import Record, close, crossed, equal
@@ -28,6 +31,23 @@ def test_later_losses_stay_within_those_of_other_seeds() -> None:
     far = [each * (1 + 0.01 * max(0, number - 5)) for number, each in enumerate(LOSSES)]
     assert close(run(near), run(LOSSES), SEEDS) == ""
     assert "farther from the script's" in close(run(far), run(LOSSES), SEEDS)
+
+
+def test_how_far_curves_are_is_the_mean_over_runs_with_the_same_seeds() -> None:
+    def drifting(losses: Sequence[float]) -> Record:
+        return run([each * (1 + 0.0035 * max(0, number - 5)) for number, each in enumerate(losses)])
+
+    other = [each * 0.97 for each in LOSSES]
+    assert "farther from the script's" in close(drifting(LOSSES), run(LOSSES), SEEDS)
+    assert close(drifting(LOSSES), run(LOSSES), SEEDS, pairs=[(run(other), run(other))]) == ""
+    as_far = [(drifting(other), run(other))]
+    assert "farther from the script's" in close(drifting(LOSSES), run(LOSSES), SEEDS, pairs=as_far)
+    diverged = [*other[:20], math.nan, *other[21:]]
+    assert close(run(LOSSES), run(LOSSES), SEEDS, pairs=[(run(diverged), run(other))]) != ""
+    # Where the script itself diverges, nothing is known.
+    assert close(run(LOSSES), run(LOSSES), SEEDS, pairs=[(run(other), run(diverged))]) == ""
+    short = run(other[:20])
+    assert close(run(LOSSES), run(LOSSES), SEEDS, pairs=[(short, short)]) == ""
 
 
 def test_a_process_is_compared_with_itself_under_other_seeds() -> None:

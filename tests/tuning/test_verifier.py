@@ -217,7 +217,21 @@ def test_what_an_arm_does_with_another_seed_is_not_compared_with_the_scripts_own
     races.started(0, LOSSES)
     (known,) = races.started(1, LOSSES)
     assert known.fault == ""
-    assert races.started(1, FAR, number=1) == ()
+    assert list(races.started(1, FAR, number=1)) == []
+
+
+@pytest.mark.parametrize(("with_the_seed", "is_refused"), [(0.97, False), (1.5, True)])
+def test_an_arm_is_also_compared_with_the_baseline_of_the_same_other_seed(
+    tmp_path, with_the_seed, is_refused
+):
+    drifting = [loss * (1 + 0.0035 * max(0, number - 5)) for number, loss in enumerate(LOSSES)]
+    races = Races(tmp_path, (FUSED,), batches=20, repeats=Repeats(are_equal=True))
+    races.started(0, LOSSES)
+    races.started(1, drifting)
+    races.started(1, [loss * with_the_seed for loss in LOSSES], number=1)
+    races.started(0, [loss * 0.97 for loss in LOSSES], number=1)
+    (known,) = races.started(0, [loss * 1.05 for loss in LOSSES], number=2) or [None]
+    assert (known is not None and "farther from the script's" in known.fault) == is_refused
 
 
 def test_a_race_that_goes_on_knows_the_records_of_its_processes(tmp_path):

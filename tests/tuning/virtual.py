@@ -28,6 +28,7 @@ class Script:
         missing: Why a change is not in effect.
         failing: Number of processes that fail at their start, with a change.
         repeats: Whether two runs of the script are equal.
+        records: Runs of the script after which it is known whether they are.
         start: Seconds until a process is warm.
         step: Seconds of a step of the script as it is.
         process: Standard deviation of a process's log speed; `turn` is that of a turn.
@@ -43,6 +44,7 @@ class Script:
     missing: Mapping[str, str] = field(default_factory=dict)
     failing: Mapping[str, int] = field(default_factory=dict)
     repeats: bool = True
+    records: int = 2
     start: float = 4.0
     step: float = 0.01
     process: float = 0.02
@@ -61,7 +63,7 @@ class VirtualTune:
         self.script, self._draw = script, random.Random(seed)
         self.now, self.alive, self.most_alive = 0.0, set[int](), 0
         self._speeds: dict[int, tuple[float, float]] = {}
-        self._open: dict[int, str] = {}
+        self._open: dict[int, tuple[str, ...]] = {}
         self._num_baseline = 0
         self._left = dict(script.failing)
         self._failed: set[int] = set()
@@ -81,8 +83,9 @@ class VirtualTune:
         assert script.has_room or len(self.alive) == 1
         if start.arm == 0:
             self._num_baseline += 1
-            open_lives, self._open = (self._open, {}) if self._num_baseline > 1 else ({}, self._open)
-            return [Verified(number, 0.0, fault, kind=EXACT) for number, fault in open_lives.items()]
+            is_known = self._num_baseline >= script.records
+            open_lives, self._open = (self._open, {}) if is_known else ({}, self._open)
+            return [Verified(number, 0.0, kind=EXACT, missing=gone) for number, gone in open_lives.items()]
         if script.listens and len(self.alive) > 1:
             self._failed.add(life)
             self._crowded.add(life)
@@ -95,8 +98,8 @@ class VirtualTune:
             self._left = {word: left - 1 for word, left in self._left.items()}
             self._failed.add(life)
             return [Verified(life, 0.0, "it crashes", is_failure=True)]
-        if not script.repeats and not fault and self._num_baseline < 2:
-            self._open[life] = ""
+        if not script.repeats and not fault and self._num_baseline < script.records:
+            self._open[life] = missing
             return [Verified(life, 0.0, "its losses differ", missing=missing, is_open=True)]
         return [Verified(life, 0.0, fault, "60 steps", EXACT, missing)]
 

@@ -83,6 +83,7 @@ class SweepRace:
         early: Sequence[Round] = (),
         verifier: Verifier | None = None,
         rests: bool | None = None,
+        before: Sequence[Round] = (),
     ) -> None:
         """Looks up the rounds so far.
 
@@ -92,11 +93,12 @@ class SweepRace:
             early: Earlier rounds, each at another time.
             verifier: Compares the first steps of its processes; None if they are not recorded.
             rests: Whether its processes take turns; by default, where that is of use and there is room.
+            before: Rounds of a race before it, which help to tell the candidates apart.
         """
         self._verifier, self._may_rest = verifier, rests
         self._context, self._trials = context, trials
         self._window_seconds = window_seconds
-        self._early = early
+        self._early, self._before = early, before
         self._folder = context.journal.race_folder(name)
         path = context.journal.race_log(name)
         with ours(path, DAMAGED_RACE):
@@ -227,7 +229,13 @@ class SweepRace:
         records, by_changes = self._trials.table.records, self._context.spec.traits.is_of_changes
         configs = {number: records[number].config for number in self._arms}
         return choose_winner(
-            self.rounds, configs, unfit, by_changes=by_changes, drift=self._drift, early=self._early
+            self.rounds,
+            configs,
+            unfit,
+            by_changes=by_changes,
+            drift=self._drift,
+            early=self._early,
+            before=self._before,
         )
 
     def result(self, unfit: Collection[int]) -> ConfirmationResult:
