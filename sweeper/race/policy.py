@@ -178,7 +178,8 @@ class Policy:
             return CLEAR
         if self.max_rounds is not None and len(complete) >= self.max_rounds:
             return LONG
-        return TIME if at + self._round_seconds(complete) > self.seconds else ""
+        # What is left over would be lost: one turn of each is better than none.
+        return TIME if at + self._round_seconds(complete, most_turns=1) > self.seconds else ""
 
     def turns(self, complete: Sequence[Round]) -> int:
         """Returns how many turns of each process make the best use of a round.
@@ -204,16 +205,19 @@ class Policy:
         step = max((life.step_seconds for life in lives), default=0.0)
         return turn_seconds(step, self.shortest_turn, self.longest_turn)
 
-    def _round_seconds(self, complete: Sequence[Round]) -> float:
+    def _round_seconds(self, complete: Sequence[Round], most_turns: int = FIRST_TURNS) -> float:
         """Returns how long another round will take at most, judging by those that there were.
 
         Processes that take turns have fewer of them than would be best if there is no time for more.
+
+        Args:
+            most_turns: Number of their turns, unless fewer are best.
         """
         turn = max(self.turn_seconds(complete), _mean_turn_seconds(complete))
         rest = max((one.ended_at - one.began_at - one.seconds_of_turns) / len(one.lives) for one in complete)
         turns = self.turns(complete)
         if complete[-1].is_in_company:
-            turns = min(turns, FIRST_TURNS)
+            turns = min(turns, most_turns)
         return len(self.arms_after(complete)) * (turns * turn + rest)
 
     def _next_in_round(self, now: Round, complete: Sequence[Round], at: float) -> Action:

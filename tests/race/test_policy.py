@@ -158,6 +158,16 @@ def test_no_time_is_left_over_where_a_round_of_many_turns_would_be_best():
         assert 85 < lives.clock.now < 100
 
 
+@pytest.mark.parametrize(("seconds", "action"), [(37.0, Start), (35.0, Done)])
+def test_a_round_of_one_turn_is_better_than_time_that_is_left_over(seconds: float, action: type):
+    """The first round has taken 20 s: starts of 5 s, six turns of a second, and 4 s until all had ended."""
+    policy = Policy(arms=(0, 1), seconds=seconds)
+    log: list[Event] = [Started(0, 0, 5.0, 5.0), Company(is_possible=True, at=5.0), Started(1, 1, 10.0, 5.0)]
+    log += [Turned(n % 2, 11.0 + n, 1.0, 50, 9.0 + 0.1 * n) for n in range(6)]
+    log += [Ended(0, 18.0), Ended(1, 20.0)]
+    assert isinstance(policy.next(log, 20.0), action)
+
+
 def test_processes_take_turns_in_random_order():
     log, _, _ = raced(Nature(process=0.03), 2)
     turns = [event.life % 2 for event in log if isinstance(event, Turned)]
