@@ -61,15 +61,15 @@ def frame(sweep: LoadedSweep) -> pd.DataFrame:
         "feasible": [record.feasible for record in records],
         "verdict": [verdict.kind.value if (verdict := verdict_on(record)) else None for record in records],
         "speedup": [sweep.table.speedup(record) for record in records],
-        "ratio": [each.ratio if each else None for each in ratio_of],
-        "ratio_low": [each.low if each else None for each in ratio_of],
-        "ratio_high": [each.high if each else None for each in ratio_of],
+        "ratio": [ratio.ratio if ratio else None for ratio in ratio_of],
+        "ratio_low": [ratio.low if ratio else None for ratio in ratio_of],
+        "ratio_high": [ratio.high if ratio else None for ratio in ratio_of],
         **{metric: [record.metric(metric) for record in records] for metric in (*METRICS, *added)},
         **{
             name: [record.pipeline_metrics.get(name) for record in records]
             for name in _reported_names(records)
         },
-        **{f"param.{each}": [flat.get(each) for flat in flats] for each in names},
+        **{f"param.{name}": [flat.get(name) for flat in flats] for name in names},
         "failure": [record.failure.message if record.failure else None for record in records],
         "started": [record.created_at for record in records],
         "finished": [record.outcome.finished_at if record.outcome else None for record in records],

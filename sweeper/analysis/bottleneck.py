@@ -265,15 +265,15 @@ def is_unexamined(record: TrialRecord, verdict: Verdict) -> bool:
     return verdict.kind is Bottleneck.INCONCLUSIVE and not taken_apart
 
 
-def launch_share(found: Measurement) -> float | None:
+def launch_share(measurement: Measurement) -> float | None:
     """Returns the largest share of a step that launching operations may take; None if that is unknown.
 
     A line that waits for the device in each step hides it: the verdict is about the line then, but without
     the line, the device would still wait for the host.
     """
-    if not found.breakdown.step_s:
+    if not measurement.breakdown.step_s:
         return None
-    signals = dataclasses.replace(signals_of(found), sync_places=())
+    signals = dataclasses.replace(signals_of(measurement), sync_places=())
     costs = [rule.cost(signals) for rule in WASTES if rule.kind is Bottleneck.LAUNCH]
     if known := [cost for cost in costs if cost is not None]:
         return max(known)
@@ -281,31 +281,31 @@ def launch_share(found: Measurement) -> float | None:
     return None if signals.fixed is None else signals.fixed * signals.compute
 
 
-def verdict_of(found: Measurement, config: TrialConfig) -> Verdict:
-    """Returns why a trial of `config` that measured `found` is not faster."""
-    if is_reported(found) and not found.breakdown.step_s:
-        return _from_outside(found)
-    verdict = _judged(found, config)
+def verdict_of(measurement: Measurement, config: TrialConfig) -> Verdict:
+    """Returns why a trial of `config` with this measurement is not faster."""
+    if is_reported(measurement) and not measurement.breakdown.step_s:
+        return _from_outside(measurement)
+    verdict = _judged(measurement, config)
     # A script's steps are taken apart after they were timed.
-    return _unless_unclear(verdict, found, config) if is_reported(found) else verdict
+    return _unless_unclear(verdict, measurement, config) if is_reported(measurement) else verdict
 
 
-def _unless_unclear(verdict: Verdict, found: Measurement, config: TrialConfig) -> Verdict:
+def _unless_unclear(verdict: Verdict, measurement: Measurement, config: TrialConfig) -> Verdict:
     """Returns a script's verdict, or that it is unclear if another run might have another one.
 
     It might if the steps that were timed lead to another verdict, or if two causes cost about the same.
     """
-    timed = as_timed(found)
+    timed = as_timed(measurement)
     other = verdict if timed is None else _judged(timed, config)
     if timed is not None and other.kind is not verdict.kind:
-        steps = figure(found.step_ms), figure(1e3 * found.breakdown.step_s)
+        steps = figure(measurement.step_ms), figure(1e3 * measurement.breakdown.step_s)
         why = (
             f"a step took {steps[0]} ms when it was timed, but {steps[1]} ms when it was taken apart: it is"
             f" {other.kind} by the former ({brief(other.why)}),"
             f" {verdict.kind} by the latter ({brief(verdict.why)})"
         )
     else:
-        rival = _rival(verdict, found)
+        rival = _rival(verdict, measurement)
         if rival is None:
             return verdict
         why = f"about equally {verdict.kind} ({brief(verdict.why)}) and {rival[0]} ({brief(rival[1])})"
@@ -317,21 +317,21 @@ def brief(why: str) -> str:
     return why.partition(";")[0]
 
 
-def as_timed(found: Measurement) -> Measurement | None:
+def as_timed(measurement: Measurement) -> Measurement | None:
     """Returns a measurement with the parts of a step as it was timed; None if they differ little.
 
     The arithmetic of a step always takes about the same time, so waiting takes the difference.
     """
-    parts, step_s = found.breakdown, found.step_ms / 1e3
+    parts, step_s = measurement.breakdown, measurement.step_ms / 1e3
     if not step_s or 1 / SAME_STEP <= parts.step_s / step_s <= SAME_STEP:
         return None
     data_s = max(0.0, parts.data_s + step_s - parts.step_s)
-    return dataclasses.replace(found, breakdown=dataclasses.replace(parts, data_s=data_s))
+    return dataclasses.replace(measurement, breakdown=dataclasses.replace(parts, data_s=data_s))
 
 
-def _rival(verdict: Verdict, found: Measurement) -> tuple[Bottleneck, str] | None:
+def _rival(verdict: Verdict, measurement: Measurement) -> tuple[Bottleneck, str] | None:
     """Returns another cause or limit that might be the verdict of another run; None without one."""
-    signals = signals_of(found)
+    signals = signals_of(measurement)
     costs = [(rule.cost(signals) or 0.0, rule) for rule in WASTES]
     top, first = max(costs, key=lambda pair: pair[0])
     second, rule = max(
@@ -357,15 +357,15 @@ def _limit(signals: Signals) -> tuple[Bottleneck, str] | None:
     return next(((rule.kind, rule.why(signals)) for rule in LIMITS if rule.cost(signals)), None)
 
 
-def _judged(found: Measurement, config: TrialConfig) -> Verdict:
-    signals = signals_of(found)
+def _judged(measurement: Measurement, config: TrialConfig) -> Verdict:
+    signals = signals_of(measurement)
     costs = [(rule.cost(signals), rule) for rule in WASTES]
     cost, rule = max(((c, r) for c, r in costs if c is not None), key=lambda pair: pair[0])
     if cost < MIN_COST:
-        limits = ((each.cost(signals), each) for each in LIMITS)
+        limits = ((r.cost(signals), r) for r in LIMITS)
         limit = next(((c, r) for c, r in limits if c), None)
         if limit is None:
-            missing = sorted({each.needs for c, each in costs if c is None})
+            missing = sorted({r.needs for c, r in costs if c is None})
             without = f"; not measured here: {', '.join(missing)}" if missing else ""
             idle = (signals.idle or 0.0) - signals.input - signals.transfer
             what = "no cause takes a fifth of the step"
@@ -373,7 +373,7 @@ def _judged(found: Measurement, config: TrialConfig) -> Verdict:
                 what = f"the device is idle {percent(idle)} of the step, for no known reason"
             return Verdict(kind=Bottleneck.INCONCLUSIVE, share=None, why=what + without)
         cost, rule = limit
-    remedy = remedy_for(rule.kind, signals, found, config)
+    remedy = remedy_for(rule.kind, signals, measurement, config)
     return Verdict(
         kind=rule.kind,
         share=cost,
@@ -384,14 +384,14 @@ def _judged(found: Measurement, config: TrialConfig) -> Verdict:
     )
 
 
-def _from_outside(found: Measurement) -> Verdict:
+def _from_outside(measurement: Measurement) -> Verdict:
     """Returns the verdict on a script from telemetry alone, as its steps were not broken down."""
-    shares = {name: stats.mean / 100 for name, stats in found.telemetry.items()}
+    shares = {name: stats.mean / 100 for name, stats in measurement.telemetry.items()}
     cores = shares.get("cpu_util_pct")
     at_work = f"the CPU is at {percent(cores)}" if cores is not None else "CPU utilisation is unknown"
     busy = shares.get("gpu_util_pct")
     if busy is None:
-        has_gpu = found.device.kind == "cuda"
+        has_gpu = measurement.device.kind == "cuda"
         gpu = "the GPU's utilisation is not reported" if has_gpu else "there is no GPU"
         why = f"its steps were not taken apart (`sweeper watch` does this), {gpu}, and {at_work}"
         return Verdict(kind=Bottleneck.INCONCLUSIVE, share=None, why=why)

@@ -98,7 +98,7 @@ def _ratio(rounds: Sequence[Round], number: int, drift: Drift | None, early: Seq
     shared = tuple(one.speeds[number] for one in rounds if {number, BASELINE} <= one.speeds.keys())
     of_speed = drift.speed if drift else Variance(0.0, 1)
     speed, throughput_low, throughput_high = later(
-        Tally([math.log(each) for each in shared], is_in_turns=False), of_speed
+        Tally([math.log(throughput) for throughput in shared], is_in_turns=False), of_speed
     )
     return Ratio(
         trial=number,

@@ -67,7 +67,7 @@ def _other(parameter: Parameter, value: Scalar) -> Scalar:
     few = (
         parameter.choices if isinstance(parameter, CategoricalParameter) else (parameter.low, parameter.high)
     )
-    return next((each for each in few if each != value), few[0])
+    return next((choice for choice in few if choice != value), few[0])
 
 
 Flat = Mapping[str, Scalar]
@@ -153,7 +153,7 @@ class Effects:
 
 def _range(parameter: Parameter, seen: Iterable[Scalar]) -> tuple[float, float] | None:
     """Returns the centre and half-width of the values' places; None if none has a place."""
-    places = [each for each in (place(parameter, value) for value in seen) if each is not None]
+    places = [position for position in (place(parameter, value) for value in seen) if position is not None]
     if not places:
         return None
     return (min(places) + max(places)) / 2, (max(places) - min(places)) / 2 or 1.0

@@ -91,7 +91,7 @@ def is_speed(spec: SweepSpec) -> bool:
 
 def _apart(record: TrialRecord, other: TrialRecord) -> float:
     """Returns the distance of two trials' log speeds; infinite if they differ in more than their loaders."""
-    mine, its = (each.metric("throughput") for each in (record, other))
+    mine, its = (trial.metric("throughput") for trial in (record, other))
     same = record.config.replace(
         {name: value for name, value in other.config.flatten().items() if name.startswith("loader.")}
     )

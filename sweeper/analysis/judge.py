@@ -53,12 +53,12 @@ class Yardstick:
         A limit on the ratio of losses is at least two standard deviations of the baseline's loss
         over seeds: smaller differences are noise.
         """
-        found: list[Limit] = []
+        limits: list[Limit] = []
         for metric, constraint in spec.constraints.items():
             if constraint.max is not None:
-                found.append(Limit(metric, constraint.max, 1))
+                limits.append(Limit(metric, constraint.max, 1))
             if constraint.min is not None:
-                found.append(Limit(metric, constraint.min, -1))
+                limits.append(Limit(metric, constraint.min, -1))
             base = self.baseline.metric(metric)
             if metric == "val_loss" and self.losses:
                 base = statistics.fmean(self.losses)
@@ -68,10 +68,10 @@ class Yardstick:
                 ratio = constraint.max_ratio_to_baseline
                 if metric == "val_loss":
                     ratio = max(ratio, 1 + 2 * self.loss_spread)
-                found.append(Limit(metric, _times(base, ratio), 1))
+                limits.append(Limit(metric, _times(base, ratio), 1))
             if constraint.min_ratio_to_baseline is not None:
-                found.append(Limit(metric, _times(base, constraint.min_ratio_to_baseline), -1))
-        return found
+                limits.append(Limit(metric, _times(base, constraint.min_ratio_to_baseline), -1))
+        return limits
 
     @property
     def constant_loss(self) -> float | None:

@@ -34,8 +34,8 @@ def pareto(records: Iterable[TrialRecord], objectives: Sequence[Objective]) -> l
         goodness = _goodness(record, objectives) if record.feasible else None
         if goodness is not None:
             placed.append((record, goodness))
-    found = [record for record, mine in placed if not any(_beats(theirs, mine) for _, theirs in placed)]
-    return sorted(found, key=lambda record: record.number)
+    front = [record for record, mine in placed if not any(_beats(theirs, mine) for _, theirs in placed)]
+    return sorted(front, key=lambda record: record.number)
 
 
 def pick(front: Sequence[TrialRecord], objectives: Sequence[Objective], rule: Rule) -> TrialRecord | None:
@@ -57,13 +57,13 @@ def pick(front: Sequence[TrialRecord], objectives: Sequence[Objective], rule: Ru
 
 def _goodness(record: TrialRecord, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
     """Returns the objectives' values, signed so that more is better; None if one is absent."""
-    found = []
+    values = []
     for objective in objectives:
         value = record.metric(objective.metric)
         if value is None:
             return None
-        found.append(value if objective.direction == "maximize" else -value)
-    return tuple(found)
+        values.append(value if objective.direction == "maximize" else -value)
+    return tuple(values)
 
 
 def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -71,12 +71,14 @@ def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def _knees(front: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[tuple[float, TrialRecord]]:
-    known = [(found, record) for record in front if (found := _goodness(record, objectives)) is not None]
-    columns = list(zip(*(found for found, _ in known), strict=True))
+    known = [
+        (goodness, record) for record in front if (goodness := _goodness(record, objectives)) is not None
+    ]
+    columns = list(zip(*(goodness for goodness, _ in known), strict=True))
     lows, spans = [min(column) for column in columns], [max(column) - min(column) for column in columns]
     scores = []
-    for found, record in known:
-        scaled = [(x - low) / (span or 1.0) for x, low, span in zip(found, lows, spans, strict=True)]
+    for goodness, record in known:
+        scaled = [(x - low) / (span or 1.0) for x, low, span in zip(goodness, lows, spans, strict=True)]
         # Rounded, so that sums which differ only in their last digits are ties.
         scores.append((round(sum(scaled), 9), record))
     return scores

@@ -95,9 +95,9 @@ def with_derived(
             derived["projected_hours"] = hours
             if price_per_hour is not None:
                 derived["cost_per_run"] = hours * price_per_hour * record.config.device.count
-        found = _samples_to_baseline(record, yardstick) if yardstick is not None else None
-        if found is not None:
-            samples, how = found
+        estimate = _samples_to_baseline(record, yardstick) if yardstick is not None else None
+        if estimate is not None:
+            samples, how = estimate
             derived["time_to_loss_s"] = start_seconds(measured) + samples / measured.throughput
             if math.isfinite(samples):
                 notes["time_to_loss_how"] = how
@@ -112,10 +112,10 @@ def _samples_to_baseline(record: TrialRecord, yardstick: Yardstick) -> tuple[flo
     if quality.key == own.key:
         # With the baseline's numerics, it reaches that loss by definition, whatever its first seed gave.
         return quality.samples, "measured"
-    found = samples_to_loss(quality.curve, statistics.fmean(yardstick.losses))
-    if found is None and len(quality.curve) > 1:
+    estimate = samples_to_loss(quality.curve, statistics.fmean(yardstick.losses))
+    if estimate is None and len(quality.curve) > 1:
         return math.inf, "extrapolated"
-    return found
+    return estimate
 
 
 def break_even_steps(slow: TrialRecord, fast: TrialRecord) -> float | None:

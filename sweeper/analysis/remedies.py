@@ -32,7 +32,7 @@ class Remedy:
 def rate(value: float) -> str:
     """Returns samples per second with three digits: `830`, `5.12k`, `1.3M`."""
     value = float(f"{value:.3g}")
-    size, letter = next((each for each in ((1e6, "M"), (1e3, "k")) if value >= each[0]), (1.0, ""))
+    size, letter = next((scale for scale in ((1e6, "M"), (1e3, "k")) if value >= scale[0]), (1.0, ""))
     return f"{value / size:g}{letter}"
 
 
@@ -41,18 +41,18 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f}%"
 
 
-def remedy_for(kind: Bottleneck, signals: Signals, found: Measurement, config: TrialConfig) -> Remedy:
+def remedy_for(kind: Bottleneck, signals: Signals, measurement: Measurement, config: TrialConfig) -> Remedy:
     """Returns the next thing to change: the first remedy for `kind` that applies.
 
     A script chooses the names of its settings, so its remedies change no configuration.
     """
-    if is_reported(found):
-        return Remedy(_for_script(kind, signals, found, config))
-    return next(_OF[kind](signals, found, config))
+    if is_reported(measurement):
+        return Remedy(_for_script(kind, signals, measurement, config))
+    return next(_OF[kind](signals, measurement, config))
 
 
-def _for_script(kind: Bottleneck, s: Signals, found: Measurement, config: TrialConfig) -> str:
-    lines = found.diagnosis.lines if found.diagnosis else {}
+def _for_script(kind: Bottleneck, s: Signals, measurement: Measurement, config: TrialConfig) -> str:
+    lines = measurement.diagnosis.lines if measurement.diagnosis else {}
 
     def at(phase: str) -> str:
         return f" (most of it at {lines[phase][0]})" if lines.get(phase) else ""
@@ -65,8 +65,8 @@ def _for_script(kind: Bottleneck, s: Signals, found: Measurement, config: TrialC
         return f"evaluate less often, or on fewer samples{at('evaluation')}"
     waits = f" (at {', '.join(s.sync_places)})" if s.sync_places else at("forward")
     crowded = s.cpu is not None and s.cpu >= SATURATED
-    workers = "" if crowded or _cores(found) == 1 else "more loader workers, or "
-    seen = found.observed
+    workers = "" if crowded or _cores(measurement) == 1 else "more loader workers, or "
+    seen = measurement.observed
     # What it has already, by itself or by a change, is no advice.
     half = () if _has(config, "precision", *HALF) or seen.get("precision") in HALF else ("mixed precision",)
     compiled = (
@@ -91,16 +91,16 @@ def _has(config: TrialConfig, change: str, *values: str) -> bool:
     return (config.args or {}).get(change) in values
 
 
-def _input(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
-    loader, cores = config.loader, _cores(found)
+def _input(s: Signals, measurement: Measurement, config: TrialConfig) -> Iterator[Remedy]:
+    loader, cores = config.loader, _cores(measurement)
     kind = loaders.traits(loader.kind)
     workers = loader.num_workers if kind.has_workers else 0
     # With so few cores, workers slow down training.
     crowded = workers and (workers >= cores or (s.cpu or 0.0) >= SATURATED)
     busy = f" (the CPU is at {percent(s.cpu)})" if s.cpu is not None else ""
     no_more = f"; adding workers will not help{busy}" if crowded else ""
-    if not kind.is_resident and found.diagnosis and found.diagnosis.fits_device:
-        yield _kind(loaders.RESIDENT, f"{_ceiling(s, found)}{no_more}")
+    if not kind.is_resident and measurement.diagnosis and measurement.diagnosis.fits_device:
+        yield _kind(loaders.RESIDENT, f"{_ceiling(s, measurement)}{no_more}")
     if kind.reads_rows:
         yield _kind(loaders.STREAM, f": whole batches, gathered ahead of the step{no_more}")
     if crowded:
@@ -111,7 +111,7 @@ def _input(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Reme
         lacking = s.device_rate / s.loader_rate if s.device_rate and s.loader_rate else 2.0
         wanted = min(cores, max(workers + 1, math.ceil(max(workers, 1) * lacking)))
         if wanted > workers:
-            count = f" with `loader.num_workers: {wanted}`{_ceiling(s, found)}"
+            count = f" with `loader.num_workers: {wanted}`{_ceiling(s, measurement)}"
             yield _kind(loaders.WORKERS, count, {"loader.num_workers": wanted})
     yield Remedy("make a sample cheaper to read: decode it once, into arrays, in prepare()")
 
@@ -121,16 +121,16 @@ def _kind(kind: str, text: str, more: Mapping[str, Scalar] = MappingProxyType({}
     return Remedy(f"`loader.kind: {kind}`{text}", {"loader.kind": kind, **more})
 
 
-def _transfer(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
+def _transfer(s: Signals, measurement: Measurement, config: TrialConfig) -> Iterator[Remedy]:
     kind = loaders.traits(config.loader.kind)
-    if not kind.is_resident and found.diagnosis and found.diagnosis.fits_device:
-        yield _kind(loaders.RESIDENT, _ceiling(s, found))
+    if not kind.is_resident and measurement.diagnosis and measurement.diagnosis.fits_device:
+        yield _kind(loaders.RESIDENT, _ceiling(s, measurement))
     if not (kind.is_resident or kind.copies_ahead):
         yield _kind(loaders.STREAM, ": copies run ahead of the step, from pinned memory")
     yield Remedy("send less: uint8 or float16 samples, converted to floats on the device, in loss()")
 
 
-def _sync(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
+def _sync(s: Signals, measurement: Measurement, config: TrialConfig) -> Iterator[Remedy]:
     if config.precision.amp == "fp16" and not config.optimizer.fused:
         yield Remedy(
             "`optimizer.fused: true`: otherwise fp16's scaler waits for the device", {"optimizer.fused": True}
@@ -143,8 +143,8 @@ def _sync(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remed
     yield Remedy("find what loss() or the model waits for (a lock, a file, sleep, another process)")
 
 
-def _capacity(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
-    yield from _bf16(found, config)
+def _capacity(s: Signals, measurement: Measurement, config: TrialConfig) -> Iterator[Remedy]:
+    yield from _bf16(measurement, config)
     if not config.activation_checkpointing:
         yield Remedy(
             "`activation_checkpointing: true`: less is stored per sample, so larger batches fit",
@@ -155,40 +155,41 @@ def _capacity(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[R
     )
 
 
-def _launch(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
+def _launch(s: Signals, measurement: Measurement, config: TrialConfig) -> Iterator[Remedy]:
     if not config.optimizer.fused:
         yield Remedy(
             "`optimizer.fused: true`: one call instead of one per parameter", {"optimizer.fused": True}
         )
     if s.on_gpu and config.compile.mode != "graph" and config.device.count == 1 and s.host_paced:
         yield Remedy("`compile.mode: graph`: the whole step as one launch", {"compile.mode": "graph"})
-    yield from _larger_batch(s, found, config)
+    yield from _larger_batch(s, measurement, config)
     yield Remedy("fewer, larger operations: such a small step is mostly call overhead")
 
 
-def _bandwidth(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
+def _bandwidth(s: Signals, measurement: Measurement, config: TrialConfig) -> Iterator[Remedy]:
     yield from _malloc(s, config)
-    yield from _bf16(found, config)
+    yield from _bf16(measurement, config)
     if s.on_gpu and config.compile.mode == "eager":
         yield Remedy("`compile.mode: default`: fused kernels read less", {"compile.mode": "default"})
     yield Remedy("read less per step: smaller types, fused operations")
 
 
-def _compute(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
+def _compute(s: Signals, measurement: Measurement, config: TrialConfig) -> Iterator[Remedy]:
     if (s.faults or 0.0) >= MIN_GAIN / 2:
         yield from _malloc(s, config)
     # Small matrices lose more to conversions than they gain, so the batch comes first.
     if (s.fixed or 0.0) < MIN_GAIN:
-        yield from _bf16(found, config)
+        yield from _bf16(measurement, config)
     # TF32 and bf16 came with the same GPU generation.
-    native = found.diagnosis is None or found.diagnosis.native_bf16 is not False
+    native = measurement.diagnosis is None or measurement.diagnosis.native_bf16 is not False
     if s.on_gpu and native and config.precision.amp == "fp32" and config.precision.tf32 is not True:
         yield Remedy("`precision.tf32: true`", {"precision.tf32": True})
     if (s.fixed or 0.0) >= MIN_GAIN:
-        yield from _larger_batch(s, found, config)
-    if not s.on_gpu and 0 < config.device.cpu_threads < _cores(found):
+        yield from _larger_batch(s, measurement, config)
+    if not s.on_gpu and 0 < config.device.cpu_threads < _cores(measurement):
         yield Remedy(
-            f"`device.cpu_threads: {_cores(found)}`: all cores", {"device.cpu_threads": _cores(found)}
+            f"`device.cpu_threads: {_cores(measurement)}`: all cores",
+            {"device.cpu_threads": _cores(measurement)},
         )
     if s.on_gpu and config.compile.mode == "eager":
         yield Remedy("`compile.mode: default`: fused kernels", {"compile.mode": "default"})
@@ -202,13 +203,13 @@ def _malloc(s: Signals, config: TrialConfig) -> Iterator[Remedy]:
         )
 
 
-def _bf16(found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
-    if config.precision.amp == "fp32" and found.diagnosis and found.diagnosis.native_bf16:
+def _bf16(measurement: Measurement, config: TrialConfig) -> Iterator[Remedy]:
+    if config.precision.amp == "fp32" and measurement.diagnosis and measurement.diagnosis.native_bf16:
         yield Remedy("`precision.amp: bf16`", {"precision.amp": "bf16"})
 
 
-def _larger_batch(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
-    most = found.train_samples // config.device.count
+def _larger_batch(s: Signals, measurement: Measurement, config: TrialConfig) -> Iterator[Remedy]:
+    most = measurement.train_samples // config.device.count
     size = 2 ** round(math.log2(LARGER * config.batch_size))
     while size > most:
         size //= 2
@@ -222,18 +223,18 @@ def _larger_batch(s: Signals, found: Measurement, config: TrialConfig) -> Iterat
     yield Remedy(f"`batch_size: {size}`, if the loss allows it{longer}", {"batch_size": size})
 
 
-def _ceiling(s: Signals, found: Measurement) -> str:
+def _ceiling(s: Signals, measurement: Measurement) -> str:
     """Returns the possible gain in words; empty if the ceiling is unknown."""
-    if not s.device_rate or s.device_rate <= found.throughput:
+    if not s.device_rate or s.device_rate <= measurement.throughput:
         return ""
-    return f": up to about {float(f'{s.device_rate / found.throughput:.2g}'):g}x"
+    return f": up to about {float(f'{s.device_rate / measurement.throughput:.2g}'):g}x"
 
 
-def _cores(found: Measurement) -> int:
-    return found.diagnosis.usable_cpus if found.diagnosis else 1
+def _cores(measurement: Measurement) -> int:
+    return measurement.diagnosis.usable_cpus if measurement.diagnosis else 1
 
 
-def _host(s: Signals, found: Measurement, config: TrialConfig) -> Iterator[Remedy]:
+def _host(s: Signals, measurement: Measurement, config: TrialConfig) -> Iterator[Remedy]:
     yield Remedy("log, print and evaluate less often")
 
 

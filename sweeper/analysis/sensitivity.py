@@ -46,21 +46,21 @@ class Terrain:
     costliest: Sensitivity
 
 
-def terrain(found: Sequence[Sensitivity]) -> Terrain | None:
+def terrain(sensitivities: Sequence[Sensitivity]) -> Terrain | None:
     """Returns the terrain by the numbers among the neighbours; None if there are none."""
-    numbers = [each for each in found if is_number(each.value)]
+    numbers = [neighbour for neighbour in sensitivities if is_number(neighbour.value)]
     if not numbers:
         return None
-    costliest = min(numbers, key=lambda each: each.ratio)
+    costliest = min(numbers, key=lambda neighbour: neighbour.ratio)
     return Terrain(word="plateau" if costliest.ratio >= PLATEAU else "peak", costliest=costliest)
 
 
-def by_parameter(found: Sequence[Sensitivity]) -> dict[str, list[Sensitivity]]:
+def by_parameter(sensitivities: Sequence[Sensitivity]) -> dict[str, list[Sensitivity]]:
     """Groups neighbours by parameter, the most costly parameter first."""
     groups: dict[str, list[Sensitivity]] = {}
-    for each in found:
-        groups.setdefault(each.name, []).append(each)
-    return dict(sorted(groups.items(), key=lambda pair: min(each.ratio for each in pair[1])))
+    for neighbour in sensitivities:
+        groups.setdefault(neighbour.name, []).append(neighbour)
+    return dict(sorted(groups.items(), key=lambda pair: min(neighbour.ratio for neighbour in pair[1])))
 
 
 def sensitivity(
@@ -97,7 +97,7 @@ def sensitivity(
     ]
     flats = [config.flatten() for config, _ in measured]
     effects = Effects(measured, spec) if len(measured) >= MIN_MEASURED else None
-    found: list[Sensitivity] = []
+    sensitivities: list[Sensitivity] = []
     for name, parameter in spec.space.items():
         if name in without or name.partition(".")[0] in OPEN_SECTIONS:
             continue
@@ -106,14 +106,16 @@ def sensitivity(
         for neighbour in neighbours(parameter, value):
             seen = nearest(parameter, value, neighbour, alone)
             if seen is not None:
-                found.append(Sensitivity(name=name, value=seen, ratio=alone[seen] / mine, how="measured"))
+                sensitivities.append(
+                    Sensitivity(name=name, value=seen, ratio=alone[seen] / mine, how="measured")
+                )
             elif effects is not None and effects.knows(name, neighbour):
                 moved = [here.replace({name: neighbour})]
                 if place(parameter, neighbour) is None:
                     moved = _chosen(name, neighbour, here, without, flats)
                 ratio = max(effects.ratio(config, here) for config in moved)
-                found.append(Sensitivity(name=name, value=neighbour, ratio=ratio, how="predicted"))
-    return tuple(found)
+                sensitivities.append(Sensitivity(name=name, value=neighbour, ratio=ratio, how="predicted"))
+    return tuple(sensitivities)
 
 
 def _apart(
@@ -130,15 +132,15 @@ def _apart(
 
 def _alone(name: str, apart: Sequence[tuple[TrialRecord, frozenset[str]]]) -> dict[Scalar, float]:
     """Returns the best throughput by value of `name`, for trials that differ only in it."""
-    found: dict[Scalar, float] = {}
+    speeds: dict[Scalar, float] = {}
     for record, names in apart:
         # A configuration that was skipped because it would not fit counts as tried.
         ended = record.measurement or (record.failure and record.failure.kind in INFEASIBLE)
         if names == {name} and ended:
             value = record.config.flatten()[name]
             speed = (record.metric("throughput") or 0.0) if record.feasible else 0.0
-            found[value] = max(speed, found.get(value, 0.0))
-    return found
+            speeds[value] = max(speed, speeds.get(value, 0.0))
+    return speeds
 
 
 def _chosen(
@@ -151,8 +153,8 @@ def _chosen(
     """Returns the winner with another choice, and the values of its trials for what takes effect."""
     # Without duplicates: many trials share them.
     brought = dict.fromkeys(
-        tuple((each, flat[each]) for each in sorted(without) if each in flat)
+        tuple((setting, flat[setting]) for setting in sorted(without) if setting in flat)
         for flat in flats
         if flat.get(name) == choice
     )
-    return [here.replace({name: choice, **dict(each)}) for each in brought]
+    return [here.replace({name: choice, **dict(settings)}) for settings in brought]

@@ -69,12 +69,12 @@ class Signals:
     cpu: float | None = None
 
 
-def signals_of(found: Measurement) -> Signals:
+def signals_of(measurement: Measurement) -> Signals:
     """Returns the signals in a measurement."""
-    parts, diagnosis = found.breakdown, found.diagnosis
+    parts, diagnosis = measurement.breakdown, measurement.diagnosis
     step = parts.step_s
-    seconds = sum(window.seconds for window in found.windows)
-    on_gpu = found.trains_on_gpu
+    seconds = sum(window.seconds for window in measurement.windows)
+    on_gpu = measurement.trains_on_gpu
     wait, compute = parts.data_s / step, parts.compute_s / step
     preparation = ((diagnosis and diagnosis.preparation_s) or 0.0) / step
     lost = wait
@@ -90,18 +90,18 @@ def signals_of(found: Measurement) -> Signals:
                 host_paced = diagnosis.issue_s > diagnosis.busy_s
         # A loader in the training process costs what its phase takes. One with worker processes
         # also slows down the arithmetic: then it costs the whole difference to the device alone.
-        helpers = sum(window.helper_cpu_seconds for window in found.windows) / seconds
+        helpers = sum(window.helper_cpu_seconds for window in measurement.windows) / seconds
         if diagnosis.device_samples_s and helpers >= HELPERS_SHARE:
-            missing = 1 - found.throughput / diagnosis.device_samples_s - parts.h2d_s / step
+            missing = 1 - measurement.throughput / diagnosis.device_samples_s - parts.h2d_s / step
             # Measured alone, a cooler GPU is faster for a moment; that difference is not idle time.
             lost = max(wait, missing if idle is None else min(missing, idle))
-        if idle is not None and is_reported(found) and lost > idle:
+        if idle is not None and is_reported(measurement) and lost > idle:
             # What a script does to its batch on the GPU is arithmetic.
             compute += lost - idle
             lost, wait, preparation = idle, min(wait, idle), min(preparation, idle)
-    if idle is None and on_gpu and (utilisation := _share(found, "gpu_util_pct")) is not None:
+    if idle is None and on_gpu and (utilisation := _share(measurement, "gpu_util_pct")) is not None:
         idle = 1 - utilisation
-    gpu_memory = found.gpu_mem_peak_gib
+    gpu_memory = measurement.gpu_mem_peak_gib
     return Signals(
         on_gpu=on_gpu,
         step_s=step,
@@ -114,28 +114,30 @@ def signals_of(found: Measurement) -> Signals:
         fixed=fixed,
         idle=idle,
         host_paced=host_paced,
-        faults=None if on_gpu else _fault_share(found),
-        sm_active=_share(found, "gpu_sm_active_pct"),
-        dram_active=_share(found, "gpu_dram_active_pct"),
-        memory=gpu_memory / found.device.memory_gib if gpu_memory and found.device.memory_gib else None,
+        faults=None if on_gpu else _fault_share(measurement),
+        sm_active=_share(measurement, "gpu_sm_active_pct"),
+        dram_active=_share(measurement, "gpu_dram_active_pct"),
+        memory=gpu_memory / measurement.device.memory_gib
+        if gpu_memory and measurement.device.memory_gib
+        else None,
         sync_places=diagnosis.sync_places if diagnosis else None,
-        rest=parts.host_gap_s / step if is_reported(found) else None,
+        rest=parts.host_gap_s / step if is_reported(measurement) else None,
         evaluation=diagnosis.evaluation_share if diagnosis else None,
         device_rate=diagnosis.device_samples_s if diagnosis else None,
         loader_rate=diagnosis.loader_samples_s if diagnosis else None,
         sample_cpu_s=diagnosis.sample_cpu_s if diagnosis else None,
         loader_busy=diagnosis.loader_busy if diagnosis else None,
-        cpu=_share(found, "cpu_util_pct"),
+        cpu=_share(measurement, "cpu_util_pct"),
     )
 
 
-def _fault_share(found: Measurement) -> float:
+def _fault_share(measurement: Measurement) -> float:
     """Returns the share of the training's time in which the kernel maps and clears pages for it."""
-    seconds = sum(window.seconds for window in found.windows)
-    faults = sum(window.minor_faults for window in found.windows)
+    seconds = sum(window.seconds for window in measurement.windows)
+    faults = sum(window.minor_faults for window in measurement.windows)
     return min(1.0, faults * FAULT_SECONDS / seconds) if seconds else 0.0
 
 
-def _share(found: Measurement, series: str) -> float | None:
-    stats = found.telemetry.get(series)
+def _share(measurement: Measurement, series: str) -> float | None:
+    stats = measurement.telemetry.get(series)
     return None if stats is None else stats.mean / 100

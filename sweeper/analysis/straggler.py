@@ -17,7 +17,7 @@ _HELD = {
 }
 
 
-def straggler(found: Measurement, count: int) -> str:
+def straggler(measurement: Measurement, count: int) -> str:
     """Returns which GPU runs more slowly than the others, by its clock, and why; empty if none does.
 
     Utilisation does not show it: a GPU that waits for the others also runs a kernel.
@@ -25,7 +25,7 @@ def straggler(found: Measurement, count: int) -> str:
     Args:
         count: GPUs that the trial ran on.
     """
-    gpus = by_rank(found.telemetry, count)
+    gpus = by_rank(measurement.telemetry, count)
     clocks = {
         rank: its["gpu_sm_clock_mhz"].mean for rank, its in enumerate(gpus) if "gpu_sm_clock_mhz" in its
     }

@@ -215,7 +215,7 @@ def fastest(records: Iterable[TrialRecord], key: Callable[[TrialRecord], Any]) -
 
 def counts_of(records: Sequence[TrialRecord]) -> dict[str, int]:
     """Returns how many searched trials were measured, infeasible, or failed with which kind."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for record in records:
         if record.stage != "search":
             continue
@@ -225,8 +225,8 @@ def counts_of(records: Sequence[TrialRecord]) -> dict[str, int]:
             kind = "unfinished"
         else:
             kind = "measured" if record.feasible else "beyond a limit"
-        found[kind] = found.get(kind, 0) + 1
-    return found
+        counts[kind] = counts.get(kind, 0) + 1
+    return counts
 
 
 def metrics_of(record: TrialRecord) -> dict[str, float]:
@@ -256,23 +256,23 @@ def trial_json(record: TrialRecord, stage: str) -> dict[str, Any]:
 
 
 def _of_script(record: TrialRecord) -> dict[str, Any]:
-    found = record.measurement
+    measurement = record.measurement
     return (
-        {"reported_by": found.reported_by, "exclusions": list(found.exclusions)}
-        if found and is_reported(found)
+        {"reported_by": measurement.reported_by, "exclusions": list(measurement.exclusions)}
+        if measurement and is_reported(measurement)
         else {}
     )
 
 
 def _verdict(record: TrialRecord) -> dict[str, Any]:
-    found = verdict_on(record)
-    if found is None or record.measurement is None:
+    verdict = verdict_on(record)
+    if verdict is None or record.measurement is None:
         return {"verdict": None}
     return {
-        "verdict": found.kind.value,
-        "why": found.why,
-        "next": found.next,
-        "next_changes": dict(found.changes),
+        "verdict": verdict.kind.value,
+        "why": verdict.why,
+        "next": verdict.next,
+        "next_changes": dict(verdict.changes),
         "contamination": list(record.measurement.contamination),
     }
 

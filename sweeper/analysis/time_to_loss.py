@@ -71,10 +71,10 @@ def time_to_loss(
     """
     samples = []
     for curves in zip(baseline, winner, strict=True):
-        found = [samples_to_loss(curve, loss) for curve in curves]
-        if any(each is None or each[1] != "measured" for each in found):
+        estimates = [samples_to_loss(curve, loss) for curve in curves]
+        if any(estimate is None or estimate[1] != "measured" for estimate in estimates):
             return None
-        samples.append((found[0][0], found[1][0]))  # type: ignore[index]
+        samples.append((estimates[0][0], estimates[1][0]))  # type: ignore[index]
     logs = [math.log(base / best) for base, best in samples]
     mean = math.log(speed.ratio) + statistics.fmean(logs)
     half = _half(logs, speed, one)
@@ -100,10 +100,10 @@ def _half(logs: Sequence[float], speed: Ratio, one: float) -> float:
 
 def band(curves: Sequence[Curve]) -> list[tuple[int, float, float, float]]:
     """Returns samples, mean loss and the ends of its 95% interval, at each point that all curves have."""
-    found = []
+    rows = []
     for points in zip(*curves, strict=False):
         losses = [loss for _, loss in points]
         if len(losses) < 2 or len({samples for samples, _ in points}) > 1:
             break
-        found.append((points[0][0], *interval(losses)))
-    return found
+        rows.append((points[0][0], *interval(losses)))
+    return rows

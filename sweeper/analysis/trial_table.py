@@ -217,11 +217,11 @@ class TrialTable:
         first = measured.first_step_seconds
         if measured.compile_cache == "cold":
             cached = [
-                each.measurement.first_step_seconds
-                for each in self.records.values()
-                if each.config.compile == record.config.compile
-                and each.measurement is not None
-                and each.measurement.compile_cache == "warm"
+                trial.measurement.first_step_seconds
+                for trial in self.records.values()
+                if trial.config.compile == record.config.compile
+                and trial.measurement is not None
+                and trial.measurement.compile_cache == "warm"
             ]
             first = min(first, max(cached, default=first))
         return measured.startup_seconds + first
@@ -298,11 +298,11 @@ class _Extremes:
 
     def add(self, record: TrialRecord) -> None:
         """Adds a finished trial."""
-        found = record.measurement
-        if found is None:
+        measurement = record.measurement
+        if measurement is None:
             return
         self.measured += record.stage == "search"
-        canaries = [window.canary_ms for window in found.windows] + [self.quiet_canary_ms]
+        canaries = [window.canary_ms for window in measurement.windows] + [self.quiet_canary_ms]
         self.quiet_canary_ms = min((ms for ms in canaries if ms), default=0.0)
         for objective in self._spec.objectives:
             value = record.metric(objective.metric)
@@ -321,12 +321,12 @@ class _Extremes:
 
     def best(self, work_key: str) -> int | None:
         """Returns the number of the fastest feasible trial of a work key; None if there is none."""
-        found = self._best.get(work_key)
-        return -found[1] if found else None
+        rank = self._best.get(work_key)
+        return -rank[1] if rank else None
 
     def worst(self) -> set[int]:
         """Returns the numbers of the worst trials by each objective, among the feasible and among all."""
-        return {number for each in self._worst.values() for _, number in each}
+        return {number for ranks in self._worst.values() for _, number in ranks}
 
 
 def is_passed_over(record: TrialRecord) -> bool:

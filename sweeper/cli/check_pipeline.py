@@ -70,15 +70,17 @@ def _data_lines(built: Built) -> Iterator[str]:
     if held is None:
         yield f"  {counts}; read on demand."
     else:
-        each = size(held / values["train_samples"])
-        yield f"  {counts}; {size(held)} of training data, {each} per sample."
+        sample_size = size(held / values["train_samples"])
+        yield f"  {counts}; {size(held)} of training data, {sample_size} per sample."
     fits = f"is not possible: {built.not_resident}" if built.not_resident else "fits on the device"
     yield f"  `loader.kind: {RESIDENT}` {fits}."
 
 
 def _stepped_lines(built: Built, stepped: Stepped) -> Iterator[str]:
     values = stepped.values
-    tensors = "; ".join(f"{name} {each['shape']} {each['dtype']}" for name, each in values["batch"].items())
+    tensors = "; ".join(
+        f"{name} {tensor['shape']} {tensor['dtype']}" for name, tensor in values["batch"].items()
+    )
     yield f"  a batch is {tensors}: {size(values['batch_bytes'])}"
     yield _model_line(stepped)
     yield _cost_line(built, stepped)
@@ -93,9 +95,9 @@ def _gpu_lines(built: Built) -> Iterator[str]:
         return
     yield f"On a GPU ({of} checked without one):"
     words = {"fails": "fails", "waits": "waits for the GPU", "unknown": "not checked from here on"}
-    for each in built.findings:
-        place = f"{each['place']} " if each["place"] else ""
-        yield f"  {place}{words[each['effect']]} in {each['part'] or 'the check'}: {each['what']}."
+    for finding in built.findings:
+        place = f"{finding['place']} " if finding["place"] else ""
+        yield f"  {place}{words[finding['effect']]} in {finding['part'] or 'the check'}: {finding['what']}."
 
 
 def _largest_lines(built: Built) -> Iterator[str]:
@@ -103,8 +105,8 @@ def _largest_lines(built: Built) -> Iterator[str]:
     most = built.largest.batch_size
     if built.stepped:
         yield _model_line(built.stepped[-1])
-    for each in built.stepped:
-        yield _cost_line(built, each)
+    for step in built.stepped:
+        yield _cost_line(built, step)
     if built.not_run:
         yield f"  batch {most:,} was not run: {built.not_run}."
         expected = expected_gib(built.stepped, most)
@@ -152,7 +154,7 @@ def built_json(built: Built) -> dict[str, Any]:
         if built.largest is None
         else {
             "config": built.largest.canonical().flatten(),
-            "steps": [_stepped_json(each) for each in built.stepped],
+            "steps": [_stepped_json(step) for step in built.stepped],
             "expected_gib": expected_gib(built.stepped, built.largest.batch_size),
             "not_run": built.not_run,
         },

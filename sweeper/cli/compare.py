@@ -20,8 +20,9 @@ from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.metrics import rounded
 from sweeper.core.record import TrialRecord
 from sweeper.errors import UserError
-from sweeper.results import comparison, words
+from sweeper.results import words
 from sweeper.results.comparison import MAX_MOVED, Comparison, Side, Versus
+from sweeper.results.comparison import compare as compare_sides
 from sweeper.sweep.store.catalog import find_sweep
 from sweeper.sweep.store.fingerprint import differences
 from sweeper.sweep.store.journal import Journal, sweeps_folder
@@ -60,18 +61,22 @@ def compare(
     Example: sweeper compare stocks-a10 stocks-a10-2 --fail-if-slower 5%
     """
     share = percentage(fail_if_slower) if fail_if_slower is not None else None
-    found = comparison.compare(
+    comparison = compare_sides(
         side_of(load_sweep(sweep_at(home, one))), side_of(load_sweep(sweep_at(home, other)))
     )
     if as_json:
-        print_json(comparison_json(found, share))
+        print_json(comparison_json(comparison, share))
     else:
         out = console()
-        for each in shown(found):
-            out.print(each, soft_wrap=isinstance(each, str))
+        for part in shown(comparison):
+            out.print(part, soft_wrap=isinstance(part, str))
         if share is not None:
-            say(out, *check_lines(found, share))
-    answers = [each.slower(share) for each in (found.baseline, found.winner) if each and share is not None]
+            say(out, *check_lines(comparison, share))
+    answers = [
+        versus.slower(share)
+        for versus in (comparison.baseline, comparison.winner)
+        if versus and share is not None
+    ]
     raise typer.Exit(1 if "slower" in answers else 0)
 
 
@@ -81,10 +86,10 @@ def percentage(text: str) -> float:
     Raises:
         UserError: `text` is not a percentage below 100.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", text)
-    if found is None or float(found[1]) >= 100:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", text)
+    if match is None or float(match[1]) >= 100:
         raise UserError(f"`--fail-if-slower` must be a percentage below 100 such as 5%, but got {text!r}.")
-    return float(found[1]) / 100
+    return float(match[1]) / 100
 
 
 def sweep_at(home: Path, text: str) -> Journal:
@@ -116,44 +121,47 @@ def side_of(sweep: LoadedSweep) -> Side:
     )
 
 
-def changes(found: Comparison) -> list[str]:
+def changes(comparison: Comparison) -> list[str]:
     """Returns a line for each difference between the fingerprints."""
-    lines = differences(found.a.fingerprint, found.b.fingerprint)
+    lines = differences(comparison.a.fingerprint, comparison.b.fingerprint)
     keys = [line.partition(": ")[0] for line in lines]
     return [f"{key}: differs" if key in _DIGESTS else line for key, line in zip(keys, lines, strict=True)]
 
 
-def shown(found: Comparison) -> Iterator[str | Table]:
+def shown(comparison: Comparison) -> Iterator[str | Table]:
     """Yields the comparison as text and tables, the decision first."""
-    yield _decision(found)
-    for title, side in (("A", found.a), ("B", found.b)):
+    yield _decision(comparison)
+    for title, side in (("A", comparison.a), ("B", comparison.b)):
         summary, counts = side.summary, sum(side.summary.counts.values())
         torch = f"torch {side.fingerprint.get('torch', 'unknown')}"
         yield f"  {title}: {summary.name}, {summary.state}, {counts} trials, {summary.device}, {torch}"
-    if found.unfair:
+    if comparison.unfair:
         yield "Caveats:"
-    yield from (f"  {line}" for line in found.unfair)
+    yield from (f"  {line}" for line in comparison.unfair)
     yield ""
-    yield _figures(found)
-    if found.gain is not None:
+    yield _figures(comparison)
+    if comparison.gain is not None:
         yield f"B / A with {words.INTERVAL}s (Welch) over confirmation rounds. They include any change in the"
         yield "machine between the two sweeps; `vs its baseline` does not."
     yield ""
-    if found.winner is not None:
-        yield from _configuration(found)
+    if comparison.winner is not None:
+        yield from _configuration(comparison)
         yield ""
-    yield from _trials(found)
-    changed = changes(found)
+    yield from _trials(comparison)
+    changed = changes(comparison)
     yield "Other differences (A -> B):" if changed else "Code, data, space and device are the same."
     yield from (f"  {line}" for line in changed)
 
 
-def _decision(found: Comparison) -> str:
-    a, b, versus = found.a.best, found.b.best, found.winner
+def _decision(comparison: Comparison) -> str:
+    a, b, versus = comparison.a.best, comparison.b.best, comparison.winner
     if a is None or b is None or versus is None:
         without = [title for title, best in (("A", a), ("B", b)) if best is None]
         return f"Nothing to compare: {' and '.join(without)} measured no baseline."
-    speeds = f"{rate(found.b.summary.throughput_of(b[0]))} vs {rate(found.a.summary.throughput_of(a[0]))}"
+    speeds = (
+        f"{rate(comparison.b.summary.throughput_of(b[0]))} vs"
+        f" {rate(comparison.a.summary.throughput_of(a[0]))}"
+    )
     if versus.low is None or versus.high is None:
         return f"B's best runs at {_times(versus.ratio)} the speed of A's, {words.NO_INTERVAL}: {speeds}."
     within = f"{words.INTERVAL} {_interval(versus.low, versus.high)}"
@@ -162,28 +170,28 @@ def _decision(found: Comparison) -> str:
     return f"B's best runs at {_times(versus.ratio)} the speed of A's ({within}): {speeds}."
 
 
-def _figures(found: Comparison) -> Table:
+def _figures(comparison: Comparison) -> Table:
     """Returns a table of baselines and winners: A, B, and B over A."""
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("")
     for name in ("A", "B", "B / A"):
         table.add_column(name, justify="right")
-    sides = (found.a, found.b)
+    sides = (comparison.a, comparison.b)
     for title, records, versus in (
-        ("baseline", [side.baseline for side in sides], found.baseline),
-        ("winner", [side.best[0] if side.best else None for side in sides], found.winner),
+        ("baseline", [side.baseline for side in sides], comparison.baseline),
+        ("winner", [side.best[0] if side.best else None for side in sides], comparison.winner),
     ):
         both = list(zip(sides, records, strict=True))
-        names = [_name(*each) if title == "winner" else "" for each in both]
+        names = [_name(side, record) if title == "winner" else "" for side, record in both]
         table.add_row(title, *names, "")
-        table.add_row("  samples/s", *(_speed(*each) for each in both), _versus(versus))
+        table.add_row("  samples/s", *(_speed(side, record) for side, record in both), _versus(versus))
         epochs = [side.summary.epoch_seconds(record) if record else None for side, record in both]
         if any(epochs):
             table.add_row(
                 "  per epoch", *map(seconds, epochs), _versus(versus.of_epochs() if versus else None)
             )
         if title == "winner":
-            table.add_row("  vs its baseline", *map(_confirmed, sides), _versus(found.gain))
+            table.add_row("  vs its baseline", *map(_confirmed, sides), _versus(comparison.gain))
         losses = [side.summary.value_of(record, "val_loss") if record else None for side, record in both]
         if any(value is not None for value in losses):
             table.add_row("  loss", *map(loss, losses), _quotient(losses[0], losses[1]))
@@ -236,42 +244,42 @@ def _quotient(a: float | None, b: float | None) -> str:
     return _times(b / a) if a and b is not None else "–"
 
 
-def _configuration(found: Comparison) -> Iterator[str | Table]:
-    if not found.configuration:
+def _configuration(comparison: Comparison) -> Iterator[str | Table]:
+    if not comparison.configuration:
         yield "The winners' configurations are the same."
         return
     yield "Where the winners' configurations differ:"
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for name in ("", "A", "B"):
         table.add_column(name, justify="right" if name else "left")
-    for name, values in found.configuration.items():
+    for name, values in comparison.configuration.items():
         table.add_row(f"  {name}", *map(_value, values))
     yield table
-    if found.searched:
-        yield f"  Both sweeps searched {', '.join(found.searched)}; the best value changed."
+    if comparison.searched:
+        yield f"  Both sweeps searched {', '.join(comparison.searched)}; the best value changed."
 
 
 def _value(value: Scalar) -> str:
     return "–" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _trials(found: Comparison) -> Iterator[str]:
+def _trials(comparison: Comparison) -> Iterator[str]:
     """Yields the changes in speed of configurations that both sweeps measured."""
-    if found.median is None:
+    if comparison.median is None:
         yield "No configuration was measured in both sweeps."
         return
-    count = f"{len(found.pairs)} configuration{'s' * (len(found.pairs) > 1)}"
-    yield f"Measured in both: {count}, with a median B / A of {_times(found.median)}. Largest changes:"
-    moved = found.pairs[:MAX_MOVED]
-    names = [found.a.name_of(pair.a) for pair in moved]
+    count = f"{len(comparison.pairs)} configuration{'s' * (len(comparison.pairs) > 1)}"
+    yield f"Measured in both: {count}, with a median B / A of {_times(comparison.median)}. Largest changes:"
+    moved = comparison.pairs[:MAX_MOVED]
+    names = [comparison.a.name_of(pair.a) for pair in moved]
     for name, pair in zip(names, moved, strict=True):
         yield f"  {name:<{max(map(len, names))}}  {_times(pair.ratio)}  (trial {pair.b.number} of B)"
 
 
-def check_lines(found: Comparison, share: float) -> Iterator[str]:
+def check_lines(comparison: Comparison, share: float) -> Iterator[str]:
     """Yields the result of `--fail-if-slower` for the baseline and the winner."""
     yield ""
-    for title, versus in (("baseline", found.baseline), ("winner", found.winner)):
+    for title, versus in (("baseline", comparison.baseline), ("winner", comparison.winner)):
         allowed = f"more than {100 * share:g}%"
         if versus is None:
             yield f"The {title}: not decided, because one of the two was not measured."
@@ -283,22 +291,23 @@ def check_lines(found: Comparison, share: float) -> Iterator[str]:
         yield f"The {title}: {answer} by {allowed}: {_versus(versus)}{why}."
 
 
-def comparison_json(found: Comparison, share: float | None) -> dict[str, Any]:
+def comparison_json(comparison: Comparison, share: float | None) -> dict[str, Any]:
     """Returns a comparison as `sweeper compare --json` prints it."""
     return {
-        "a": _side_json(found.a),
-        "b": _side_json(found.b),
-        "unfair": list(found.unfair),
-        "differences": changes(found),
-        "baseline": _versus_json(found.baseline, share),
-        "winner": _versus_json(found.winner, share),
-        "gain": _versus_json(found.gain, None),
-        "configuration": {name: list(values) for name, values in found.configuration.items()},
-        "searched": list(found.searched),
+        "a": _side_json(comparison.a),
+        "b": _side_json(comparison.b),
+        "unfair": list(comparison.unfair),
+        "differences": changes(comparison),
+        "baseline": _versus_json(comparison.baseline, share),
+        "winner": _versus_json(comparison.winner, share),
+        "gain": _versus_json(comparison.gain, None),
+        "configuration": {name: list(values) for name, values in comparison.configuration.items()},
+        "searched": list(comparison.searched),
         "pairs": [
-            {"a": pair.a.number, "b": pair.b.number, "ratio": rounded(pair.ratio, 4)} for pair in found.pairs
+            {"a": pair.a.number, "b": pair.b.number, "ratio": rounded(pair.ratio, 4)}
+            for pair in comparison.pairs
         ],
-        "median": rounded(found.median, 4) if found.median is not None else None,
+        "median": rounded(comparison.median, 4) if comparison.median is not None else None,
     }
 
 
@@ -319,7 +328,7 @@ def _record_json(side: Side, record: TrialRecord | None) -> dict[str, Any] | Non
     if record is None:
         return None
     ratio = side.summary.ratio
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "number": record.number,
         "throughput": rounded(side.summary.throughput_of(record), 4),
         "epoch_seconds": side.summary.epoch_seconds(record),
@@ -328,13 +337,13 @@ def _record_json(side: Side, record: TrialRecord | None) -> dict[str, Any] | Non
         "verdict": verdict.kind.value if (verdict := verdict_on(record)) else None,
     }
     if ratio is not None and ratio.trial == record.number:
-        found |= {key: rounded(getattr(ratio, key), 4) for key in ("ratio", "low", "high")}
-    return found
+        fields |= {key: rounded(getattr(ratio, key), 4) for key in ("ratio", "low", "high")}
+    return fields
 
 
 def _versus_json(versus: Versus | None, share: float | None) -> dict[str, Any] | None:
     if versus is None:
         return None
     figures = {key: getattr(versus, key) for key in ("ratio", "low", "high", "epoch_ratio")}
-    found: dict[str, Any] = {k: rounded(v, 4) if v is not None else None for k, v in figures.items()}
-    return found if share is None else {**found, "check": versus.slower(share)}
+    fields: dict[str, Any] = {k: rounded(v, 4) if v is not None else None for k, v in figures.items()}
+    return fields if share is None else {**fields, "check": versus.slower(share)}

@@ -65,21 +65,21 @@ def duration(text: str) -> float:
     Raises:
         UserError: It is none of these, or 0.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    length = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    length = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if not length:
         raise UserError(f"`--soak` must be a time such as 90s, 5m or 1h, but got {text!r}.")
     return length
 
 
-def _json(found: Reconfirmation) -> dict[str, Any]:
+def _json(reconfirmation: Reconfirmation) -> dict[str, Any]:
     return {
-        "name": found.name,
-        "number": found.number,
-        "holds": found.holds,
-        "before": _ratio(found.before),
-        "now": _ratio(found.now),
-        "soak": found.soak,
+        "name": reconfirmation.name,
+        "number": reconfirmation.number,
+        "holds": reconfirmation.holds,
+        "before": _ratio(reconfirmation.before),
+        "now": _ratio(reconfirmation.now),
+        "soak": reconfirmation.soak,
     }
 
 

@@ -56,15 +56,15 @@ def doctor(
     if report is not None:
         check_out(report, "--report")
     with _waiting(out, as_json):
-        found = examine(home)
+        examination = examine(home)
     if as_json:
-        print_json({"ok": found.ok, "checks": found.checks, "ceilings": found.ceilings})
+        print_json({"ok": examination.ok, "checks": examination.checks, "ceilings": examination.ceilings})
     else:
-        _print(out, found)
+        _print(out, examination)
     if report is not None:
-        _write(report, found)
+        _write(report, examination)
         prose(out, f"Report:  {report}. {HOLDS}")
-    raise typer.Exit(0 if found.ok else NOT_FIT)
+    raise typer.Exit(0 if examination.ok else NOT_FIT)
 
 
 def _write(path: Path, examination: Examination) -> None:
@@ -82,22 +82,22 @@ def _waiting(out: Console, as_json: bool) -> contextlib.AbstractContextManager[o
     return out.status("Checking this machine and measuring what it can do (about 15 s) ...")
 
 
-def _print(out: Console, found: Examination) -> None:
-    say(out, decision(found))
-    width = max(len(check.name) for check in found.checks)
-    for check in found.checks:
+def _print(out: Console, examination: Examination) -> None:
+    say(out, decision(examination))
+    width = max(len(check.name) for check in examination.checks)
+    for check in examination.checks:
         head = Text.assemble(
             "  ", (f"{check.state.value:<5}", _STYLES[check.state]), f"{check.name:<{width}}  "
         )
         _say(out, head, check.text)
         if check.remedy:
             _say(out, Text(" " * (width + 9)), f"-> {check.remedy}.")
-    if not found.ceilings:
+    if not examination.ceilings:
         return
     out.print("Measured ceilings:")
-    for group in dict.fromkeys(each.name.partition(".")[0] for each in found.ceilings):
-        members = [each for each in found.ceilings if each.name.startswith(f"{group}.")]
-        device = f"{found.devices[group]}: " if group in found.devices else ""
+    for group in dict.fromkeys(ceiling.name.partition(".")[0] for ceiling in examination.ceilings):
+        members = [ceiling for ceiling in examination.ceilings if ceiling.name.startswith(f"{group}.")]
+        device = f"{examination.devices[group]}: " if group in examination.devices else ""
         shown = ", ".join(f"{one.name.partition('.')[2].replace('_', ' ')} {amount(one)}" for one in members)
         _say(out, Text(f"  {group:<{width + 7}}"), f"{device}{shown}{_advice(members)}")
 
@@ -113,18 +113,18 @@ def _say(out: Console, head: Text, body: str) -> None:
 
 def _advice(members: Sequence[Ceiling]) -> str:
     """Returns advice on loading single rows; empty for other ceilings."""
-    rates = {each.name: each.value for each in members}
+    rates = {ceiling.name: ceiling.value for ceiling in members}
     rows, batches = rates.get("loader.rows"), rates.get("loader.whole_batches")
     if not rows or not batches or batches < 2 * rows:
         return ""
     return f": one row at a time is {batches / rows:.0f}x slower (`loader.kind`)"
 
 
-def decision(found: Examination) -> str:
+def decision(examination: Examination) -> str:
     """Returns the first line: whether the machine is fit, and what failed."""
-    failed, warned = found.of(State.FAIL), found.of(State.WARN)
+    failed, warned = examination.of(State.FAIL), examination.of(State.WARN)
     warnings = f"{len(warned)} warning{'s' if len(warned) != 1 else ''}"
-    after = f"(checked in {found.seconds:.0f} s)"
+    after = f"(checked in {examination.seconds:.0f} s)"
     if failed:
         names = ", ".join(dict.fromkeys(check.name for check in failed))
         return f"This machine is not fit for sweeps: {names} failed, {warnings} {after}."
@@ -136,5 +136,5 @@ def amount(ceiling: Ceiling) -> str:
     value, unit = ceiling.value, ceiling.unit
     if unit in _LARGER and value >= 1000:
         value, unit = value / 1000, _LARGER[unit]
-    factor, prefix = next((each for each in ((1e6, "M"), (1e3, "k")) if value >= each[0]), (1.0, ""))
+    factor, prefix = next((scale for scale in ((1e6, "M"), (1e3, "k")) if value >= scale[0]), (1.0, ""))
     return f"{value / factor:.3g}{prefix} {unit}".replace(" 1/", "/")

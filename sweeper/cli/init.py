@@ -108,9 +108,13 @@ def init_command(command: str, out: Path | None, *, force: bool, watch: bool = T
     if not _written(path, rendered(proposal)):
         return
     said = [_seen(look)] if look else []
-    said.append(f"Written to {path}: it searches {_names(each.name for each in proposal.searched)}.")
+    said.append(
+        f"Written to {path}: it searches {_names(dimension.name for dimension in proposal.searched)}."
+    )
     if proposal.undecided:
-        said.append(f"Commented out, for you to decide: {_names(each.name for each in proposal.undecided)}.")
+        said.append(
+            f"Commented out, for you to decide: {_names(dimension.name for dimension in proposal.undecided)}."
+        )
     _say(path, said)
 
 

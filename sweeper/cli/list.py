@@ -45,26 +45,26 @@ def _print_list(home: Path, sweeps: Sequence[Listed], *, any_damaged: bool) -> N
         say(out, f"{folder.name:<24} not started", *_job_lines(folder))
     if not sweeps and not any_damaged and not waiting:
         out.print(f"No sweeps in {home} yet. Start one with `sweeper run quick`.")
-    for each in sweeps:
-        confirmed = f"{times(each.ratio)} confirmed" if each.ratio else "nothing confirmed"
-        line = f"{each.name:<24} {each.state:<11} {each.trials:>4} trials  {confirmed:<18} {each.device}"
-        say(out, line, *_job_lines(sweeps_folder(home) / each.name))
+    for sweep in sweeps:
+        confirmed = f"{times(sweep.ratio)} confirmed" if sweep.ratio else "nothing confirmed"
+        line = f"{sweep.name:<24} {sweep.state:<11} {sweep.trials:>4} trials  {confirmed:<18} {sweep.device}"
+        say(out, line, *_job_lines(sweeps_folder(home) / sweep.name))
 
 
 def _job_lines(folder: Path) -> Iterator[str]:
     """Yields the jobs and workers of a sweep that runs on a cluster."""
-    found = jobs_of(folder)
+    status = jobs_of(folder)
     if is_gone(folder):
         # Its last status is out of date.
-        if jobs := found.get("jobs"):
+        if jobs := status.get("jobs"):
             plural = "s" if len(jobs) > 1 else ""
             yield f"  left behind, ending within a minute: job{plural} {', '.join(jobs)}"
         return
-    workers = found.get("workers", [])
-    there = {each["job"] for each in workers}
-    for each in workers:
-        gpu = f", GPU {each['gpu']}" if each["gpu"] else ""
-        job = f"job {each['job']}: " if each["job"] else ""
-        yield f"  {job}{each['host']}{gpu}, {'busy' if each['busy'] else 'idle'}"
-    if waiting := [job for job in found.get("jobs", []) if job not in there]:
+    workers = status.get("workers", [])
+    there = {worker["job"] for worker in workers}
+    for worker in workers:
+        gpu = f", GPU {worker['gpu']}" if worker["gpu"] else ""
+        job = f"job {worker['job']}: " if worker["job"] else ""
+        yield f"  {job}{worker['host']}{gpu}, {'busy' if worker['busy'] else 'idle'}"
+    if waiting := [job for job in status.get("jobs", []) if job not in there]:
         yield f"  waiting to start: job{'s' if len(waiting) > 1 else ''} {', '.join(waiting)}"

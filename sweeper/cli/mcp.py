@@ -204,11 +204,11 @@ def server(runner: Runner) -> Any:
         """The summary of a sweep, such as a tune's, without its individual trials, as JSON."""
         text = await runner.run(["show", "--json", "--", name], 1.0, MAX_SUMMARY)
         try:
-            found = json.loads(text)
+            summary = json.loads(text)
         except ValueError:
             return text[-MAX_OUTPUT:]
-        found.pop("trials", None)
-        return json.dumps(found, indent=1)
+        summary.pop("trials", None)
+        return json.dumps(summary, indent=1)
 
     for tool in (watch, tune, judge, show):
         made.tool()(refusing(tool))

@@ -58,34 +58,34 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
     with gpus_for(command, lambda line: prose(screen, line)), LiveScreen(screen) as live:
         live.line(f"Writing {', '.join(f'{e.name} {e.value}' for e in made)} into a copy of {folder}.")
         try:
-            found = make(command, folder, made, MINUTES, live.line, known(file))
+            patch = make(command, folder, made, MINUTES, live.line, known(file))
         except TrialFailedError as error:
             raise NothingFeasibleError(f"the script cannot be measured: {error}") from error
-    if found.speed is None:
+    if patch.speed is None:
         raise NothingFeasibleError(f"`{name}` has no patch: none of its changes can be made in the script.")
-    if not found.holds:
+    if not patch.holds:
         path_of_diff = sweep.journal.folder / NOT_FASTER
         with writing(path_of_diff.parent):
-            write_atomic(path_of_diff, found.text)
+            write_atomic(path_of_diff, patch.text)
         raise NothingFeasibleError(
-            f"`{name}` has no patch: {not_faster(found, path_of_diff, command, folder)}"
+            f"`{name}` has no patch: {not_faster(patch, path_of_diff, command, folder)}"
         )
     if path == STDOUT:
-        print(found.text, end="")
+        print(patch.text, end="")
         return
     with writing(path.parent):
-        write_atomic(path, found.text)
-    for line in lines(found):
+        write_atomic(path, patch.text)
+    for line in lines(patch):
         prose(screen, line)
     say(screen, f"Apply for good: {applying(path, root_of(folder))}")
 
 
-def lines(found: Patch) -> Iterator[str]:
+def lines(patch: Patch) -> Iterator[str]:
     """Yields the speed and the training of a patch that holds."""
-    assert found.speed is not None
-    yield f"The patched script, without sweeper: {_measured(found.speed)}."
-    if found.training is not None:
-        yield f"Its training is {found.training.answer} over {found.training.covers}."
+    assert patch.speed is not None
+    yield f"The patched script, without sweeper: {_measured(patch.speed)}."
+    if patch.training is not None:
+        yield f"Its training is {patch.training.answer} over {patch.training.covers}."
 
 
 def _measured(speed: Compared) -> str:
@@ -93,18 +93,18 @@ def _measured(speed: Compared) -> str:
     return f"{times(speed.ratio)} ({sure})"
 
 
-def not_faster(found: Patch, path: Path, command: Sequence[str], folder: Path) -> str:
+def not_faster(patch: Patch, path: Path, command: Sequence[str], folder: Path) -> str:
     """Returns the speed of a patch that does not hold, and the command that judges it for longer.
 
     Args:
         path: File with the patch.
         folder: Folder that the script's command runs in.
     """
-    assert found.speed is not None
-    alone = ", or some of its hunks alone," if found.text.count("\n@@ ") > 1 else ""
+    assert patch.speed is not None
+    alone = ", or some of its hunks alone," if patch.text.count("\n@@ ") > 1 else ""
     judge = ["sweeper", "judge", f"--minutes={MORE_MINUTES}", f"--patch={path.resolve()}", "--", *command]
     return (
-        f"it runs at {_measured(found.speed)}, which does not show it to be faster."
+        f"it runs at {_measured(patch.speed)}, which does not show it to be faster."
         f" To judge it{alone} for longer, run in {folder}: {shlex.join(judge)}"
     )
 

@@ -16,24 +16,24 @@ from sweeper.results import words
 MAX_NAMED = 2
 
 
-def sensitivity_json(found: Sequence[Sensitivity]) -> list[dict[str, Any]]:
+def sensitivity_json(sensitivities: Sequence[Sensitivity]) -> list[dict[str, Any]]:
     """Returns `name`, `value`, `ratio` and `how` of each neighbour of the winner."""
-    return [{**encode(each), "ratio": rounded(each.ratio, 4)} for each in found]
+    return [{**encode(neighbour), "ratio": rounded(neighbour.ratio, 4)} for neighbour in sensitivities]
 
 
-def sensitivity_line(found: Sequence[Sensitivity]) -> str:
+def sensitivity_line(sensitivities: Sequence[Sensitivity]) -> str:
     """Returns what mattered most and whether the winner is on a plateau; empty if unknown."""
-    ran = by_parameter([each for each in found if each.ratio])
-    expensive = [min(near, key=lambda each: each.ratio) for near in ran.values()]
+    ran = by_parameter([neighbour for neighbour in sensitivities if neighbour.ratio])
+    expensive = [min(near, key=lambda neighbour: neighbour.ratio) for near in ran.values()]
     costly = (one for one in expensive if round(100 * (1 - one.ratio)) > 0)
     named = [f"{one.name} ({_shown(one.value)} {words.cost(one)})" for one in costly]
     first = f"What mattered most: {', '.join(named[:MAX_NAMED])}." if named else ""
-    return " ".join(filter(None, [first, _ground(found)]))
+    return " ".join(filter(None, [first, _ground(sensitivities)]))
 
 
-def _ground(found: Sequence[Sensitivity]) -> str:
+def _ground(sensitivities: Sequence[Sensitivity]) -> str:
     """Returns whether the winner is on a plateau or a peak; empty without numeric neighbours."""
-    ground = terrain(found)
+    ground = terrain(sensitivities)
     if ground is None:
         return ""
     worst = ground.costliest
@@ -44,18 +44,18 @@ def _ground(found: Sequence[Sensitivity]) -> str:
     return f"The winner is on a peak: {worst.name} at {worst.value} {words.cost(worst)}."
 
 
-def sensitivity_table(found: Sequence[Sensitivity]) -> list[Table | str]:
+def sensitivity_table(sensitivities: Sequence[Sensitivity]) -> list[Table | str]:
     """Returns a table of parameters and a line on plateau or peak; empty if unknown."""
-    if not found:
+    if not sensitivities:
         return []
     made = Table(title="What matters", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     made.add_column("")
     made.add_column("vs the winner's value")
-    for name, near in by_parameter(found).items():
+    for name, near in by_parameter(sensitivities).items():
         made.add_row(name, words.costs(near, _shown))
-    if any(each.how == "predicted" for each in found):
+    if any(neighbour.how == "predicted" for neighbour in sensitivities):
         made.caption, made.caption_justify = "about: predicted from all trials", "left"
-    said = _ground(found)
+    said = _ground(sensitivities)
     return [made, *([said] if said else [])]
 
 

@@ -73,10 +73,10 @@ def show_command(home: Path, name: str, *, as_json: bool) -> None:
     sweep = load_sweep(find_sweep(home, name))
     summary = sweep.summary
     if as_json:
-        found = to_json(summary, sweep.stages())
-        found["sensitivity"] = sensitivity_json(sweep.sensitivity)
-        found["race"] = _race_json(sweep.race)
-        print_json(found)
+        document = to_json(summary, sweep.stages())
+        document["sensitivity"] = sensitivity_json(sweep.sensitivity)
+        document["race"] = _race_json(sweep.race)
+        print_json(document)
         return
     out = console()
     ended = [record for record in summary.records if record.outcome is not None]
@@ -111,8 +111,12 @@ def _race_json(rounds: Sequence[Round]) -> list[dict[str, Any]]:
 
 def _equal_metrics(records: Sequence[TrialRecord]) -> set[str]:
     """Returns the pipeline's metrics that are the same in all trials."""
-    found = [each.quality.metrics for each in records if each.quality is not None]
-    return {name for name in (found[0] if found else ()) if len({each.get(name) for each in found}) == 1}
+    per_trial = [record.quality.metrics for record in records if record.quality is not None]
+    return {
+        name
+        for name in (per_trial[0] if per_trial else ())
+        if len({metrics.get(name) for metrics in per_trial}) == 1
+    }
 
 
 def why_command(home: Path, name: str) -> None:

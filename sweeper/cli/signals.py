@@ -270,11 +270,11 @@ def _give_back() -> None:
 
 
 def _children() -> list[int]:
-    found = []
+    pids = []
     for task in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/children", encoding="ascii") as file:
-            found += [int(pid) for pid in file.read().split()]
-    return found
+            pids += [int(pid) for pid in file.read().split()]
+    return pids
 
 
 def _write(descriptor: int, text: bytes) -> None:

@@ -51,11 +51,11 @@ def print_summary(
     if summary.unknown_metrics:
         names = ", ".join(summary.unknown_metrics)
         prose(out, f"Metrics not shown, because they cannot be imported here: {names}.")
-    for each in matters:
-        if isinstance(each, str):
-            prose(out, each)
+    for part in matters:
+        if isinstance(part, str):
+            prose(out, part)
         else:
-            out.print(each)
+            out.print(part)
             out.print()
     out.print()
     say(out, *next_lines(summary, home_option, look))

@@ -52,7 +52,7 @@ def sync_command(home: Path, name: str | None, uri: str | None, *, verify: bool,
     journals = [find_sweep(home, name)] if name else all_sweeps(home)
     if not journals:
         raise UserError(f"There are no sweeps in {home}. Start one with `sweeper run SPACE.yaml`.")
-    found, code = [], 0
+    documents, code = [], 0
     for journal in journals:
         try:
             if not name and (line := line_of_schema_1(journal, "send")):
@@ -61,21 +61,21 @@ def sync_command(home: Path, name: str | None, uri: str | None, *, verify: bool,
                     say(console(), line)
                 continue
             require_schema(journal, "send")
-            one, lines = _verified(home, journal, uri) if verify else _sent(home, journal, uri)
+            document, lines = _verified(home, journal, uri) if verify else _sent(home, journal, uri)
         except (SweepConflictError, EnvironmentStopError, DeletedError) as error:
             # A sweep that is damaged or was deleted must not keep the others from being sent.
             if name:
                 raise
-            one, lines = {"name": journal.name, "problem": str(error)}, [str(error)]
-        found.append(one)
-        if one.get("lacking") or one.get("extra"):
+            document, lines = {"name": journal.name, "problem": str(error)}, [str(error)]
+        documents.append(document)
+        if document.get("lacking") or document.get("extra"):
             code = 1
-        elif one.get("pending") or one.get("problem"):
+        elif document.get("pending") or document.get("problem"):
             code = PENDING
         if not as_json:
             say(console(), *lines)
     if as_json:
-        print_json({"sweeps": found})
+        print_json({"sweeps": documents})
     return code
 
 
@@ -111,18 +111,18 @@ def _deleted(count: int) -> str:
 def _verified(home: Path, journal: Journal, uri: str | None) -> tuple[dict[str, Any], list[str]]:
     sweep = load_sweep(journal)
     trials = list(run_views(sweep, made_files(sweep)))
-    found = compare(MlflowTracker(home, uri), sweep_info(sweep), trials)
-    what = f"{found.runs} runs with {found.points} points"
-    if not found.lacking and not found.extra:
-        lines = [f"{journal.name}: MLflow matches the folder: {what}{_deleted(found.deleted)}."]
+    comparison = compare(MlflowTracker(home, uri), sweep_info(sweep), trials)
+    what = f"{comparison.runs} runs with {comparison.points} points"
+    if not comparison.lacking and not comparison.extra:
+        lines = [f"{journal.name}: MLflow matches the folder: {what}{_deleted(comparison.deleted)}."]
     else:
         lines = [
             f"{journal.name}: MLflow differs from the folder ({what}):"
-            f" {len(found.lacking)} missing, {len(found.extra)} extra."
+            f" {len(comparison.lacking)} missing, {len(comparison.extra)} extra."
         ]
-    for title, listed in (("missing", found.lacking), ("extra", found.extra)):
-        lines += [f"  {title}: {each}" for each in listed[:MAX_LINES]]
+    for title, listed in (("missing", comparison.lacking), ("extra", comparison.extra)):
+        lines += [f"  {title}: {line}" for line in listed[:MAX_LINES]]
         if len(listed) > MAX_LINES:
             lines.append(f"  {title}: and {len(listed) - MAX_LINES} more (--json lists all)")
-    document = {"lacking": list(found.lacking), "extra": list(found.extra)}
-    return {"name": journal.name, "runs": found.runs, "points": found.points, **document}, lines
+    document = {"lacking": list(comparison.lacking), "extra": list(comparison.extra)}
+    return {"name": journal.name, "runs": comparison.runs, "points": comparison.points, **document}, lines

@@ -97,19 +97,21 @@ def _is_cold(folder: Path) -> bool:
     return False
 
 
-def _arithmetic(config: TrialConfig, found: Measurement, traced: Mapping[str, Any]) -> Iterator[str]:
+def _arithmetic(config: TrialConfig, measurement: Measurement, traced: Mapping[str, Any]) -> Iterator[str]:
     """Yields the share of its devices' arithmetic that a training uses; nothing for a trace without counts.
 
     The share is MFU, or HFU if activations are recomputed: the trace counts those operations as well.
     """
-    if each := traced.get("flops_per_sample"):
+    if flops := traced.get("flops_per_sample"):
         # The trace runs on one device.
-        here, most = each * found.throughput, traced["matmul_flops"] * config.device.count
+        here, most = flops * measurement.throughput, traced["matmul_flops"] * config.device.count
         # `sweeper.trainer.trace` compares float8 with bf16.
         precision = "bf16" if config.precision.amp == "fp8" else "its precision"
-        recomputes = config.activation_checkpointing and "activation_checkpointing" not in found.effective
+        recomputes = (
+            config.activation_checkpointing and "activation_checkpointing" not in measurement.effective
+        )
         yield (
-            f"  {_flops(each)} per sample{' with recomputation' if recomputes else ''}: {_flops(here)}/s of "
+            f"  {_flops(flops)} per sample{' with recomputation' if recomputes else ''}: {_flops(here)}/s of "
             f"the {_flops(most)}/s that matrix products reach here in {precision} "
             f"({'HFU' if recomputes else 'MFU'} {100 * here / most:.2g}%)"
         )
@@ -120,34 +122,39 @@ def _flops(count: float) -> str:
     return f"{count / size:.3g} {unit}FLOP"
 
 
-def _times(found: Measurement) -> Iterator[str]:
+def _times(measurement: Measurement) -> Iterator[str]:
     yield "Times"
-    yield f"  start-up {seconds(found.startup_seconds)}, first step {seconds(found.first_step_seconds)}" + (
-        f" (compiling {seconds(found.compile_seconds)}, cache {found.compile_cache or 'not used'})"
-        if found.compile_seconds
-        else ""
+    yield (
+        f"  start-up {seconds(measurement.startup_seconds)},"
+        f" first step {seconds(measurement.first_step_seconds)}"
+        + (
+            f" (compiling {seconds(measurement.compile_seconds)},"
+            f" cache {measurement.compile_cache or 'not used'})"
+            if measurement.compile_seconds
+            else ""
+        )
     )
-    unsteady = "" if found.steady else ", and the step time was still unsteady"
-    yield f"  warm-up {seconds(found.warmup_seconds)}, {found.warmup_steps} steps{unsteady}"
-    for window in found.windows:
+    unsteady = "" if measurement.steady else ", and the step time was still unsteady"
+    yield f"  warm-up {seconds(measurement.warmup_seconds)}, {measurement.warmup_steps} steps{unsteady}"
+    for window in measurement.windows:
         flags = f"  disturbed: {', '.join(window.disturbances)}" if window.disturbances else ""
         yield (
             f"  window of {seconds(window.seconds)}: {rate(window.samples / window.seconds)}, "
             f"{window.cpu_seconds / window.seconds:.2f} cores busy "
             f"({window.foreign_cpu_seconds / window.seconds:.2f} by others){flags}"
         )
-    if found.repeated_windows:
-        yield f"  disturbed windows, measured again: {found.repeated_windows}"
-    if found.quality is not None:
-        yield f"  loss after {found.quality.samples:,} samples: {seconds(found.quality.seconds)}"
+    if measurement.repeated_windows:
+        yield f"  disturbed windows, measured again: {measurement.repeated_windows}"
+    if measurement.quality is not None:
+        yield f"  loss after {measurement.quality.samples:,} samples: {seconds(measurement.quality.seconds)}"
 
 
-def _statistics(found: Measurement) -> Iterator[str]:
+def _statistics(measurement: Measurement) -> Iterator[str]:
     yield f"{'Inside the windows':<28} {'mean':>9} {'median':>9} {'p95':>9}"
-    for name, stats in sorted(found.telemetry.items()):
+    for name, stats in sorted(measurement.telemetry.items()):
         source = f"  {_SOURCES[name]}" if name in _SOURCES else ""
         yield f"  {name:<26} {stats.mean:9.4g} {stats.p50:9.4g} {stats.p95:9.4g}{source}"
-    for name, why in sorted(found.telemetry_missing.items()):
+    for name, why in sorted(measurement.telemetry_missing.items()):
         yield f"  {name}: {why}"
 
 

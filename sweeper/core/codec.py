@@ -139,7 +139,7 @@ def _dataclass_decoder(kind: Any) -> Callable[[Any], Any]:
 
 
 def _union_decoder(args: tuple[Any, ...]) -> Callable[[Any], Any]:
-    options = [_decoder(each) for each in args if each is not NoneType]
+    options = [_decoder(arg) for arg in args if arg is not NoneType]
     kept = _types_kept_by_any(args)
 
     def decoder(value: Any) -> Any:
@@ -165,7 +165,7 @@ def _literal_decoder(args: tuple[Any, ...]) -> Callable[[Any], Any]:
 
 
 def _tuple_decoder(args: tuple[Any, ...]) -> Callable[[Any], Any]:
-    inner = [(_types_kept(each), _decoder(each)) for each in args if each is not Ellipsis]
+    inner = [(_types_kept(arg), _decoder(arg)) for arg in args if arg is not Ellipsis]
 
     def decoder(value: Any) -> Any:
         if type(value) is not list and not isinstance(value, tuple):
@@ -173,14 +173,14 @@ def _tuple_decoder(args: tuple[Any, ...]) -> Callable[[Any], Any]:
         decoders = inner * len(value) if args[-1] is Ellipsis else inner
         if len(decoders) != len(value):
             raise _MisfitError(lambda where: f"`{where}` must be a list of {len(inner)}, but got {value!r}.")
-        found: list[Any] = []
+        values: list[Any] = []
         try:
             for (kept, one), item in zip(decoders, value, strict=True):
-                found.append(item if type(item) in kept else one(item))
+                values.append(item if type(item) in kept else one(item))
         except _MisfitError as misfit:
-            misfit.steps.append(f"[{len(found)}]")
+            misfit.steps.append(f"[{len(values)}]")
             raise
-        return tuple(found)
+        return tuple(values)
 
     return decoder
 
@@ -193,14 +193,14 @@ def _mapping_decoder(args: tuple[Any, ...]) -> Callable[[Any], Any]:
     def decoder(value: Any) -> Any:
         if type(value) is not dict and not isinstance(value, Mapping):
             raise _MisfitError(lambda where: f"`{where}` must be an object, but got {value!r}.")
-        found, key = {}, None
+        values, key = {}, None
         try:
             for key, item in value.items():
-                found[key] = item if type(item) in kept else inner(item)
+                values[key] = item if type(item) in kept else inner(item)
         except _MisfitError as misfit:
             misfit.steps.append(f".{key}")
             raise
-        return found
+        return values
 
     return decoder
 
@@ -209,9 +209,9 @@ def _numbered_decoder(inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Returns the decoder for a mapping with integer keys, which are text in a file."""
 
     def decoder(value: Any) -> Any:
-        found = inner(value)
+        values = inner(value)
         try:
-            return {int(key): item for key, item in found.items()}
+            return {int(key): item for key, item in values.items()}
         except ValueError as error:
             said = str(error)
             raise _MisfitError(lambda where: f"`{where}`: {said}") from error

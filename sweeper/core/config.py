@@ -302,10 +302,10 @@ class TrialConfig:
             compiled = CompileConfig(mode=compiled.mode, cudnn_benchmark=compiled.cudnn_benchmark)
         if self.device.count == 1:
             ddp = DdpConfig()
-        found = {"loader": loader, "optimizer": optimizer, "compile": compiled, "ddp": ddp}
-        if all(getattr(self, name) == each for name, each in found.items()):
+        sections = {"loader": loader, "optimizer": optimizer, "compile": compiled, "ddp": ddp}
+        if all(getattr(self, name) == section for name, section in sections.items()):
             return self
-        return dataclasses.replace(self, **found)  # type: ignore[arg-type]
+        return dataclasses.replace(self, **sections)  # type: ignore[arg-type]
 
     def settings(self) -> dict[str, Scalar]:
         """Returns the canonical values that are no field's default, by dotted name; of a script, all values.
@@ -380,20 +380,20 @@ def _plain_type(hint: Any) -> tuple[type, tuple[Scalar, ...]]:
 
 
 def _fields_of(cls: type, prefix: str = "") -> dict[str, Field]:
-    found: dict[str, Field] = {}
+    fields: dict[str, Field] = {}
     hints = get_type_hints(cls)
     for item in dataclasses.fields(cls):
         if prefix == "" and item.name in (*OPEN_SECTIONS, "args"):
             continue
         hint = hints[item.name]
         if dataclasses.is_dataclass(hint):
-            found.update(_fields_of(hint, f"{item.name}."))  # type: ignore[arg-type]
+            fields.update(_fields_of(hint, f"{item.name}."))  # type: ignore[arg-type]
         else:
             kind, choices = _plain_type(hint)
             registry = item.metadata.get("registry")
             choices = tuple(registry.builtin) if registry else choices
-            found[prefix + item.name] = Field(prefix + item.name, kind, item.default, choices, registry)
-    return found
+            fields[prefix + item.name] = Field(prefix + item.name, kind, item.default, choices, registry)
+    return fields
 
 
 FIELDS: Mapping[str, Field] = _fields_of(TrialConfig)

@@ -32,14 +32,14 @@ def of_host(window: Window, quiet_canary_ms: float) -> tuple[str, ...]:
     """
     least = max(SHARE * window.seconds, MIN_SECONDS, COUNTING * window.cpu_seconds)
     waited = window.waited_seconds if window.waited_seconds is not None else window.pressure_seconds
-    found = []
+    disturbances = []
     if waited is not None and min(window.foreign_cpu_seconds, waited) >= least:
-        found.append("other processes took cores")
+        disturbances.append("other processes took cores")
     if window.steal_seconds >= max(SHARE * window.cpu_seconds, MIN_SECONDS):
-        found.append("the host took cores (steal)")
-    if not found and quiet_canary_ms and window.canary_ms > CANARY_RATIO * quiet_canary_ms:
-        found.append("the processor was slow (canary)")
-    return tuple(found)
+        disturbances.append("the host took cores (steal)")
+    if not disturbances and quiet_canary_ms and window.canary_ms > CANARY_RATIO * quiet_canary_ms:
+        disturbances.append("the processor was slow (canary)")
+    return tuple(disturbances)
 
 
 def of_gpu(values: Mapping[str, float]) -> tuple[str, ...]:
@@ -48,13 +48,13 @@ def of_gpu(values: Mapping[str, float]) -> tuple[str, ...]:
     Args:
         values: Means over the window by series name; an absent series shows no disturbance.
     """
-    found = []
+    disturbances = []
     if values.get("gpu_foreign_processes", 0.0) > 0:
-        found.append("other processes used the GPU")
+        disturbances.append("other processes used the GPU")
     if values.get("gpu_throttled", 0.0) > SHARE:
-        found.append("heat or a power brake held the GPU's clocks down")
+        disturbances.append("heat or a power brake held the GPU's clocks down")
     # A card under a power cap runs below its default clock whenever it is busy.
     capped = values.get("gpu_power_capped", 0.0) > SHARE
     if values.get("gpu_clock_pct", 100.0) < MIN_CLOCK_PCT and not capped:
-        found.append(f"the GPU's clock was below {MIN_CLOCK_PCT:.0f}% of its default")
-    return tuple(found)
+        disturbances.append(f"the GPU's clock was below {MIN_CLOCK_PCT:.0f}% of its default")
+    return tuple(disturbances)

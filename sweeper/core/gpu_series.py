@@ -15,14 +15,14 @@ def of_rank(name: str, rank: int) -> str:
 
 def by_rank(series: Mapping[str, T], count: int) -> list[dict[str, T]]:
     """Returns the series of each of `count` GPUs, under the first one's names."""
-    found: list[dict[str, T]] = []
+    gpus: list[dict[str, T]] = []
     for rank in range(count):
         prefix = of_rank("gpu_", rank)
-        found.append(
+        gpus.append(
             {
-                f"gpu_{name.removeprefix(prefix)}": each
-                for name, each in series.items()
+                f"gpu_{name.removeprefix(prefix)}": value
+                for name, value in series.items()
                 if name.startswith(prefix)
             }
         )
-    return found
+    return gpus

@@ -111,10 +111,10 @@ def find_installed(name: str) -> LauncherTraits:
     Raises:
         UserError: There is no such launcher, or its library is not installed.
     """
-    found = LAUNCHERS.get(name)
-    if found.requires and importlib.util.find_spec(found.requires) is None:
+    launcher = LAUNCHERS.get(name)
+    if launcher.requires and importlib.util.find_spec(launcher.requires) is None:
         raise UserError(
-            f"`execution.launcher: {name}` needs {found.requires}, which is not installed. "
-            f"Install it with `pip install '{found.install or found.requires}'`."
+            f"`execution.launcher: {name}` needs {launcher.requires}, which is not installed. "
+            f"Install it with `pip install '{launcher.install or launcher.requires}'`."
         )
-    return found
+    return launcher

@@ -86,7 +86,7 @@ def joules_per_sample(m: Measurement, count: int = 1) -> float | None:
 
     A GPU that is not sampled is assumed to draw the mean power of the others.
     """
-    of_gpus = [each["gpu_power_w"].mean for each in by_rank(m.telemetry, count) if "gpu_power_w" in each]
+    of_gpus = [gpu["gpu_power_w"].mean for gpu in by_rank(m.telemetry, count) if "gpu_power_w" in gpu]
     if of_gpus and m.trains_on_gpu:
         power = statistics.fmean(of_gpus) * count
     elif not m.trains_on_gpu and "cpu_power_w" in m.telemetry:
@@ -155,13 +155,13 @@ def with_added(record: TrialRecord, names: Iterable[str]) -> TrialRecord:
     Raises:
         UserError: One of them fails, or returns something other than a number.
     """
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for name in names:
         if name not in METRICS and record.measurement is not None:
             value = _asked(name, record)
             if value is not None:
-                found[name] = value
-    return dataclasses.replace(record, derived={**record.derived, **found}) if found else record
+                values[name] = value
+    return dataclasses.replace(record, derived={**record.derived, **values}) if values else record
 
 
 def _asked(name: str, record: TrialRecord) -> float | None:

@@ -202,7 +202,7 @@ def is_shipped_pipeline(filename: str) -> bool:
 
 def make_importable() -> None:
     """Lets `import pipelines.x` find a shipped module where the user has none of that name."""
-    if not any(isinstance(each, _Finder) for each in sys.meta_path):
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
@@ -229,19 +229,19 @@ class _Finder(MetaPathFinder):
             return None
         if name == PACKAGE and (spec := _without_init()):
             return spec
-        found = find_uninstalled(name, sys.path)
-        if found is None:
+        module = find_uninstalled(name, sys.path)
+        if module is None:
             return None
-        if found.name != name:
-            return ModuleSpec(name, _SecondName(found.name))
-        inside = [str(found.path.parent)] if found.path.name == "__init__.py" else None
-        return importlib.util.spec_from_file_location(name, found.path, submodule_search_locations=inside)
+        if module.name != name:
+            return ModuleSpec(name, _SecondName(module.name))
+        inside = [str(module.path.parent)] if module.path.name == "__init__.py" else None
+        return importlib.util.spec_from_file_location(name, module.path, submodule_search_locations=inside)
 
 
 def _without_init() -> ModuleSpec | None:
     """Returns the spec of the user's package if it exists without an `__init__.py`, else None."""
-    folders = [folder for each in sys.path if os.path.isdir(folder := os.path.join(each, PACKAGE))]
-    if not folders or any(os.path.exists(os.path.join(each, "__init__.py")) for each in folders):
+    folders = [folder for path in sys.path if os.path.isdir(folder := os.path.join(path, PACKAGE))]
+    if not folders or any(os.path.exists(os.path.join(folder, "__init__.py")) for folder in folders):
         return None
     spec = ModuleSpec(PACKAGE, None, is_package=True)
     spec.submodule_search_locations = folders

@@ -43,4 +43,4 @@ class PastSweep:
     @property
     def measured(self) -> list[PastTrial]:
         """The trials that have a speed."""
-        return [each for each in self.trials if each.throughput > 0]
+        return [trial for trial in self.trials if trial.throughput > 0]

@@ -42,7 +42,7 @@ def samples_per_second(
     """
     if value <= 0:
         return None
-    found = {
+    rate = {
         "s_per_step": per_step / value,
         "ms_per_step": 1e3 * per_step / value,
         "steps_per_s": per_step * value,
@@ -50,4 +50,4 @@ def samples_per_second(
         "tokens_per_s": value / tokens if tokens else 0.0,
         "epoch_seconds": per_epoch / value,
     }.get(quantity)
-    return found or None
+    return rate or None

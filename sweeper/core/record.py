@@ -87,8 +87,8 @@ class TrialRecord:
     @property
     def metrics(self) -> dict[str, float]:
         """All its metrics: the table's, third parties', then `pipeline_metrics`."""
-        found = {name: self.metric(name) for name in (*METRICS, *self.added)}
-        return {name: value for name, value in found.items() if value is not None} | dict(
+        values = {name: self.metric(name) for name in (*METRICS, *self.added)}
+        return {name: value for name, value in values.items() if value is not None} | dict(
             self.pipeline_metrics
         )
 

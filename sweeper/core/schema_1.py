@@ -75,7 +75,9 @@ def sweep(document: Mapping[str, Any]) -> dict[str, Any]:
     if "script" in spec:
         spec["script"] = script = _script(spec["script"])
         names = _parameters(script)
-        spec["space"] = {n: _choices(each) if n in names else each for n, each in spec["space"].items()}
+        spec["space"] = {
+            n: _choices(parameter) if n in names else parameter for n, parameter in spec["space"].items()
+        }
         spec |= {key: _values(spec[key], names) for key in ("baseline", "fix") if key in spec}
     kind = spec.setdefault("workload", "script" if "command" in spec else "pipeline")
     fingerprint = {"workload": kind, **document["fingerprint"]}

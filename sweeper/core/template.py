@@ -26,7 +26,7 @@ _CASE = re.compile(r"(.*?)\s*->\s*(.*)", re.DOTALL)
 
 def names_in(text: str) -> Iterator[str]:
     """Yields the names that a template mentions."""
-    return (found[2] for found in _FIELD.finditer(text) if found[2])
+    return (field[2] for field in _FIELD.finditer(text) if field[2])
 
 
 def render(text: str, values: Mapping[str, Scalar]) -> str:
@@ -35,12 +35,12 @@ def render(text: str, values: Mapping[str, Scalar]) -> str:
     Raises:
         UserError: A name has no value.
     """
-    return _FIELD.sub(lambda found: _replaced(found, values), text)
+    return _FIELD.sub(lambda field: _replaced(field, values), text)
 
 
 def literal(text: str) -> str:
     """Returns a template that renders as this text, without filling in names in braces."""
-    return _FIELD.sub(lambda found: f"{{{found[0]}}}", text)
+    return _FIELD.sub(lambda field: f"{{{field[0]}}}", text)
 
 
 def cases(name: str, words: Mapping[str, str]) -> str:
@@ -62,14 +62,14 @@ def arguments(items: Sequence[str], values: Mapping[str, Scalar]) -> list[str]:
     Raises:
         UserError: A name has no value.
     """
-    found: list[str] = []
+    words: list[str] = []
     for item in items:
         whole = _FIELD.fullmatch(item)
         if whole is not None and whole[3]:
-            found += shlex.split(_replaced(whole, values))
+            words += shlex.split(_replaced(whole, values))
         else:
-            found.append(render(item, values))
-    return found
+            words.append(render(item, values))
+    return words
 
 
 def shown(value: Scalar) -> str:
@@ -86,16 +86,16 @@ def _is_for(case: str, value: Scalar) -> bool:
     return (case.lower() if isinstance(value, bool | None) else case) == shown(value)
 
 
-def _replaced(found: re.Match[str], values: Mapping[str, Scalar]) -> str:
-    if found[1]:
-        return f"{{{found[1]}}}"
-    name = found[2]
+def _replaced(field: re.Match[str], values: Mapping[str, Scalar]) -> str:
+    if field[1]:
+        return f"{{{field[1]}}}"
+    name = field[2]
     if name not in values:
-        raise UserError(f"`{found[0]}` must name a parameter, but {name!r} has no value.")
+        raise UserError(f"`{field[0]}` must name a parameter, but {name!r} has no value.")
     value = shown(values[name])
-    if not found[3]:
+    if not field[3]:
         return value
-    for case in found[3].split(";"):
+    for case in field[3].split(";"):
         parted = _CASE.fullmatch(case.strip())
         if parted is not None and _is_for(parted[1].strip(), values[name]):
             return parted[2].strip()

@@ -42,19 +42,19 @@ def examine(
     cache = home.resolve() / "cache" / "compile" / "doctor" if can_write else None
     # CUDA may work where NVML does not, but not where the driver hangs.
     num_gpus = None if problem == HANGS else nvidia.num_visible(len(gpus) or int(is_present), visible)
-    found = measured(cache, num_gpus)
-    num_seen = len(found.values["gpus"]) if isinstance(found, Report) else None
+    outcome = measured(cache, num_gpus)
+    num_seen = len(outcome.values["gpus"]) if isinstance(outcome, Report) else None
     checks += [*nvidia.look(problem, gpus, is_present=is_present, num_seen=num_seen), *stored]
     ceilings: tuple[Ceiling, ...] = ()
     devices: dict[str, str] = {}
-    if isinstance(found, Check):
-        checks.append(found)
+    if isinstance(outcome, Check):
+        checks.append(outcome)
     else:
-        values = found.values
+        values = outcome.values
         checks += assess(values, gpus, visible)
         ceilings = ceilings_of(values)
         devices = {"cpu": values["cpu"]["name"]}
-        devices |= {f"cuda:{index}": each["name"] for index, each in enumerate(values["gpus"])}
+        devices |= {f"cuda:{index}": gpu["name"] for index, gpu in enumerate(values["gpus"])}
     return Examination(
         checks=tuple(checks),
         ceilings=ceilings,
@@ -62,7 +62,7 @@ def examine(
         seconds=time.monotonic() - began,
         gpus=tuple(gpus),
         problem=problem,
-        values={} if isinstance(found, Check) else found.values,
+        values={} if isinstance(outcome, Check) else outcome.values,
     )
 
 

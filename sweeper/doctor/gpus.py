@@ -116,15 +116,15 @@ def covers(arch_list: Sequence[str], capability: tuple[int, int]) -> bool:
         capability: Compute capability, major and minor.
     """
     for arch in arch_list:
-        found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", arch)
-        if found is None:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", arch)
+        if match is None:
             continue
-        code = int(found[2]), int(found[3])
+        code = int(match[2]), int(match[3])
         if code == capability:
             return True
-        if found[4] == "a" or code > capability:
+        if match[4] == "a" or code > capability:
             continue
-        if found[1] == "compute":
+        if match[1] == "compute":
             return True
         if code[0] == capability[0] and not {code, capability} & _INTEGRATED:
             return True

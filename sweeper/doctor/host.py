@@ -123,8 +123,8 @@ def memory(total: int, free: int, group: tuple[int, int] | None) -> Check:
 
 
 def _memory() -> Check:
-    found = psutil.virtual_memory()
-    return memory(found.total, found.available, group_memory())
+    ram = psutil.virtual_memory()
+    return memory(ram.total, ram.available, group_memory())
 
 
 def swap(used: int, pressure_pct: float | None) -> Check:
@@ -152,11 +152,11 @@ def shared_memory(total: int, free: int) -> Check:
 
 def _shared_memory() -> Check:
     try:
-        found = os.statvfs(SHM)
+        volume = os.statvfs(SHM)
     except OSError:
         remedy = "Loader workers need it: `mount -t tmpfs tmpfs /dev/shm`"
         return Check("shared memory", State.WARN, "there is no /dev/shm", remedy)
-    return shared_memory(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+    return shared_memory(volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize)
 
 
 def open_files(soft: int, hard: int) -> Check:

@@ -92,7 +92,9 @@ def _worked(folder: Path, seconds: float) -> str:
 
 def ceilings_of(values: Mapping[str, Any]) -> tuple[Ceiling, ...]:
     """Returns the ceilings of a report."""
-    return tuple(Ceiling(each["name"], each["value"], each["unit"]) for each in values["ceilings"])
+    return tuple(
+        Ceiling(ceiling["name"], ceiling["value"], ceiling["unit"]) for ceiling in values["ceilings"]
+    )
 
 
 def assess(values: Mapping[str, Any], gpus: Sequence[GpuFacts], visible: str | None) -> Iterator[Check]:
@@ -107,7 +109,7 @@ def assess(values: Mapping[str, Any], gpus: Sequence[GpuFacts], visible: str | N
     driver_cuda = gpus[0].cuda_driver_version if gpus else ""
     for index, device in enumerate(seen):
         yield nvidia.used_by_torch(index, device, torch, driver_cuda)
-    figures = {each.name: each.value for each in ceilings_of(values)}
+    figures = {ceiling.name: ceiling.value for ceiling in ceilings_of(values)}
     yield from _behind(seen, figures)
     yield _precision((seen or [values["cpu"]])[0]["lacks"])
     yield from _threads(figures)
@@ -125,16 +127,16 @@ def _precision(lacks: Mapping[str, str]) -> Check:
     return Check("precision", State.OK, f"{', '.join(native)}{left}")
 
 
-def _compiling(found: Mapping[str, Any]) -> Check:
-    if problem := found["problem"]:
+def _compiling(compilation: Mapping[str, Any]) -> Check:
+    if problem := compilation["problem"]:
         late = problem.startswith("not done")
         otherwise = "Run it again (compiled code is kept)" if late else "Fix what the compiler reports"
         remedy = _REMEDIES.get(problem, otherwise)
         text = f"torch.compile cannot be used: {problem}"
         return Check("compile", State.WARN, text, f"{remedy}; until then, set `fix: {{compile.mode: eager}}`")
-    cache = f" ({found['cache']} cache)" if found["cache"] else ""
+    cache = f" ({compilation['cache']} cache)" if compilation["cache"] else ""
     return Check(
-        "compile", State.OK, f"a small network's step was compiled in {found['seconds']:.3g} s{cache}"
+        "compile", State.OK, f"a small network's step was compiled in {compilation['seconds']:.3g} s{cache}"
     )
 
 

@@ -83,12 +83,12 @@ def packages(demands: Sequence[str], version_of: Callable[[str], str]) -> Iterat
         if version and demand.specifier.contains(version, prereleases=True):
             continue
         wrong = True
-        found = f"{demand.name} {version} is installed" if version else f"{demand.name} is missing"
+        fact = f"{demand.name} {version} is installed" if version else f"{demand.name} is missing"
         holes = _HOLES if demand.name == "mlflow" and version else ""
         yield Check(
             demand.name,
             State.FAIL,
-            f"{found}, but {demand.name}{demand.specifier} is needed.{holes}",
+            f"{fact}, but {demand.name}{demand.specifier} is needed.{holes}",
             f'`pip install "{demand.name}{demand.specifier}"`',
         )
     if not wrong:

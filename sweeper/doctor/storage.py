@@ -81,7 +81,7 @@ def file_system(home: Path, mounts: str) -> Check:
         fields, _, rest = line.partition(" - ")
         if len(fields.split()) < 5 or not rest:
             continue
-        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields.split()[4])
+        point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields.split()[4])
         # Where two mounts have the same point, the later one hides the earlier.
         if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
             best, kind = point, rest.split()[0]

@@ -175,9 +175,9 @@ class BatchPool(DaskPool):
 
     def workers(self) -> Sequence[str]:
         """Returns the addresses of the present workers."""
-        found = super().workers()
-        self._in_vain = 0 if found else self._in_vain
-        return found
+        addresses = super().workers()
+        self._in_vain = 0 if addresses else self._in_vain
+        return addresses
 
     def _forget_ended(self) -> None:
         """Forgets jobs that ended before their worker started; nothing else would notice them."""
@@ -252,10 +252,10 @@ def _arguments(
     kind: str, job: BatchJob, gpus: int, logs: Path | None, sweep: str, keys: Sequence[str]
 ) -> dict[str, Any]:
     named = f"{JOB_NAME}-{sweep}" if sweep else JOB_NAME
-    found = options(kind, job, gpus)
+    arguments = options(kind, job, gpus)
     return {
-        **found,
-        "job_script_prologue": [*keys, *found["job_script_prologue"]],
+        **arguments,
+        "job_script_prologue": [*keys, *arguments["job_script_prologue"]],
         # Older versions of PBS accept at most 15 characters.
         "job_name": named[: 15 if kind == "pbs" else None],
         "log_directory": str(logs) if logs else None,

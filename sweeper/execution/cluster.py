@@ -71,9 +71,9 @@ def on_workers(request: LaunchRequest, make_pool: Callable[[], Pool]) -> RemoteL
 def jobs_of(folder: Path) -> Mapping[str, Any]:
     """Returns the last recorded jobs and workers of the sweep in `folder`; empty if none."""
     with contextlib.suppress(OSError, ValueError):
-        found = read_json(folder / JOBS)
-        if isinstance(found, dict):
-            return found
+        value = read_json(folder / JOBS)
+        if isinstance(value, dict):
+            return value
     return {}
 
 
@@ -137,7 +137,9 @@ class RemoteLauncher(Launcher):
         with self._lock:
             if self._broken is not None:
                 raise self._broken
-            usable = sum(each.handle is not None or self._takes(each, self._seconds) for each in self.known)
+            usable = sum(
+                worker.handle is not None or self._takes(worker, self._seconds) for worker in self.known
+            )
             return min(self._wanted, usable)
 
     @property
@@ -180,7 +182,9 @@ class RemoteLauncher(Launcher):
                 self._pool.call(list(self._workers), node.leave, self._template.sweep)
         self._pool.close()
         with self._locked() as later:
-            later += [partial(each.set_result, _lost("the launcher was closed")) for each in self._given_up()]
+            later += [
+                partial(handle.set_result, _lost("the launcher was closed")) for handle in self._given_up()
+            ]
         if self._folder is not None:
             (self._folder / JOBS).unlink(missing_ok=True)
 
@@ -208,7 +212,7 @@ class RemoteLauncher(Launcher):
                 self._look()
                 self._end()
                 self._write()
-                if any(not each.refusal for each in self.known):
+                if any(not worker.refusal for worker in self.known):
                     without_since = None
                 elif without_since is None:
                     without_since = time.monotonic()
@@ -230,14 +234,14 @@ class RemoteLauncher(Launcher):
             )
         with self._locked() as later:
             self._broken = error
-            later += [partial(each.set_exception, error) for each in self._given_up()]
+            later += [partial(handle.set_exception, error) for handle in self._given_up()]
 
     def _given_up(self) -> list[RemoteHandle]:
         """Returns the unfinished jobs and forgets them; later results are ignored."""
-        handles = [*self._queue, *(each.handle for each in self.known if each.handle)]
+        handles = [*self._queue, *(worker.handle for worker in self.known if worker.handle)]
         self._queue.clear()
-        for each in self.known:
-            each.handle = None
+        for worker in self.known:
+            worker.handle = None
         return handles
 
     def _look(self) -> None:
@@ -250,21 +254,21 @@ class RemoteLauncher(Launcher):
         with self._locked() as later:
             for name in set(self._workers) - set(names):
                 self._lose(self._workers.pop(name), later)
-            for name, worker in about.items():
-                self._welcome(name, worker)
-            for hanging in [each for each in self.known if each.is_overdue]:
+            for name, description in about.items():
+                self._welcome(name, description)
+            for hanging in [worker for worker in self.known if worker.is_overdue]:
                 hanging.refusal = "it has been silent for longer than a trial may take"
                 self._say(f"The worker on {where(hanging.about)} takes no more trials: {hanging.refusal}.")
                 self._lose(hanging, later)
-            idle = [each for each in self.known if each.handle is None and not each.leaving]
-            spare = sum(not each.leaving for each in self.known) - self._wanted
+            idle = [worker for worker in self.known if worker.handle is None and not worker.leaving]
+            spare = sum(not worker.leaving for worker in self.known) - self._wanted
             # The worker that was used last has warm caches: it is the last to go.
-            for each in sorted(idle, key=lambda each: (not each.refusal, each.name == self._last)):
-                if each.refusal or spare > 0 or not each.has_time_for(self._seconds):
+            for worker in sorted(idle, key=lambda worker: (not worker.refusal, worker.name == self._last)):
+                if worker.refusal or spare > 0 or not worker.has_time_for(self._seconds):
                     spare -= 1
-                    each.leaving = self._pool.retire(each.name)
+                    worker.leaving = self._pool.retire(worker.name)
             self._dispatch(later)
-            if self._refusals >= self._patience and all(each.refusal for each in self.known):
+            if self._refusals >= self._patience and all(worker.refusal for worker in self.known):
                 raise EnvironmentStopError(
                     f"{self._refusals} worker{'s' if self._refusals > 1 else ''} joined, but none can take a"
                     " trial (see above). Finished trials are kept; fix this and run the same command."
@@ -274,9 +278,9 @@ class RemoteLauncher(Launcher):
         """Cancels jobs; called repeatedly, since a job may not have started at the first call."""
         with self._lock:
             ending = {
-                each.name: (each.handle.job.uid, each.handle.job.attempt)
-                for each in self.known
-                if each.handle and each.handle.is_ending
+                worker.name: (worker.handle.job.uid, worker.handle.job.attempt)
+                for worker in self.known
+                if worker.handle and worker.handle.is_ending
             }
         if ending:
             self._pool.call(list(ending), node.cancel, self._template.sweep, list(ending.values()))
@@ -321,11 +325,11 @@ class RemoteLauncher(Launcher):
 
     def _dispatch(self, later: Later) -> None:
         for handle in list(self._queue):
-            takers = [each for each in self.known if self._takes(each, seconds_of(handle.job))]
+            takers = [worker for worker in self.known if self._takes(worker, seconds_of(handle.job))]
             if not takers:
                 continue
             # Trials that are compared run on the same worker, as long as it is present.
-            worker = next((each for each in takers if each.name == self._last), takers[0])
+            worker = next((taker for taker in takers if taker.name == self._last), takers[0])
             if handle.job.stage == "search":
                 worker = takers[0]
             self._queue.remove(handle)
@@ -334,7 +338,9 @@ class RemoteLauncher(Launcher):
     def _start(self, handle: RemoteHandle, worker: Known, later: Later) -> None:
         about, self._last = worker.about, worker.name
         mates = [
-            each.handle for each in self.known if each.about.host == about.host and each.handle is not None
+            other.handle
+            for other in self.known
+            if other.about.host == about.host and other.handle is not None
         ]
         handle.place = Place(
             host=about.host, gpu=about.gpu, job=about.job, worker=worker.name, num_neighbours=len(mates)
@@ -397,12 +403,12 @@ class RemoteLauncher(Launcher):
             "jobs": list(self._pool.jobs()),
             "workers": [
                 {
-                    "host": each.about.host,
-                    "gpu": each.about.gpu,
-                    "job": each.about.job,
-                    "busy": bool(each.handle),
+                    "host": worker.about.host,
+                    "gpu": worker.about.gpu,
+                    "job": worker.about.job,
+                    "busy": bool(worker.handle),
                 }
-                for each in self.known
+                for worker in self.known
             ],
         }
         if listed != self._written:

@@ -149,7 +149,7 @@ class DaskPool:
         if not workers:
             return {}
         with contextlib.suppress(OSError, TimeoutError, RuntimeError, ValueError, KeyError):
-            found = self._client.sync(
+            answers = self._client.sync(
                 self._client._run,
                 function,
                 *arguments,
@@ -157,7 +157,7 @@ class DaskPool:
                 on_error="return",
                 callback_timeout=CALL_SECONDS,
             )
-            return {name: value for name, value in found.items() if not isinstance(value, BaseException)}
+            return {name: value for name, value in answers.items() if not isinstance(value, BaseException)}
         return {}
 
     def retire(self, worker: str) -> bool:

@@ -114,10 +114,10 @@ def make_launcher(request: LaunchRequest) -> Launcher:
 
 def outcome_or_lost(folder: Path) -> Outcome | Report:
     """Returns the outcome in `folder`, or a Failure of kind `lost` if there is none."""
-    found = read_outcome(folder)
-    if found is None:
+    outcome = read_outcome(folder)
+    if outcome is None:
         return Failure(kind=FailureKind.LOST, message="the worker ended and left no outcome")
-    return found
+    return outcome
 
 
 def wait_any(handles: Sequence[Handle], timeout: float) -> None:

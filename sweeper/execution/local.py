@@ -252,14 +252,14 @@ def leftovers(home: Path) -> Sequence[int]:
     lock may end them.
     """
     mark = os.fsencode(f"{MARK}={home.resolve()}")
-    found = []
+    pids = []
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             with open(f"/proc/{entry.name}/environ", "rb") as file:
                 if mark in file.read().split(b"\0"):
-                    found.append(int(entry.name))
+                    pids.append(int(entry.name))
         except OSError:
             continue
-    return found
+    return pids

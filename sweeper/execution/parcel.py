@@ -41,7 +41,7 @@ class Parcel:
 
     def to_bytes(self) -> bytes:
         """Returns the parcel as a zip archive."""
-        plain = {name: each for name, each in encode(self).items() if name != "code"}
+        plain = {name: value for name, value in encode(self).items() if name != "code"}
         files = {_ABOUT: json.dumps(plain).encode()}
         files.update({_CODE + name: text.encode() for name, text in self.code.items()})
         return _packed(files)

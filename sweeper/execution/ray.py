@@ -200,11 +200,11 @@ class RayPool:
             for name in workers
             if name in self._actors
         }
-        found = {}
+        answers = {}
         for name, reference in asked.items():
             with contextlib.suppress(self._ray.exceptions.RayError):
-                found[name] = self._ray.get(reference, timeout=CALL_SECONDS)
-        return found
+                answers[name] = self._ray.get(reference, timeout=CALL_SECONDS)
+        return answers
 
     def retire(self, worker: str) -> bool:
         """Stops a worker."""

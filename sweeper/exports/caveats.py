@@ -67,11 +67,11 @@ def _counted_in_steps(spec: SweepSpec, config: TrialConfig, baseline: TrialConfi
     """Warns if a script's run is counted in steps and its batch differs from the baseline's."""
     if "batch_size" not in (config.args or {}) or config.global_batch == baseline.global_batch:
         return
-    found = next((word for word in spec.command if _STEPS.fullmatch(word)), None)
-    if found is not None:
+    option = next((word for word in spec.command if _STEPS.fullmatch(word)), None)
+    if option is not None:
         times = config.global_batch / baseline.global_batch
         yield (
-            f"The run is counted in steps (`{found.partition('=')[0]}`): with this batch it trains on "
+            f"The run is counted in steps (`{option.partition('=')[0]}`): with this batch it trains on "
             f"{times:.3g} times the samples. Divide the steps by {times:.3g} for the same training."
         )
 

@@ -101,22 +101,22 @@ def exported(
 
 def _without_credentials(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Returns plain values with no `user:password@` in any URL, and a warning for each that had one."""
-    found: list[str] = []
-    stripped: dict[str, Any] = _stripped(tree, "", found)
+    paths: list[str] = []
+    stripped: dict[str, Any] = _stripped(tree, "", paths)
     return stripped, [
-        f"The credentials in the URL of `{path}` were removed. Supply them at run time." for path in found
+        f"The credentials in the URL of `{path}` were removed. Supply them at run time." for path in paths
     ]
 
 
-def _stripped(value: Any, path: str, found: list[str]) -> Any:
+def _stripped(value: Any, path: str, paths: list[str]) -> Any:
     if isinstance(value, str):
         clean = _USERINFO.sub(r"\1", value)
-        found += [path] if clean != value else []
+        paths += [path] if clean != value else []
         return clean
     if isinstance(value, Mapping):
-        return {k: _stripped(v, f"{path}.{k}" if path else str(k), found) for k, v in value.items()}
+        return {k: _stripped(v, f"{path}.{k}" if path else str(k), paths) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_stripped(each, f"{path}[{i}]", found) for i, each in enumerate(value)]
+        return [_stripped(item, f"{path}[{i}]", paths) for i, item in enumerate(value)]
     return value
 
 
@@ -136,23 +136,23 @@ def _chosen(summary: Summary, number: int | None) -> TrialRecord:
             )
         winner: TrialRecord = summary.winner
         return winner
-    found: TrialRecord | None = next((r for r in summary.records if r.number == number), None)
-    if found is None:
+    record: TrialRecord | None = next((r for r in summary.records if r.number == number), None)
+    if record is None:
         raise UserError(
             f"`{summary.name}` has no trial {number}; it has {len(summary.records)}, numbered from 0."
         )
-    if not found.feasible:
-        why = found.failure.message if found.failure else "it exceeds a limit or is unfinished"
+    if not record.feasible:
+        why = record.failure.message if record.failure else "it exceeds a limit or is unfinished"
         raise UserError(f"only a measured, feasible trial can be exported, but trial {number} is not: {why}.")
-    return found
+    return record
 
 
 def _production(spec: SweepSpec) -> Mapping[str, Any] | None:
-    found = dict(spec.to_dict().get("production") or {})
+    block = dict(spec.to_dict().get("production") or {})
     # Left out if unset, as in exports of earlier versions.
-    if found.get("price_per_hour", 0) is None:
-        del found["price_per_hour"]
-    return found or None
+    if block.get("price_per_hour", 0) is None:
+        del block["price_per_hour"]
+    return block or None
 
 
 def _refuse_beyond_production(spec: SweepSpec, record: TrialRecord, measured: Measurement) -> None:

@@ -71,12 +71,12 @@ def effective(value: Mapping[str, Any]) -> dict[str, Scalar]:
     asked, notes = config.flatten(), value["measurement"]["effective"]
     ran = {name: _ran(name, note, asked[name]) for name, note in notes.items() if name in asked}
     config = config.replace(ran).canonical()
-    found = config.flatten()
-    found["optimizer.lr"] = float(f"{config.optimizer.lr_at(config.global_batch):.6g}")
+    settings = config.flatten()
+    settings["optimizer.lr"] = float(f"{config.optimizer.lr_at(config.global_batch):.6g}")
     without = () if traits(config.loader.kind).has_workers else _OF_DATALOADER
     if not config.loader.num_workers:
         without = (*without, *_OF_WORKERS)
-    return {name: each for name, each in found.items() if name not in without}
+    return {name: setting for name, setting in settings.items() if name not in without}
 
 
 def _ran(name: str, note: str, asked: Scalar) -> Scalar:
@@ -106,15 +106,17 @@ def flags(value: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
     settings = effective(value)
     _check(own, {*settings, *FIELDS})
     usual = _usual(settings)
-    found: list[str] = []
+    arguments: list[str] = []
     for name, setting in settings.items():
         if name in own:
-            found += _own(name, setting, own[name])
+            arguments += _own(name, setting, own[name])
         elif name in usual and setting is not None and setting != _NOTHING_ASKED.get(name, None):
             # These are on unless a script is told otherwise: leaving the flag out would not turn them off.
             is_off = setting is False and _NOTHING_ASKED.get(name) is True
-            found += [f"--no-{usual[name].removeprefix('--')}"] if is_off else _words(usual[name], setting)
-    return found
+            arguments += (
+                [f"--no-{usual[name].removeprefix('--')}"] if is_off else _words(usual[name], setting)
+            )
+    return arguments
 
 
 def read_map(path: Path) -> dict[str, Any]:
@@ -123,28 +125,28 @@ def read_map(path: Path) -> dict[str, Any]:
     Raises:
         UserError: The file cannot be read, or is not such a map.
     """
-    found = read_yaml(path)
-    if not isinstance(found, dict):
+    flag_map = read_yaml(path)
+    if not isinstance(flag_map, dict):
         raise UserError(f"`--map` must be a file of `name: flag` lines, but {str(path)!r} is not.")
-    for name, flag in found.items():
+    for name, flag in flag_map.items():
         texts = flag.values() if isinstance(flag, dict) else [flag]
-        if not all(each is None or isinstance(each, str) for each in texts):
+        if not all(text is None or isinstance(text, str) for text in texts):
             raise UserError(
                 f"{path}: `{name}` must be a flag, null, or a mapping of values to flags, but got {flag!r}. "
                 "Put it in quotes."
             )
-    return found
+    return flag_map
 
 
 def _usual(settings: Mapping[str, Scalar]) -> dict[str, str]:
     """Returns the flag of each setting; if two would share one, the later one uses its whole name."""
-    found: dict[str, str] = {}
+    flag_by_name: dict[str, str] = {}
     for name in settings:
         if name in _NO_FLAG:
             continue
         flag = _OWN_NAMES.get(name) or f"--{_kebab(name.rpartition('.')[2])}"
-        found[name] = f"--{_kebab(name)}" if flag in found.values() else flag
-    return found
+        flag_by_name[name] = f"--{_kebab(name)}" if flag in flag_by_name.values() else flag
+    return flag_by_name
 
 
 def _kebab(name: str) -> str:

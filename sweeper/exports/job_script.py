@@ -53,8 +53,8 @@ def job_script(value: Mapping[str, Any], options: Options) -> str:
 def _settings(value: Mapping[str, Any]) -> Mapping[str, Scalar]:
     """Returns the settings that determine the resources of a run, by dotted name."""
     if "params" in value:
-        found: Mapping[str, Scalar] = value["params"]
-        return found
+        params: Mapping[str, Scalar] = value["params"]
+        return params
     config = value["config"]
     return {f"{head}.{name}": config[head][name] for head in ("loader", "device") for name in config[head]}
 

@@ -89,7 +89,7 @@ class _Writer:
         """Yields a comment for each of these settings that has a reason."""
         for name in names:
             what = _why(name, self._settings, self._measured)
-            said = [each for each in (what, self._note(name), self._reasons.get(name)) if each]
+            said = [reason for reason in (what, self._note(name), self._reasons.get(name)) if reason]
             if said:
                 yield from _comment(f"{name} {shown(self._settings[name])}: {'; '.join(said)}.")
 
@@ -262,7 +262,7 @@ def _loader_names(settings: Mapping[str, Scalar]) -> Iterator[str]:
 
 
 def _model(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
-    own = {name: each for name, each in settings.items() if name.partition(".")[0] in ("model", "data")}
+    own = {name: value for name, value in settings.items() if name.partition(".")[0] in ("model", "data")}
     if own:
         yield f"MEASURED_WITH = {own!r}  # Options of the model and the data; use the same."
     if settings["loader.buckets"] != 1:

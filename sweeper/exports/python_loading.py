@@ -75,8 +75,8 @@ def loading(settings: Mapping[str, Scalar], *, on_gpu: bool) -> Lines:
     Raises:
         UserError: A plain script cannot use this kind of loader.
     """
-    found: Lines = resolve(in_plain_script(str(settings["loader.kind"])).python)(settings, on_gpu)
-    return found
+    lines: Lines = resolve(in_plain_script(str(settings["loader.kind"])).python)(settings, on_gpu)
+    return lines
 
 
 def from_rows(settings: Mapping[str, Scalar], on_gpu: bool) -> Lines:
@@ -112,10 +112,10 @@ def _gathered(form: str, settings: Mapping[str, Scalar]) -> str:
 
 def _data_loader(arguments: list[str], settings: Mapping[str, Scalar]) -> str:
     names = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers")
-    given = [f"{name}={settings[each]}" for name in names if (each := f"loader.{name}") in settings]
+    given = [f"{name}={settings[key]}" for name in names if (key := f"loader.{name}") in settings]
     if not settings.get("loader.in_order", True):
         given.append("in_order=False")
     if (method := settings.get("loader.start_method", "default")) != "default":
         given.append(f'multiprocessing_context="{method}"')
-    lines = "".join(f"    {each},\n" for each in [*arguments, *given]).removesuffix("\n")
+    lines = "".join(f"    {argument},\n" for argument in [*arguments, *given]).removesuffix("\n")
     return _FROM_A_DATALOADER.format(arguments=lines, pinned=settings["loader.pin_memory"])

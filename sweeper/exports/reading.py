@@ -46,8 +46,8 @@ def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
             raise _no_export(path, f"has no `{name}`")
     if "config" in value:
         _check_config(value["config"], path)
-    found: dict[str, Any] = value
-    return found
+    export: dict[str, Any] = value
+    return export
 
 
 def variables_of(value: Mapping[str, Any]) -> dict[str, str]:

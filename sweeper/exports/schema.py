@@ -182,13 +182,13 @@ class Export:
 def plain(block: Any) -> dict[str, Any]:
     """Returns a block as plain values."""
     tree: dict[str, Any] = {}
-    for each in dataclasses.fields(block):
-        value = getattr(block, each.name)
-        found = plain(value) if dataclasses.is_dataclass(value) else value
-        if "flat" in each.metadata:
-            tree.update(found or {})
-        elif found is not None or "optional" not in each.metadata:
-            tree[each.name] = found
+    for block_field in dataclasses.fields(block):
+        value = getattr(block, block_field.name)
+        plain_value = plain(value) if dataclasses.is_dataclass(value) else value
+        if "flat" in block_field.metadata:
+            tree.update(plain_value or {})
+        elif plain_value is not None or "optional" not in block_field.metadata:
+            tree[block_field.name] = plain_value
     return tree
 
 

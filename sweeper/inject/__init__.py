@@ -44,5 +44,5 @@ def environment(
     """
     path = environ.get("PYTHONPATH", "")
     searched = f"{SITE}{os.pathsep}{path}" if path else SITE
-    found = {VARIABLE: mode, FOLDER_VARIABLE: folder, "PYTHONPATH": searched}
-    return {**found, LOSSES_VARIABLE: "all"} if all_losses else found
+    variables = {VARIABLE: mode, FOLDER_VARIABLE: folder, "PYTHONPATH": searched}
+    return {**variables, LOSSES_VARIABLE: "all"} if all_losses else variables

@@ -46,7 +46,7 @@ def flat_kind(batch: Any) -> str:
     if type(batch) not in (list, tuple, dict) or not batch:
         return ""
     parts = list(batch.values()) if type(batch) is dict else batch
-    is_flat = all(isinstance(getattr(each, "shape", None), tuple) and each.shape for each in parts)
+    is_flat = all(isinstance(getattr(part, "shape", None), tuple) and part.shape for part in parts)
     return type(batch).__name__ if is_flat else ""
 
 
@@ -57,10 +57,10 @@ def reader_of(batch: Any, expected: int | None = None) -> Reader | None:
         batch: Tensors in any nesting of sequences, mappings and objects.
         expected: The loader's batch size, which distinguishes the batch dimension from others.
     """
-    found = list(_sizes(batch, (), 0))
-    if not found:
+    sizes = list(_sizes(batch, (), 0))
+    if not sizes:
         return None
-    alike = [reader for reader, size in found if size == expected] or [reader for reader, _ in found]
+    alike = [reader for reader, size in sizes if size == expected] or [reader for reader, _ in sizes]
     # A tensor's second dimension is the batch only if nothing else has its size.
     return min(alike, key=lambda reader: (VALUE, 0, LENGTH, 1).index(reader.what))
 
@@ -77,10 +77,10 @@ def _sizes(part: Any, path: Path, depth: int) -> Iterator[tuple[Reader, int]]:
         if isinstance(part, Mapping):
             inside = [(ITEM, key, part[key]) for key in list(part)[:MAX_ITEMS]]
         elif isinstance(part, (list, tuple)):
-            inside = [(ITEM, index, each) for index, each in enumerate(part[:MAX_ITEMS])]
+            inside = [(ITEM, index, item) for index, item in enumerate(part[:MAX_ITEMS])]
         else:
-            inside = [(ATTRIBUTE, *each) for each in list(getattr(part, "__dict__", {}).items())[:MAX_ITEMS]]
-        for kind, key, each in inside:
-            yield from _sizes(each, (*path, (kind, key)), depth + 1)
+            inside = [(ATTRIBUTE, *pair) for pair in list(getattr(part, "__dict__", {}).items())[:MAX_ITEMS]]
+        for kind, key, value in inside:
+            yield from _sizes(value, (*path, (kind, key)), depth + 1)
         if isinstance(part, (list, tuple)) and part:
             yield Reader(path, LENGTH), len(part)

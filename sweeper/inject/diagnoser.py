@@ -236,7 +236,7 @@ class Diagnoser:
         if not self._observer.sample_counter.has_loader or self._observer.world_size != 1:
             skipped += OF_A_LOADER
         following = PARTS[PARTS.index(part) + 1 :]
-        self._begin_part(next(each for each in following if each not in skipped))
+        self._begin_part(next(name for name in following if name not in skipped))
 
     def _report(self, message: dict[str, Any]) -> None:
         # Each rank changes parts at a different moment, so only the first rank reports.
@@ -320,14 +320,14 @@ class Diagnoser:
 
 def _waits() -> dict[str, float]:
     """Returns the seconds for which each thread was ready to run but had no core; empty if unknown."""
-    found = {}
+    waits = {}
     try:
         for thread in os.listdir("/proc/self/task"):
             with open("/proc/self/task/" + thread + "/schedstat", encoding="ascii") as file:
-                found[thread] = int(file.read().split()[1]) / 1e9
+                waits[thread] = int(file.read().split()[1]) / 1e9
     except (OSError, IndexError):
         pass
-    return found
+    return waits
 
 
 def _longest_wait(before: dict[str, float]) -> float:
@@ -338,8 +338,8 @@ def _longest_wait(before: dict[str, float]) -> float:
 def _copied(part: Any) -> Any:
     """Returns a batch in new containers, since some scripts take tensors out of theirs."""
     if type(part) in (list, tuple):
-        return type(part)(_copied(each) for each in part)
-    return {key: _copied(each) for key, each in part.items()} if type(part) is dict else part
+        return type(part)(_copied(item) for item in part)
+    return {key: _copied(value) for key, value in part.items()} if type(part) is dict else part
 
 
 def _tensors(torch: Any, part: Any) -> Iterator[Any]:
@@ -347,8 +347,8 @@ def _tensors(torch: Any, part: Any) -> Iterator[Any]:
     if torch.is_tensor(part):
         yield part
     elif isinstance(part, (Mapping, list, tuple)):
-        for each in part.values() if isinstance(part, Mapping) else part:
-            yield from _tensors(torch, each)
+        for value in part.values() if isinstance(part, Mapping) else part:
+            yield from _tensors(torch, value)
 
 
 def _of_other_size(batch: Any, reader: Reader | None, *, is_double: bool) -> Any:
@@ -366,11 +366,11 @@ def _of_other_size(batch: Any, reader: Reader | None, *, is_double: bool) -> Any
                 return part.repeat_interleave(2, dimension)
             return part.narrow(dimension, 0, size // 2).clone()
         if isinstance(part, Mapping):
-            return type(part)({key: changed(each) for key, each in part.items()})  # type: ignore[call-arg]
+            return type(part)({key: changed(value) for key, value in part.items()})  # type: ignore[call-arg]
         if type(part) in (list, tuple):
             if reader.what == LENGTH and len(part) == size:
                 return part * 2 if is_double else part[: size // 2]
-            return type(part)([changed(each) for each in part])
+            return type(part)([changed(item) for item in part])
         return part
 
     return changed(batch)

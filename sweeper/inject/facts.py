@@ -56,30 +56,30 @@ class FactFinder:
         if self._wrapper is not None:
             self._wrapper.restore()
         self._recurrent.restore()
-        found = {**loader, "places": self._places.take(sampler, optimizer)}
-        found["threads"] = self._torch.get_num_threads()
+        facts = {**loader, "places": self._places.take(sampler, optimizer)}
+        facts["threads"] = self._torch.get_num_threads()
         distributed = self._torch.distributed
         if distributed.is_available() and distributed.is_initialized():
-            found["ranks"] = int(distributed.get_world_size())
+            facts["ranks"] = int(distributed.get_world_size())
         compiled = sys.modules.get("torch._dynamo.utils")
         stats = getattr(compiled, "counters", {}).get("stats", {})
-        found["compiled"] = bool(stats.get("unique_graphs"))
+        facts["compiled"] = bool(stats.get("unique_graphs"))
         for group in getattr(optimizer, "param_groups", ())[:1]:
-            found["optimizer"] = type(optimizer).__name__
-            found["fused"] = bool(group.get("fused")) or "Fused" in type(optimizer).__name__
+            facts["optimizer"] = type(optimizer).__name__
+            facts["fused"] = bool(group.get("fused")) or "Fused" in type(optimizer).__name__
             for parameter in group["params"][:1]:
-                found["device"] = parameter.device.type
+                facts["device"] = parameter.device.type
                 if type(parameter).__name__ not in ("FlatParameter", "DTensor"):
                     self._autocast = self._autocast or parameter.dtype
         groups = getattr(optimizer, "param_groups", ())
-        found["convolves"] = any(each.dim() == 4 for group in groups for each in group["params"])
-        found["recurs"] = self._recurs
-        found.update(_backends(self._torch))
+        facts["convolves"] = any(parameter.dim() == 4 for group in groups for parameter in group["params"])
+        facts["recurs"] = self._recurs
+        facts.update(_backends(self._torch))
         is_wrapped = any(name in sys.modules for name in _OTHER_PRECISIONS)
         if self._autocast is not None and not is_wrapped:
             name = str(self._autocast).rpartition(".")[2]
-            found["precision"] = _PRECISIONS.get(name, name)
-        return found
+            facts["precision"] = _PRECISIONS.get(name, name)
+        return facts
 
 
 def _backends(torch: Any) -> dict[str, bool]:
@@ -101,8 +101,8 @@ def _backends(torch: Any) -> dict[str, bool]:
 def of_loader(iterator: Any) -> dict[str, Any]:
     """Returns the settings of a loader, as its iterator has them."""
     workers = int(getattr(iterator, "_num_workers", 0) or 0)
-    found = {"num_workers": workers, "pin_memory": bool(getattr(iterator, "_pin_memory", False))}
+    settings = {"num_workers": workers, "pin_memory": bool(getattr(iterator, "_pin_memory", False))}
     if workers:
-        found["prefetch_factor"] = int(getattr(iterator, "_prefetch_factor", None) or 2)
-        found["persistent_workers"] = bool(getattr(iterator, "_persistent_workers", False))
-    return found
+        settings["prefetch_factor"] = int(getattr(iterator, "_prefetch_factor", None) or 2)
+        settings["persistent_workers"] = bool(getattr(iterator, "_persistent_workers", False))
+    return settings

@@ -50,7 +50,7 @@ class KernelTime:
         return covered(spans, since) / 1e6 / (self._steps - 1)
 
 
-def kernel_spans(found: Any, *, with_copies: bool = True) -> list[tuple[float, float]]:
+def kernel_spans(profile: Any, *, with_copies: bool = True) -> list[tuple[float, float]]:
     """Returns start and end, in microseconds, of everything that a profile saw on the device.
 
     Args:
@@ -60,7 +60,7 @@ def kernel_spans(found: Any, *, with_copies: bool = True) -> list[tuple[float, f
 
     return sorted(
         (event.time_range.start, event.time_range.end)
-        for event in found.events() or ()
+        for event in profile.events() or ()
         if event.device_type == DeviceType.CUDA
         and not getattr(event, "is_user_annotation", False)
         and (with_copies or not event.name.startswith("Memcpy HtoD"))
@@ -118,12 +118,12 @@ class Waits:
 
 def copy_seconds(torch: Any, tensors: Sequence[Any], device: Any) -> float:
     """Returns the seconds that it takes to copy tensors to a GPU; a device of None is torch's current one."""
-    found = []
+    seconds = []
     for _ in range(COPIES):
         torch.cuda.synchronize(device)
         began = time.perf_counter()
         on_device = [tensor.to(device or "cuda") for tensor in tensors]
         torch.cuda.synchronize(device)
-        found.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - began)
         del on_device
-    return min(found)
+    return min(seconds)

@@ -138,9 +138,9 @@ def _wrap(torch: Any, observer: Observer) -> None:
             if observer.has_backward:
                 return original(outputs, *args, **kwargs)
             begins(outputs)
-            found = original(outputs, *args, **kwargs)
+            gradients = original(outputs, *args, **kwargs)
             ended()
-            return found
+            return gradients
 
         begins, ended = points.guarded(observer.grad_begins), points.guarded(observer.backward_ended)
         return grad

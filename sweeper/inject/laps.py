@@ -79,7 +79,7 @@ class DeviceLaps(Laps):
     def wall(self) -> dict[str, float]:
         """Seconds of a training by phase; waits for the GPU."""
         self._cuda.synchronize(self._device)
-        found: dict[str, float] = {}
+        seconds: dict[str, float] = {}
         for (_, before), (name, after) in zip(self._marks, self._marks[1:]):
-            found[name] = found.get(name, 0.0) + before.elapsed_time(after) / 1e3
-        return found
+            seconds[name] = seconds.get(name, 0.0) + before.elapsed_time(after) / 1e3
+        return seconds

@@ -30,7 +30,7 @@ def line_of(frame: Any) -> Line:
     """Returns the innermost line of the user's own code in a stack; ("", 0) if there is none."""
     while frame is not None:
         path = os.path.normpath(os.path.join(_STARTED_IN, frame.f_code.co_filename))
-        is_library = any(each in path for each in _NOT_WRITTEN) or path.startswith((*_LIBRARIES, _OURS))
+        is_library = any(part in path for part in _NOT_WRITTEN) or path.startswith((*_LIBRARIES, _OURS))
         if not is_library and not frame.f_code.co_filename.startswith("<"):
             return path, frame.f_lineno
         frame = frame.f_back
@@ -70,10 +70,10 @@ class Sampler:
 
     def phase(self, name: str) -> None:
         """Assigns the samples since the last call to a phase."""
-        found = self._found.setdefault(name, {})
+        counts = self._found.setdefault(name, {})
         pending, self._pending = self._pending, []
         for line in pending:
-            found[line] = found.get(line, 0) + 1
+            counts[line] = counts.get(line, 0) + 1
 
     def lines(self) -> dict[str, list[list[Any]]]:
         """Returns the most frequent lines of each phase: file, line, and share of all samples."""
@@ -81,7 +81,7 @@ class Sampler:
         return {
             name: [
                 [*line, count / total]
-                for line, count in sorted(lines.items(), key=lambda each: -each[1])[:MAX_LINES]
+                for line, count in sorted(lines.items(), key=lambda pair: -pair[1])[:MAX_LINES]
                 if line[0]
             ]
             for name, lines in self._found.items()

@@ -52,14 +52,14 @@ class ModelInput:
         for call in self._calls:
             call.remove()
         if self._level:
-            self._level = [inner for each in self._level for inner in each.children()]
+            self._level = [inner for module in self._level for inner in module.children()]
         else:
             root = self._root(optimizer)
             self._level = [] if root is None else [root]
         # A call that torch.compile traces must stay as it was; its replacement is not traced.
         if not self._compiles() or any(map(_is_replaced, self._level)):
             begins, called = self._points.guarded(self._begins_call), self._points.guarded(self._called)
-            self._calls = [CallObserver(each, begins, called) for each in self._level]
+            self._calls = [CallObserver(module, begins, called) for module in self._level]
 
     def backward(self) -> None:
         """Counts the batch of a backward pass that begins; a module called in a loop had only one."""
@@ -68,25 +68,27 @@ class ModelInput:
 
     def taken(self) -> int:
         """Returns the samples since the last call."""
-        found, self._sum, self._largest = self._sum, 0, 0
-        return found
+        samples, self._sum, self._largest = self._sum, 0, 0
+        return samples
 
     def _root(self, optimizer: Any) -> Any:
         """Returns the outermost module with the optimizer's parameters, or without one, with any to train."""
         kind = self._torch.nn.Module
-        modules = [each for each in gc.get_objects() if issubclass(type(each), kind)]
-        inner = {id(each) for module in modules for each in (vars(module).get("_modules") or {}).values()}
+        modules = [value for value in gc.get_objects() if issubclass(type(value), kind)]
+        inner = {id(child) for module in modules for child in (vars(module).get("_modules") or {}).values()}
         wanted = (
             None
             if optimizer is None
-            else {id(each) for group in optimizer.param_groups for each in group["params"]}
+            else {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         )
 
         def num_trained(module: Any) -> int:
-            found = module.parameters()
-            return sum(each.requires_grad if wanted is None else id(each) in wanted for each in found)
+            return sum(
+                parameter.requires_grad if wanted is None else id(parameter) in wanted
+                for parameter in module.parameters()
+            )
 
-        outer = [each for each in modules if id(each) not in inner and "_modules" in vars(each)]
+        outer = [module for module in modules if id(module) not in inner and "_modules" in vars(module)]
         best = max(outer, key=num_trained, default=None)
         return best if best is not None and num_trained(best) else None
 
@@ -129,14 +131,14 @@ class ModelInput:
 def _has_batch_second(module: Any, tensor: Any, output: Any) -> bool:
     """Returns whether the input is (time, batch, ...), as recurrent modules have it by default."""
     if len(tensor.shape) < 2 or not any(
-        getattr(each, "batch_first", True) is False for each in module.modules()
+        getattr(layer, "batch_first", True) is False for layer in module.modules()
     ):
         return False
     time, batch = tensor.shape[:2]
-    found = reader_of(output)
-    if found is None or found.what != 0 or time == batch:
+    reader = reader_of(output)
+    if reader is None or reader.what != 0 or time == batch:
         return True
-    out = found.part(output).shape
+    out = reader.part(output).shape
     # One output per sequence has only the batch dimension; otherwise the modules' settings decide.
     return not (out[0] == time and (len(out) < 2 or out[1] != batch))
 

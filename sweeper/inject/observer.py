@@ -275,7 +275,7 @@ class Observer:
 
     def _look_for_optimizer(self) -> None:
         kind = self._torch.optim.Optimizer
-        self._has_optimizer = any(issubclass(type(each), kind) for each in gc.get_objects())
+        self._has_optimizer = any(issubclass(type(value), kind) for value in gc.get_objects())
         if not self._has_optimizer:
             self.is_by_hand = True
             self._step_ended(None, self._unstepped)

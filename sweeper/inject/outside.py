@@ -74,9 +74,9 @@ class Outside:
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, args: Any) -> None:
-        found = self._events.get(event)
-        if found is not None:
-            self._report(found, args)
+        find = self._events.get(event)
+        if find is not None:
+            self._report(find, args)
 
     def _report(self, find: Callable[[Any], str], args: Any) -> None:
         try:

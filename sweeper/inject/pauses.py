@@ -36,7 +36,7 @@ class Pauses:
 
     def evaluates(self, module: Any, now: float, steps: int) -> None:
         """Notes that a module was put into evaluation mode after `steps` steps."""
-        if self.is_evaluating or not any(each.requires_grad for each in module.parameters()):
+        if self.is_evaluating or not any(parameter.requires_grad for parameter in module.parameters()):
             # A module without trainable parameters is a frozen teacher or feature extractor.
             return
         is_rare = steps - self._last_steps >= MIN_STEPS

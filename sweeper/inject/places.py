@@ -45,5 +45,5 @@ class Places:
         for wrapper in self._wrappers:
             wrapper.restore()
         made = {"loader": sampler, "optimizer": optimizer}
-        found = {name: self._lines.get(id(each), "") for name, each in made.items() if each is not None}
-        return {name: line for name, line in found.items() if line}
+        lines = {name: self._lines.get(id(value), "") for name, value in made.items() if value is not None}
+        return {name: line for name, line in lines.items() if line}

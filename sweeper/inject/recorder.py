@@ -118,8 +118,8 @@ class Recorder(Observer):
         super().evaluates(module)
         if not self._is_on:
             return
-        buffers = [each.detach() for each in module.buffers()]
-        size = self._norm([each for each in buffers if each.is_floating_point()])
+        buffers = [buffer.detach() for buffer in module.buffers()]
+        size = self._norm([buffer for buffer in buffers if buffer.is_floating_point()])
         self._record({"eval": type(module).__name__, "state": size, "result": self._digest(buffers)})
         if id(module) not in self._evaluated:
             # Not a hook of the module: a script may save it whole.
@@ -129,9 +129,11 @@ class Recorder(Observer):
         if not self._is_on or module.training:
             return
         try:
-            found = [each.detach() for each in _tensors(self._torch, result) if self._torch.is_tensor(each)]
-            numbers = [each for each in found if each.is_floating_point()]
-            self._record({"output": len(found), "sizes": self._norm(numbers), "result": self._digest(found)})
+            tensors = [part.detach() for part in _tensors(self._torch, result) if self._torch.is_tensor(part)]
+            numbers = [tensor for tensor in tensors if tensor.is_floating_point()]
+            self._record(
+                {"output": len(tensors), "sizes": self._norm(numbers), "result": self._digest(tensors)}
+            )
         except Exception as error:
             # Otherwise the script would fail.
             self.points.fail(error)
@@ -143,7 +145,7 @@ class Recorder(Observer):
             return
         losses = tensors if isinstance(tensors, (list, tuple)) else [tensors]
         if not self.is_capturing():
-            self._record({"loss": [_exact(each) for each in losses]})
+            self._record({"loss": [_exact(loss) for loss in losses]})
 
     def step_begins(self, optimizer: Any = None, *_: Any) -> None:
         """Records the gradients of an optimizer that is about to step."""
@@ -161,19 +163,27 @@ class Recorder(Observer):
         key = id(optimizer)
         if key not in self._first:
             # On the host: the script may need all of the device's memory.
-            self._first[key] = optimizer, [each.detach().to("cpu", copy=True) for each in parameters]
-        gradients = [each.grad for each in parameters if each.grad is not None]
+            self._first[key] = (
+                optimizer,
+                [parameter.detach().to("cpu", copy=True) for parameter in parameters],
+            )
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         # A fused optimizer also divides the gradients by the scale itself, as it steps.
         scale = float(getattr(optimizer, "grad_scale", None) or 1.0)
-        norms = [0.0 if each.grad is None else self._norm([each.grad]) / scale for each in parameters]
-        total = sum(each * each for each in norms) ** 0.5
+        norms = [
+            0.0 if parameter.grad is None else self._norm([parameter.grad]) / scale
+            for parameter in parameters
+        ]
+        total = sum(norm * norm for norm in norms) ** 0.5
         event: dict[str, Any] = {"gradients": len(gradients), "norm": total, "norms": norms}
         if self._num_steps < EARLY_STEPS:
             event["sums"] = [
-                [0.0, 0.0] if each.grad is None else [of / scale for of in self._sums(each.grad)]
-                for each in parameters
+                [0.0, 0.0]
+                if parameter.grad is None
+                else [value / scale for value in self._sums(parameter.grad)]
+                for parameter in parameters
             ]
-        self._before[key] = [_part(each).clone() for each in parameters]
+        self._before[key] = [_part(parameter).clone() for parameter in parameters]
         self._record(event)
 
     def step_ended(self, optimizer: Any, *_: Any) -> None:
@@ -196,15 +206,15 @@ class Recorder(Observer):
         event: dict[str, Any] = {
             "step": self._num_steps,
             "samples": self._last_samples,
-            "rates": [_plain(each.get("lr")) for each in getattr(optimizer, "param_groups", ())],
+            "rates": [_plain(group.get("lr")) for group in getattr(optimizer, "param_groups", ())],
             "random": self._random(),
         }
         before = self._before.pop(id(optimizer), None)
         if before is not None:
             moved = [_part(now) - then for now, then in zip(_parameters(optimizer), before)]
-            event["moved"] = [bool(each.any()) for each in moved]
+            event["moved"] = [bool(update.any()) for update in moved]
             if self._num_steps <= EARLY_STEPS:
-                event["sums"] = [self._sums(each) for each in moved]
+                event["sums"] = [self._sums(update) for update in moved]
         self._record(event)
         if self._num_passes >= PASSES:
             self._steps_after += 1
@@ -232,7 +242,11 @@ class Recorder(Observer):
                 for optimizer, first in self._first.values()
                 for now, then in zip(_parameters(optimizer), first)
             ]
-            parameters = (each.detach() for one, _ in self._first.values() for each in _parameters(one))
+            parameters = (
+                parameter.detach()
+                for optimizer, _ in self._first.values()
+                for parameter in _parameters(optimizer)
+            )
             self._record({"end": why, "parameters": self._digest(parameters), "moved": moved})
         self._is_on, self._is_over = False, True
         self._first.clear()
@@ -273,22 +287,22 @@ class Recorder(Observer):
         self._file.flush()
 
     def _digest(self, tensors: Iterable[Any]) -> str:
-        found = hashlib.blake2b(digest_size=12)
-        for each in tensors:
-            if not self._torch.is_tensor(each):
-                found.update(repr(each).encode())
+        digest = hashlib.blake2b(digest_size=12)
+        for part in tensors:
+            if not self._torch.is_tensor(part):
+                digest.update(repr(part).encode())
                 continue
-            found.update(f"{each.dtype} {tuple(each.shape)}".encode())
-            found.update(_bytes(self._torch, each))
-        return found.hexdigest()
+            digest.update(f"{part.dtype} {tuple(part.shape)}".encode())
+            digest.update(_bytes(self._torch, part))
+        return digest.hexdigest()
 
     def _random(self) -> str:
-        found = hashlib.blake2b(digest_size=12)
-        for each in states():
-            found.update(each)
+        digest = hashlib.blake2b(digest_size=12)
+        for state in states():
+            digest.update(state)
         if self._torch.cuda.is_initialized():
-            found.update(bytes(self._torch.cuda.get_rng_state().tolist()))
-        return found.hexdigest()
+            digest.update(bytes(self._torch.cuda.get_rng_state().tolist()))
+        return digest.hexdigest()
 
     def _norm(self, gradients: list[Any]) -> float:
         # A copy in double precision might not fit beside the model.
@@ -355,15 +369,15 @@ def _tensors(torch: Any, part: Any) -> Iterator[Any]:
     if torch.is_tensor(part):
         yield part
     elif isinstance(part, Mapping):
-        for key, each in part.items():
+        for key, value in part.items():
             yield key
-            yield from _tensors(torch, each)
+            yield from _tensors(torch, value)
     elif isinstance(part, (list, tuple)):
-        for each in part:
-            yield from _tensors(torch, each)
+        for item in part:
+            yield from _tensors(torch, item)
     elif isinstance(part, (str, bytes, int, float, bool, type(None))):
         yield part
     else:
         # The part is a data class or the like.
-        for each in getattr(part, "__dict__", {}).values():
-            yield from _tensors(torch, each)
+        for value in getattr(part, "__dict__", {}).values():
+            yield from _tensors(torch, value)

@@ -197,7 +197,7 @@ class Samples:
     @property
     def has_new(self) -> bool:
         """Whether a batch to train on was fetched since the latest step."""
-        return any(fed[0] for found, fed in self._fed.items() if found.is_training)
+        return any(fed[0] for loader_pass, fed in self._fed.items() if loader_pass.is_training)
 
     @property
     def are_usual(self) -> bool:
@@ -209,8 +209,8 @@ class Samples:
         if samples and self.current is not None:
             self._feed(self.current, samples)
 
-    def _feed(self, found: Pass, samples: int) -> None:
-        fed = self._fed.setdefault(found, [0, 0])
+    def _feed(self, loader_pass: Pass, samples: int) -> None:
+        fed = self._fed.setdefault(loader_pass, [0, 0])
         fed[0] += samples
         fed[1] += 1
 
@@ -224,8 +224,8 @@ class Samples:
 
     def reader(self, iterator: Any, batch: Any) -> Reader | None:
         """Returns a reader for the batches of an iterator."""
-        found = iterator.__dict__.get(PASS)
-        size = found.latest if found is not None else 0
+        loader_pass = iterator.__dict__.get(PASS)
+        size = loader_pass.latest if loader_pass is not None else 0
         return reader_of(batch, size or getattr(iterator._index_sampler, "batch_size", None))
 
     def size(self, iterator: Any, batch: Any) -> int:
@@ -234,28 +234,28 @@ class Samples:
 
     def trains(self, iterator: Any) -> bool:
         """Returns whether the batches of a loader's iterator are known to be for training."""
-        found = iterator.__dict__.get(PASS)
-        if found is None:
-            found = self._loader_of(iterator._index_sampler)
-        return found is not None and found.is_training and self._has_grad()
+        source = iterator.__dict__.get(PASS)
+        if source is None:
+            source = self._loader_of(iterator._index_sampler)
+        return source is not None and source.is_training and self._has_grad()
 
     def _loader_of(self, sampler: Any) -> KnownLoader | None:
-        found = self._loaders.get(id(sampler))
-        return found if found is not None and found.is_of(sampler) else None
+        loader = self._loaders.get(id(sampler))
+        return loader if loader is not None and loader.is_of(sampler) else None
 
     def fetched(self, iterator: Any, batch: Any, is_evaluating: bool) -> None:
         """Counts a batch that a loader returned."""
-        found = iterator.__dict__.get(PASS)
-        if found is None:
-            found = self._begin(iterator, batch, is_evaluating)
-        size = found.size(batch)
+        loader_pass = iterator.__dict__.get(PASS)
+        if loader_pass is None:
+            loader_pass = self._begin(iterator, batch, is_evaluating)
+        size = loader_pass.size(batch)
         if not self._has_grad():
             return
-        self.current = found
+        self.current = loader_pass
         if is_evaluating:
-            found.pending += size
+            loader_pass.pending += size
         else:
-            self._feed(found, size)
+            self._feed(loader_pass, size)
 
     def _begin(self, iterator: Any, batch: Any, is_evaluating: bool) -> Pass:
         sampler = iterator._index_sampler
@@ -263,9 +263,9 @@ class Samples:
         if loader is None:
             loader = self._loaders[id(sampler)] = KnownLoader(iterator, batch)
             self.has_single = self.has_single or loader.batch_size == 1
-        found = Pass(loader, iterator, loader.is_training and not is_evaluating)
-        setattr(iterator, PASS, found)
-        return found
+        loader_pass = Pass(loader, iterator, loader.is_training and not is_evaluating)
+        setattr(iterator, PASS, loader_pass)
+        return loader_pass
 
     def backward(self) -> bool:
         """Notes that a backward pass begins; returns whether its loader was not known to train until now."""
@@ -278,11 +278,11 @@ class Samples:
         if current.pending:
             self._fed.setdefault(current, [0, 1])[0] += current.pending
             current.pending = 0
-        for found in self._fed:
+        for loader_pass in self._fed:
             # An evaluation asks for a whole pass between two steps, and not in the next one.
-            if found.num_windows or found.loader.latest_window == self._window - 1:
-                found.is_training = found.loader.is_training = True
-                found.pending = 0
+            if loader_pass.num_windows or loader_pass.loader.latest_window == self._window - 1:
+                loader_pass.is_training = loader_pass.loader.is_training = True
+                loader_pass.pending = 0
         return is_news
 
     def of_step(self, optimizer: Any, num_steps: int = 1) -> int:
@@ -312,15 +312,15 @@ class Samples:
     def _end_window(self) -> int:
         """Returns the samples of the loader that gave the most of them since the latest step."""
         rows: dict[KnownLoader, list[int]] = {}
-        for found, (samples, batches) in self._fed.items():
-            found.num_windows += 1
-            found.loader.latest_window = self._window
-            if found.is_training:
-                total = rows.setdefault(found.loader, [0, 0])
+        for loader_pass, (samples, batches) in self._fed.items():
+            loader_pass.num_windows += 1
+            loader_pass.loader.latest_window = self._window
+            if loader_pass.is_training:
+                total = rows.setdefault(loader_pass.loader, [0, 0])
                 total[0] += samples
                 total[1] += batches
             else:
-                found.pending += samples
+                loader_pass.pending += samples
         self._fed.clear()
         self._window += 1
         if not rows:

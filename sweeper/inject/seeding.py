@@ -60,11 +60,11 @@ def _hold_search_off(torch: Any) -> None:
 
 
 def _seeders(torch: Any) -> list[tuple[Any, str]]:
-    found = [(torch, "manual_seed"), (random, "seed")]
+    seeders = [(torch, "manual_seed"), (random, "seed")]
     numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "random"):
-        found.append((numpy.random, "seed"))
-    return found
+        seeders.append((numpy.random, "seed"))
+    return seeders
 
 
 def _shifted(original: Callable[..., Any], shift: int) -> Callable[..., Any]:
@@ -109,19 +109,19 @@ def cut_passes(torch: Any, points: Points, num_batches: int, is_cut: Callable[[A
                 setattr(iterator, _CUT, state)
             if state[1] >= state[3] and is_cut(iterator):
                 raise StopIteration
-            found = original(iterator)
+            index = original(iterator)
             state[1] += 1
             state[2] += 1
             if state[1] == state[3] and is_cut(iterator) and iterator._dataset_kind != stream:
                 for _ in range(MAX_LEFT_OUT):
                     try:
-                        found = original(iterator)
+                        index = original(iterator)
                     except StopIteration:
                         break
                     state[2] += 1
                 else:
                     state[3] = math.inf
-            return found
+            return index
 
         return next_index
 

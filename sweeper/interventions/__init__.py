@@ -111,13 +111,13 @@ def chosen(text: str, among: Mapping[str, Change] = CHANGES) -> dict[str, str]:
     Raises:
         ValueError: One of them is unknown.
     """
-    found = {}
+    values = {}
     among = {name: change for name, change in among.items() if not change.is_of_environment}
     for word in text.split():
         name, _, value = word.partition("=")
         if name == BATCH_SIZE.name and BATCH_SIZE.accepts(value):
             if not BATCH_SIZE.is_own(value):
-                found[name] = value
+                values[name] = value
             continue
         if name not in among or value not in (ORIGINAL, *among[name].choices):
             listed = ", ".join(
@@ -125,8 +125,8 @@ def chosen(text: str, among: Mapping[str, Change] = CHANGES) -> dict[str, str]:
             )
             raise ValueError(f"{VARIABLE} must name known changes ({listed}), but has {word!r}")
         if value != ORIGINAL:
-            found[name] = value
-    return {name: found[name] for name in among if name in found}
+            values[name] = value
+    return {name: values[name] for name in among if name in values}
 
 
 def variable_of(changes: Mapping[str, str]) -> dict[str, str]:

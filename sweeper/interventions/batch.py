@@ -78,7 +78,7 @@ class BatchSize(Change):
         data.DataLoader.__init__ = make
 
     def _change_rates(self, torch: Any, factor: float) -> None:
-        for kind in {each for each in vars(torch.optim).values() if _is_optimizer(torch, each)}:
+        for kind in {value for value in vars(torch.optim).values() if _is_optimizer(torch, value)}:
             kind.__init__ = _rated(kind.__init__, _growth(kind.__name__, factor))
 
 
@@ -87,9 +87,9 @@ def _growth(kind: str, factor: float) -> float:
     return factor if kind in LINEAR else math.sqrt(factor)
 
 
-def _is_optimizer(torch: Any, each: Any) -> bool:
+def _is_optimizer(torch: Any, value: Any) -> bool:
     base = torch.optim.Optimizer
-    return isinstance(each, type) and issubclass(each, base) and each is not base
+    return isinstance(value, type) and issubclass(value, base) and value is not base
 
 
 def _rated(original: Any, times: float) -> Any:

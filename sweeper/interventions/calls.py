@@ -69,7 +69,7 @@ class _Finder:
 
     def change(self) -> None:
         """Changes the calls of the modules that train."""
-        models = [each for each in self._found.values() if _trains(each[0])]
+        models = [(model, count) for model, count in self._found.values() if _trains(model)]
         self._found.clear()
         if not models:
             self._report(False, "no model was seen in its first step")
@@ -90,7 +90,7 @@ class _Finder:
 
 
 def _trains(module: Any) -> bool:
-    return any(each.requires_grad for each in module.parameters())
+    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def _not_changed(model: Any, error: Exception) -> str:
@@ -115,7 +115,7 @@ class ChangedCall:
         assert model is not None
         if self._changed is not None and self._has_grad():
             try:
-                found = self._changed(*args, **kwargs)
+                output = self._changed(*args, **kwargs)
             except RefusedError as error:
                 self._changed = None
                 self._report(False, _not_changed(model, error))
@@ -123,7 +123,7 @@ class ChangedCall:
                 if not self._has_returned:
                     self._has_returned = True
                     self._report(True)
-                return found
+                return output
         return (self._before or model._call_impl)(*args, **kwargs)
 
     def __reduce__(self) -> Any:

@@ -34,8 +34,8 @@ def _start(torch: Any, loader: Any, work: Callable[[], Any]) -> tuple[int, int]:
         ends = reading, writing = os.pipe()
         child = os.fork()
     except OSError as error:
-        for each in ends:
-            os.close(each)
+        for end in ends:
+            os.close(end)
         raise RefusedError(f"no process can be started to read its rows ({error.strerror})") from error
     if child:
         os.close(writing)
@@ -52,13 +52,13 @@ def _start(torch: Any, loader: Any, work: Callable[[], Any]) -> tuple[int, int]:
         if loader.num_workers and loader.worker_init_fn is not None:
             loader.worker_init_fn(0)
         try:
-            found = True, work()
+            outcome = True, work()
         except RefusedError as refusal:
-            found = False, str(refusal)
+            outcome = False, str(refusal)
         except Exception as error:
-            found = False, f"reading a row raised {type(error).__name__}: {error}"[:300]
+            outcome = False, f"reading a row raised {type(error).__name__}: {error}"[:300]
         with os.fdopen(writing, "w", encoding="utf-8") as file:
-            json.dump(found, file)
+            json.dump(outcome, file)
         status = 0
     finally:
         # Neither the script's exit handlers nor its `finally` blocks must run.
@@ -92,12 +92,12 @@ def _ended(child: int, reading: int, deadline_s: float) -> Any:
             os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     try:
-        is_done, found = json.loads(b"".join(pieces))
+        is_done, value = json.loads(b"".join(pieces))
     except ValueError as error:
         raise RefusedError("the process that read its rows died") from error
     if not is_done:
-        raise RefusedError(found)
-    return found
+        raise RefusedError(value)
+    return value
 
 
 def result_of_child(torch: Any, loader: Any, work: Callable[[], Any], seconds: float) -> Any:
@@ -124,7 +124,7 @@ def together(torch: Any, loader: Any, works: Sequence[Callable[[], Any]], second
         RefusedError: One of them refused, was late, or died.
     """
     deadline_s = time.perf_counter() + seconds
-    children, found = [], []
+    children, values = [], []
     faults: list[RefusedError] = []
     try:
         for work in works:
@@ -135,9 +135,9 @@ def together(torch: Any, loader: Any, works: Sequence[Callable[[], Any]], second
         deadline_s = 0.0
     for child in children:
         try:
-            found.append(_ended(*child, deadline_s))
+            values.append(_ended(*child, deadline_s))
         except RefusedError as refusal:
             faults.append(refusal)
     for fault in faults:
         raise fault
-    return found
+    return values

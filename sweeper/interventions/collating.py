@@ -61,7 +61,7 @@ class Collated:
     def __init__(self, torch: Any, tree: Any, leaves: Sequence[Any], num_rows: int, row_s: float) -> None:
         self._torch, self.tree, self.leaves = torch, tree, leaves
         self._num_rows, self._row_s = num_rows, row_s
-        self.num_bytes = sum(each.numel() * each.element_size() for each in leaves)
+        self.num_bytes = sum(leaf.numel() * leaf.element_size() for leaf in leaves)
 
     def gather(self, indices: Any, *, pinned: bool = False) -> Any:
         """Returns the batch of the rows `indices`; None if they are not row numbers.
@@ -135,8 +135,8 @@ def collated(torch: Any, loader: Any) -> Collated:
     kept = Kept(digest_of(torch, loader))
     # Other ranks of the training wait, and find what this one stores.
     with kept.alone():
-        if (found := kept.read()) is not None:
-            whole = _whole(torch, *found)
+        if (contents := kept.read()) is not None:
+            whole = _whole(torch, *contents)
             # An earlier process has compared the batches; the data themselves may have changed since.
             if not whole.stale(loader):
                 return whole
@@ -151,7 +151,7 @@ def _collated_anew(torch: Any, loader: Any, num_rows: int, kept: Kept) -> Collat
         began_s = time.perf_counter()
         leaves: list[Any] = []
         tree = parted(torch, fetch(list(range(first))), leaves, first)
-        shapes = [(str(each.dtype), each.shape[1:]) for each in leaves]
+        shapes = [(str(leaf.dtype), leaf.shape[1:]) for leaf in leaves]
         return tree, shapes, (time.perf_counter() - began_s) / first
 
     tree, shapes, row_s = result_of_child(torch, loader, look, MAX_SECONDS)
@@ -266,13 +266,13 @@ def _filling(torch: Any, loader: Any, whole: Collated, rows: range) -> Callable[
         before = states(loader.dataset, loader.collate_fn)
         for begin in range(rows.start, rows.stop, BLOCK_ROWS):
             block = list(range(begin, min(begin + BLOCK_ROWS, rows.stop)))
-            found: list[Any] = []
-            if parted(torch, fetch(block), found, len(block)) != whole.tree:
+            tensors: list[Any] = []
+            if parted(torch, fetch(block), tensors, len(block)) != whole.tree:
                 return "its batches differ in structure"
-            for leaf, each in zip(whole.leaves, found):
-                if each.dtype != leaf.dtype or each.shape[1:] != leaf.shape[1:]:
+            for leaf, tensor in zip(whole.leaves, tensors):
+                if tensor.dtype != leaf.dtype or tensor.shape[1:] != leaf.shape[1:]:
                     return "its rows differ in shape or type"
-                leaf[begin : begin + len(block)] = each
+                leaf[begin : begin + len(block)] = tensor
         if states(loader.dataset, loader.collate_fn) != before:
             return "reading a row draws from a random generator"
         # The rows are read again as another worker.
@@ -305,22 +305,22 @@ def _ranges(torch: Any, shapes: Sequence[Any], num_rows: int) -> Iterator[tuple[
     for name, shape in shapes:
         begin = -(-end // ALIGNMENT) * ALIGNMENT
         size = num_rows * int(torch.empty((), dtype=_dtype(torch, name)).element_size())
-        for each in shape:
-            size *= each
+        for dimension in shape:
+            size *= dimension
         end = begin + size
         yield begin, end
 
 
 def available_bytes() -> int:
     """Returns the bytes that this process may still allocate, on the machine and in its control group."""
-    found = sys.maxsize
+    num_bytes = sys.maxsize
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
-            found = next(1024 * int(line.split()[1]) for line in file if line.startswith("MemAvailable:"))
+            num_bytes = next(1024 * int(line.split()[1]) for line in file if line.startswith("MemAvailable:"))
         with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
             limit = int(file.read())
         with open("/sys/fs/cgroup/memory.current", encoding="ascii") as file:
-            found = min(found, limit - int(file.read()))
+            num_bytes = min(num_bytes, limit - int(file.read()))
     except (OSError, StopIteration, ValueError):
         pass
-    return max(0, found)
+    return max(0, num_bytes)

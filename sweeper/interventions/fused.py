@@ -42,7 +42,7 @@ def _fusing(original: Callable[..., None], kind: Any, report: Report) -> Callabl
             return
         # A generator can be read only once.
         params = list(params)
-        chosen = [each for each in ("fused", "foreach", "capturable", "differentiable") if kwargs.get(each)]
+        chosen = [name for name in ("fused", "foreach", "capturable", "differentiable") if kwargs.get(name)]
         if chosen:
             original(optimizer, params, *args, **kwargs)
             report(False, f"the script has chosen `{chosen[0]}`")
@@ -75,9 +75,9 @@ def _begin_momentum(optimizer: Any, *_: Any) -> None:
         if not group["momentum"] or group["dampening"]:
             # With dampening, the first step would be another one.
             continue
-        for each in group["params"]:
-            if each.grad is not None and optimizer.state[each].get("momentum_buffer") is None:
-                optimizer.state[each]["momentum_buffer"] = each.grad.detach().clone().zero_()
+        for parameter in group["params"]:
+            if parameter.grad is not None and optimizer.state[parameter].get("momentum_buffer") is None:
+                optimizer.state[parameter]["momentum_buffer"] = parameter.grad.detach().clone().zero_()
 
 
 def _counted_on_the_host(state: Any) -> Any:
@@ -90,16 +90,18 @@ def _keep_out_of_checkpoints(optimizer: Any, before: Any) -> None:
     """Saves checkpoints as if nothing were changed, and keeps the change when one is loaded."""
 
     def saved(_: Any, state: Any) -> Any:
-        groups = [{**each, "fused": before} if "fused" in each else each for each in state["param_groups"]]
+        groups = [
+            {**group, "fused": before} if "fused" in group else group for group in state["param_groups"]
+        ]
         kept = state["state"]
         if not before:
             # Other forms count steps on the host: they would read a count on a GPU anew at each step.
-            kept = {key: _counted_on_the_host(each) for key, each in kept.items()}
+            kept = {key: _counted_on_the_host(value) for key, value in kept.items()}
         return {**state, "state": kept, "param_groups": groups}
 
     def loading(_: Any, state: Any) -> Any:
         # torch looks at the form of the group to decide where the step counts belong.
-        return {**state, "param_groups": [{**each, "fused": True} for each in state["param_groups"]]}
+        return {**state, "param_groups": [{**group, "fused": True} for group in state["param_groups"]]}
 
     optimizer.register_state_dict_post_hook(saved)
     optimizer.register_load_state_dict_pre_hook(loading)

@@ -29,8 +29,8 @@ def gather(torch: Any, report: Report, *, on_device: bool = False) -> None:
     blocks = _Blocks(torch, report, on_device=on_device)
 
     def gathering(loader: Any, original: Callable[[Any], Any]) -> Any:
-        found = blocks.of(loader)
-        return original(loader) if found is None else iterator(loader, found, blocks)
+        block = blocks.of(loader)
+        return original(loader) if block is None else iterator(loader, block, blocks)
 
     begin_passes(torch, gathering)
 
@@ -48,12 +48,12 @@ class _Blocks:
         """Returns the collated data of a loader that begins a pass; None if it must not be gathered."""
         if loader not in self._found:
             try:
-                found = collating.collated(self._torch, loader)
+                block = collating.collated(self._torch, loader)
                 if is_persistent(loader):
                     self._witnesses[loader] = Witness(self._torch, loader)
-                self._found[loader] = found
+                self._found[loader] = block
                 if self._is_on_device:
-                    self._device_rows[loader] = DeviceRows(self._torch, found, self._report)
+                    self._device_rows[loader] = DeviceRows(self._torch, block, self._report)
                 else:
                     self._report(True)
             except Exception as error:
@@ -68,8 +68,8 @@ class _Blocks:
 
         Persistent workers have the data set as it was in the first pass.
         """
-        found = self._found[loader]
-        if found is not None and (why := found.stale(loader, self._witnesses.get(loader))):
+        block = self._found[loader]
+        if block is not None and (why := block.stale(loader, self._witnesses.get(loader))):
             self._found[loader] = None
             self._report(False, why, was_applied=True)
 

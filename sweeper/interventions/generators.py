@@ -19,19 +19,21 @@ def states(*owners: Any) -> list[bytes]:
 def states_of_all() -> list[bytes]:
     """Returns the states of torch's, numpy's and Python's own generators."""
     torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
-    found = [torch.get_rng_state().numpy().tobytes() if numpy else bytes(torch.get_rng_state().tolist())]
-    found.append(repr(random.getstate()).encode())
+    global_states = [
+        torch.get_rng_state().numpy().tobytes() if numpy else bytes(torch.get_rng_state().tolist())
+    ]
+    global_states.append(repr(random.getstate()).encode())
     if numpy is not None and hasattr(numpy, "random"):
-        found.append(
+        global_states.append(
             repr(numpy.random.get_state(legacy=True)[1:]).encode() + _bytes(numpy.random.get_state()[1])
         )
-    return found
+    return global_states
 
 
 def states_held(*owners: Any) -> list[bytes]:
     """Returns the states of the generators that `owners` hold."""
     torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
-    return [_state(each, numpy, torch) for each in _held(owners, numpy, torch)]
+    return [_state(generator, numpy, torch) for generator in _held(owners, numpy, torch)]
 
 
 def _bytes(array: Any) -> bytes:
@@ -58,20 +60,20 @@ def _state(generator: Any, numpy: Any, torch: Any) -> bytes:
 def _held(owners: tuple[Any, ...], numpy: Any, torch: Any) -> Iterator[Any]:
     kinds = _kinds(numpy, torch)
     seen: set[int] = set()
-    waiting = [(each, 0) for each in owners]
+    waiting = [(owner, 0) for owner in owners]
     while waiting and len(seen) < MAX_OBJECTS:
-        found, depth = waiting.pop()
-        if id(found) in seen or depth > MAX_DEPTH:
+        value, depth = waiting.pop()
+        if id(value) in seen or depth > MAX_DEPTH:
             continue
-        seen.add(id(found))
-        if isinstance(found, kinds):
-            yield found
+        seen.add(id(value))
+        if isinstance(value, kinds):
+            yield value
             continue
         inner: list[Any] = []
-        if isinstance(found, dict):
-            inner = list(found.values())[:100]
-        elif isinstance(found, (list, tuple)):
-            inner = list(found[:100])
-        elif not isinstance(found, type):
-            inner = list(getattr(found, "__dict__", {}).values())
-        waiting.extend((each, depth + 1) for each in inner)
+        if isinstance(value, dict):
+            inner = list(value.values())[:100]
+        elif isinstance(value, (list, tuple)):
+            inner = list(value[:100])
+        elif not isinstance(value, type):
+            inner = list(getattr(value, "__dict__", {}).values())
+        waiting.extend((item, depth + 1) for item in inner)

@@ -113,10 +113,10 @@ class _Decoding:
             if (place := self.places.get(key)) is not None:
                 return _filled(picture, place)
             began_s = time.perf_counter()
-            found = original(picture)
+            pixels = original(picture)
             if self.decoded is not None:
                 self.decoded(key, picture, time.perf_counter() - began_s)
-            return found
+            return pixels
 
         module.ImageFile.load = load
 
@@ -174,9 +174,9 @@ def _decode_all(torch: Any, loader: Any, decoding: _Decoding) -> None:
     kept = Kept(f"images-{key}" if (key := digest_of(torch, loader)) else "")
     # Other ranks of the training wait, and find what this one stores.
     with kept.alone():
-        if (found := kept.read()) is None:
-            found = _decoded_anew(torch, loader, decoding, num_rows, kept)
-    _enter(decoding, *found)
+        if (contents := kept.read()) is None:
+            contents = _decoded_anew(torch, loader, decoding, num_rows, kept)
+    _enter(decoding, *contents)
 
 
 def _decoded_anew(torch: Any, loader: Any, decoding: _Decoding, num_rows: int, kept: Kept) -> tuple[Any, Any]:
@@ -225,11 +225,11 @@ def _decoded_anew(torch: Any, loader: Any, decoding: _Decoding, num_rows: int, k
         rows, ends = ([whole * at // children for at in (number, number + 1)] for whole in (num_rows, size))
         works.append(_decoder(decoding, dataset, range(*rows), memory, *ends))
     try:
-        found = together(torch, loader, works, 3 * MAX_SECONDS)
+        parts = together(torch, loader, works, 3 * MAX_SECONDS)
     except RefusedError:
         kept.drop()
         raise
-    about = {"index": {key: place for each in found for key, place in each}}
+    about = {"index": {key: place for part in parts for key, place in part}}
     kept.keep(about)
     return about, memory
 

@@ -57,12 +57,12 @@ class _Digest:
 
 def _pickler(torch: Any, digest: _Digest) -> Pickler:
     class Digesting(Pickler):
-        def reducer_override(self, found: Any) -> Any:
+        def reducer_override(self, value: Any) -> Any:
             # torch's own pickle contains the addresses of tensors.
-            if type(found) is not torch.Tensor or found.layout is not torch.strided:
+            if type(value) is not torch.Tensor or value.layout is not torch.strided:
                 return NotImplemented
-            raw = found.detach().cpu().contiguous().flatten().view(torch.uint8)
-            return tuple, ((str(found.dtype), tuple(found.shape), raw.numpy()),)
+            raw = value.detach().cpu().contiguous().flatten().view(torch.uint8)
+            return tuple, ((str(value.dtype), tuple(value.shape), raw.numpy()),)
 
     return Digesting(digest, protocol=4)
 
@@ -80,8 +80,8 @@ def key_of(torch: Any, loader: Any) -> str:
     _pickler(torch, digest).dump((loader.dataset, loader.collate_fn, loader.batch_size))
     for path in _paths(loader.dataset):
         with contextlib.suppress(OSError, ValueError):
-            found = os.stat(path)
-            digest.write(f"{path} {found.st_mtime_ns} {found.st_size}".encode())
+            status = os.stat(path)
+            digest.write(f"{path} {status.st_mtime_ns} {status.st_size}".encode())
     digest.write(repr((sys.version, torch.__version__)).encode())
     for path in sorted(_own_files()):
         # Some modules name a file that never existed.
@@ -94,22 +94,22 @@ def _paths(owner: Any) -> Iterator[str]:
     """Yields those values in a data set that may name a file or a folder."""
     waiting, seen, count = [owner], set(), 0
     while waiting and count < MAX_PATHS:
-        found = waiting.pop()
-        if isinstance(found, (str, os.PathLike)):
-            path = os.fspath(found)
+        value = waiting.pop()
+        if isinstance(value, (str, os.PathLike)):
+            path = os.fspath(value)
             if isinstance(path, str) and os.sep in path:
                 count += 1
                 yield path
             continue
-        if isinstance(found, (int, float, bytes)) or found is None or id(found) in seen:
+        if isinstance(value, (int, float, bytes)) or value is None or id(value) in seen:
             continue
-        seen.add(id(found))
-        if isinstance(found, dict):
-            waiting += list(found.values())[:MAX_PATHS]
-        elif isinstance(found, (list, tuple)):
-            waiting += found[:MAX_PATHS]
-        elif not isinstance(found, type):
-            waiting += list(getattr(found, "__dict__", {}).values())
+        seen.add(id(value))
+        if isinstance(value, dict):
+            waiting += list(value.values())[:MAX_PATHS]
+        elif isinstance(value, (list, tuple)):
+            waiting += value[:MAX_PATHS]
+        elif not isinstance(value, type):
+            waiting += list(getattr(value, "__dict__", {}).values())
 
 
 def _own_files() -> Iterator[str]:
@@ -124,10 +124,10 @@ def _num_kept(folder: str) -> int:
     """Returns how many data sets a folder has, and removes those that killed processes did not complete."""
     count = 0
     for name in os.listdir(folder):
-        found = _OWN.fullmatch(name)
-        if found is None:
+        match = _OWN.fullmatch(name)
+        if match is None:
             continue
-        process, node = found.group("process", "node")
+        process, node = match.group("process", "node")
         count += name.endswith(".rows")
         if process and node == _node() and not os.path.exists(f"/proc/{process}"):
             count -= name.endswith(".rows")

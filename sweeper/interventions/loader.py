@@ -66,7 +66,7 @@ def check_sampler(loader: Any) -> None:
         RefusedError: It is not, so reading its indices ahead for workers could change the order of draws.
     """
     samplers = (loader.batch_sampler, loader.sampler)
-    if not all(type(each).__module__.startswith("torch.utils.data.") for each in samplers):
+    if not all(type(sampler).__module__.startswith("torch.utils.data.") for sampler in samplers):
         raise RefusedError("its sampler is the script's own, and may draw random numbers during a pass")
 
 

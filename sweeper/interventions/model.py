@@ -45,8 +45,8 @@ class Precision(Change):
         keep_in_float32(torch, lambda: exact.is_on)
 
         def make(model: Any, call: Call) -> Call:
-            kinds = {each.device.type for each in model.parameters()}
-            if len(kinds) != 1 or any(each.dtype != torch.float32 for each in model.parameters()):
+            kinds = {parameter.device.type for parameter in model.parameters()}
+            if len(kinds) != 1 or any(parameter.dtype != torch.float32 for parameter in model.parameters()):
                 raise RefusedError("its parameters are on several devices, or not all in float32")
             device = kinds.pop()
             is_on = torch.is_autocast_enabled
@@ -55,8 +55,8 @@ class Precision(Change):
                 if is_on(device):
                     return call(*args, **kwargs)
                 with torch.autocast(device, dtype=torch.bfloat16), exact:
-                    found = call(*args, **kwargs)
-                return _in_floats(torch, found)
+                    output = call(*args, **kwargs)
+                return _in_floats(torch, output)
 
             return in_bf16
 
@@ -122,7 +122,7 @@ def _cpu_has_bf16() -> bool:
             flags = next((line.split() for line in file if line.startswith(("flags", "Features"))), [])
     except OSError:
         return False
-    return any(each in flags for each in ("avx512_bf16", "amx_bf16", "bf16", "svebf16"))
+    return any(flag in flags for flag in ("avx512_bf16", "amx_bf16", "bf16", "svebf16"))
 
 
 def _in_floats(torch: Any, part: Any) -> Any:
@@ -137,19 +137,19 @@ def _in_floats(torch: Any, part: Any) -> Any:
     if part is None or kind in (bool, int, float, str):
         return part
     if kind in (list, tuple):
-        return kind(_in_floats(torch, each) for each in part)
+        return kind(_in_floats(torch, item) for item in part)
     if isinstance(part, tuple) and hasattr(kind, "_make"):
-        return kind._make(_in_floats(torch, each) for each in part)
+        return kind._make(_in_floats(torch, item) for item in part)
     if isinstance(part, dict):
-        changed = {key: _in_floats(torch, each) for key, each in part.items()}
+        changed = {key: _in_floats(torch, value) for key, value in part.items()}
         if kind is dict:
             return changed
         if dataclasses.is_dataclass(part):
             # Outputs of Hugging Face's models are both dicts and data classes.
             return dataclasses.replace(part, **changed)
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        own = {each.name: getattr(part, each.name) for each in dataclasses.fields(part) if each.init}
-        return dataclasses.replace(part, **{key: _in_floats(torch, each) for key, each in own.items()})
+        own = {field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.init}
+        return dataclasses.replace(part, **{key: _in_floats(torch, value) for key, value in own.items()})
     raise RefusedError(f"an output of type {kind.__name__} cannot be converted to float32")
 
 
@@ -175,18 +175,22 @@ class Layout(Change):
 
         def make(model: Any, call: Call) -> Call:
             convolutions = (torch.nn.Conv2d, torch.nn.ConvTranspose2d)
-            if not any(isinstance(each, convolutions) for each in model.modules()):
+            if not any(isinstance(module, convolutions) for module in model.modules()):
                 raise RefusedError("it has no convolutions of images")
-            if any(each.dim() == 5 for each in (*model.parameters(), *model.buffers())):
+            if any(tensor.dim() == 5 for tensor in (*model.parameters(), *model.buffers())):
                 # torch would try to lay these out, too, and fail halfway.
                 raise RefusedError("it has parameters or buffers of five dimensions")
             model.to(memory_format=last)
-            late.update(id(each) for each in model.parameters() if each.requires_grad and each.dim() == 4)
+            late.update(
+                id(parameter)
+                for parameter in model.parameters()
+                if parameter.requires_grad and parameter.dim() == 4
+            )
 
             def channels_last(*args: Any, **kwargs: Any) -> Any:
                 args = tuple(
-                    each.contiguous(memory_format=last) if torch.is_tensor(each) and each.dim() == 4 else each
-                    for each in args
+                    arg.contiguous(memory_format=last) if torch.is_tensor(arg) and arg.dim() == 4 else arg
+                    for arg in args
                 )
                 return call(*args, **kwargs)
 
@@ -214,9 +218,9 @@ def _lay_out_state(torch: Any, late: set[int]) -> None:
             if id(parameter) not in late:
                 continue
             late.discard(id(parameter))
-            for name, each in state.items():
-                if torch.is_tensor(each) and each.shape == parameter.shape:
-                    state[name] = torch.empty_like(parameter, dtype=each.dtype).copy_(each)
+            for name, value in state.items():
+                if torch.is_tensor(value) and value.shape == parameter.shape:
+                    state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
     sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(lay_out)
 
@@ -351,7 +355,7 @@ def _shapes(torch: Any, part: Any) -> Any:
     if torch.is_tensor(part):
         return tuple(part.shape)
     if isinstance(part, dict):
-        return tuple((key, _shapes(torch, each)) for key, each in part.items())
+        return tuple((key, _shapes(torch, value)) for key, value in part.items())
     if isinstance(part, (list, tuple)):
-        return tuple(_shapes(torch, each) for each in part)
+        return tuple(_shapes(torch, item) for item in part)
     return None

@@ -24,11 +24,11 @@ def parted(torch: Any, batch: Any, leaves: list[Any], num_rows: int) -> Any:
         leaves.append(batch)
         return None
     if kind is dict and all(type(key) in (str, int) for key in batch):
-        return ["dict", [[key, parted(torch, each, leaves, num_rows)] for key, each in batch.items()]]
+        return ["dict", [[key, parted(torch, part, leaves, num_rows)] for key, part in batch.items()]]
     is_named = issubclass(kind, tuple) and hasattr(kind, "_fields")
     name = f"{kind.__module__}:{kind.__qualname__}" if is_named else kind.__name__
     if kind in (list, tuple) or (is_named and _kind(name) is kind):
-        return [name, [parted(torch, each, leaves, num_rows) for each in batch]]
+        return [name, [parted(torch, part, leaves, num_rows) for part in batch]]
     raise RefusedError(f"its batches have parts of type {kind.__name__}")
 
 
@@ -38,9 +38,9 @@ def filled(tree: Any, leaves: Iterator[Any]) -> Any:
         return next(leaves)
     name, parts = tree
     if name == "dict":
-        return {key: filled(each, leaves) for key, each in parts}
-    found = [filled(each, leaves) for each in parts]
-    return found if name == "list" else tuple(found) if name == "tuple" else _kind(name)(*found)
+        return {key: filled(part, leaves) for key, part in parts}
+    values = [filled(part, leaves) for part in parts]
+    return values if name == "list" else tuple(values) if name == "tuple" else _kind(name)(*values)
 
 
 def _kind(name: str) -> Any:

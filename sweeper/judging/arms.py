@@ -75,7 +75,7 @@ def since(revision: str, command: Sequence[str], folder: Path) -> Iterator[tuple
             f"git must be able to compare {revision!r} with the files of {str(root)!r}, but fails."
         )
     words = listed.decode(errors="surrogateescape").split("\0")
-    changed = [(each[1:].split()[:2], path) for each, path in zip(words[::2], words[1::2], strict=False)]
+    changed = [(header[1:].split()[:2], path) for header, path in zip(words[::2], words[1::2], strict=False)]
     for modes, path in changed:
         if SUBMODULE in modes:
             raise UserError(
@@ -85,7 +85,7 @@ def since(revision: str, command: Sequence[str], folder: Path) -> Iterator[tuple
     with _mirror_of(root, [path for _, path in changed]) as mirror:
         # Files that the revision lacks go first: one may be where the revision has a folder, or inside a
         # folder where it has a file.
-        for (mode, _), path in sorted(changed, key=lambda each: each[0][0] != ABSENT):
+        for (mode, _), path in sorted(changed, key=lambda change: change[0][0] != ABSENT):
             target = mirror / path
             _detach(target, mirror)
             if mode != ABSENT:
@@ -175,8 +175,8 @@ def root_of(folder: Path) -> Path:
 
 
 def _repository(folder: Path) -> Path | None:
-    found = _git(folder, "rev-parse", "--show-toplevel")
-    return Path(found.decode().rstrip("\n")).resolve() if found else None
+    output = _git(folder, "rev-parse", "--show-toplevel")
+    return Path(output.decode().rstrip("\n")).resolve() if output else None
 
 
 def _git(folder: Path, *words: str) -> bytes | None:

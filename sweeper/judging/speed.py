@@ -225,9 +225,9 @@ def _so_far(rounds: Sequence[Round]) -> str:
     return f"start {len(rounds)}: {own}{so_far}"
 
 
-def _is_busy(found: Round) -> bool:
+def _is_busy(round_: Round) -> bool:
     """Returns whether other programs used the processor during a round."""
-    return statistics.fmean(life.foreign for life in found.lives.values()) > BUSY_CORES
+    return statistics.fmean(life.foreign for life in round_.lives.values()) > BUSY_CORES
 
 
 def _part(rounds: Sequence[Round]) -> Part | None:
@@ -239,7 +239,7 @@ def _part(rounds: Sequence[Round]) -> Part | None:
 
 
 def _measured(lives: ScriptLives, rounds: Sequence[Round], arm: int) -> list[Measurement]:
-    return [lives.measured[each.lives[arm].number] for each in rounds]
+    return [lives.measured[round_.lives[arm].number] for round_ in rounds]
 
 
 @contextlib.contextmanager

@@ -56,23 +56,23 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the verdict as plain values (docs/judge.md)."""
-        found = self.speed
+        comparison = self.speed
         return {
             "schema": SCHEMA,
-            "speed": str(found.answer),
-            "ratio": found.ratio,
-            "low": found.low,
-            "high": found.high,
+            "speed": str(comparison.answer),
+            "ratio": comparison.ratio,
+            "low": comparison.low,
+            "high": comparison.high,
             "level": LEVEL,
-            "rounds": len(found.before),
-            "quiet": None if found.quiet is None else dataclasses.asdict(found.quiet),
-            "busy": None if found.busy is None else dataclasses.asdict(found.busy),
-            "stopped": found.is_stopped,
+            "rounds": len(comparison.before),
+            "quiet": None if comparison.quiet is None else dataclasses.asdict(comparison.quiet),
+            "busy": None if comparison.busy is None else dataclasses.asdict(comparison.busy),
+            "stopped": comparison.is_stopped,
             "losses": str(self.training.answer),
             "losses_why": self.training.why,
             "covers": self.training.covers,
-            "before": _described(self.arms[0], found.before),
-            "after": _described(self.arms[1], found.after),
+            "before": _described(self.arms[0], comparison.before),
+            "after": _described(self.arms[1], comparison.after),
             **({"whole": [dataclasses.asdict(whole) for whole in self.whole]} if self.whole else {}),
         }
 
@@ -113,8 +113,8 @@ def _judged(arms: tuple[Arm, Arm], seconds: float, say: Callable[[str], None]) -
     trained: list[Trained] = []
 
     def train(*first: Measurement) -> None:
-        for arm, found in zip(arms, first, strict=True):
-            say(f"  {arm.name}: {rate(found.throughput)}")
+        for arm, measurement in zip(arms, first, strict=True):
+            say(f"  {arm.name}: {rate(measurement.throughput)}")
         trained.append(losses.compare(arms, *first))
         say(f"  losses: {words(trained[0])}")
 
@@ -145,22 +145,27 @@ def words(training: Trained) -> str:
     return f"{training.answer}: {training.why}"
 
 
-def _described(arm: Arm, found: Sequence[Measurement]) -> dict[str, Any]:
+def _described(arm: Arm, measurements: Sequence[Measurement]) -> dict[str, Any]:
     described: dict[str, Any] = {
         "name": arm.name,
         "command": list(arm.command),
-        "throughput": [each.throughput for each in found],
-        "step_ms": statistics.fmean(each.step_ms for each in found),
+        "throughput": [measurement.throughput for measurement in measurements],
+        "step_ms": statistics.fmean(measurement.step_ms for measurement in measurements),
     }
     for key, name in (("memory_gib", MEMORY), ("gpu_memory_gib", "gpu_mem_used_gib")):
-        values = [each.telemetry[name].p95 for each in found if name in each.telemetry]
+        values = [
+            measurement.telemetry[name].p95 for measurement in measurements if name in measurement.telemetry
+        ]
         described[key] = max(values) if values else None
-    described["joules_per_sample"] = _joules(found)
+    described["joules_per_sample"] = _joules(measurements)
     return described
 
 
-def _joules(found: Sequence[Measurement]) -> float | None:
+def _joules(measurements: Sequence[Measurement]) -> float | None:
     """Returns the mean energy per sample, of the GPUs or the processors; None if their power is unknown."""
-    joules = (joules_per_sample(each, int(each.observed.get("ranks", 1))) for each in found)
-    known = [each for each in joules if each is not None]
+    joules = (
+        joules_per_sample(measurement, int(measurement.observed.get("ranks", 1)))
+        for measurement in measurements
+    )
+    known = [value for value in joules if value is not None]
     return statistics.fmean(known) if known else None

@@ -74,24 +74,28 @@ def make(
         UserError: It cannot be started.
     """
     before = Arm(name="as it is", command=tuple(command), folder=folder)
-    found = speed.measured(before)
-    sources = dataclasses.replace(_sources(command, folder, found.observed), changes=changes)
+    measurement = speed.measured(before)
+    sources = dataclasses.replace(_sources(command, folder, measurement.observed), changes=changes)
     left_out: dict[str, str] = {}
 
-    def leave_out(each: PatchedChange, why: str) -> None:
-        left_out[each.name] = why
-        say(f"  {each.name} {each.value}: left out, {why}")
+    def leave_out(change: PatchedChange, why: str) -> None:
+        left_out[change.name] = why
+        say(f"  {change.name} {change.value}: left out, {why}")
 
     kept: list[PatchedChange] = []
-    for each in made:
+    for change in made:
         try:
-            diff(sources, [*kept, each])
-            kept.append(each)
+            diff(sources, [*kept, change])
+            kept.append(change)
         except CannotEditError as error:
-            leave_out(each, str(error))
-    free = [each for each in kept if _kind(sources, each) == CHANGES_TRAINING]
+            leave_out(change, str(error))
+    free = [change for change in kept if _kind(sources, change) == CHANGES_TRAINING]
     verified, training = _that_train_the_same(
-        Baseline(before, found), before, sources, [each for each in kept if each not in free], leave_out
+        Baseline(before, measurement),
+        before,
+        sources,
+        [change for change in kept if change not in free],
+        leave_out,
     )
     kept = [change for change in kept if change in free or change in verified]
     text = diff(sources, kept)
@@ -111,7 +115,7 @@ def _sources(command: Sequence[str], folder: Path, observed: Mapping[str, Any]) 
         observed: What the training uses (`sweeper.inject.facts`).
     """
     named = files_named(parted(shlex.join(command)).start, folder)
-    main = next((each for each in named if each.endswith(".py")), "")
+    main = next((path for path in named if path.endswith(".py")), "")
     return Sources(
         folder=folder,
         main=main and one_name(folder, main),
@@ -152,31 +156,31 @@ def _that_train_the_same(
 
     if not made:
         return (), None
-    plain = [each for each in made if _kind(sources, each) != DRAWS]
+    plain = [change for change in made if _kind(sources, change) != DRAWS]
     if plain and len(plain) < len(made):
         # Other draws would hide other differences.
-        kept, found = _that_train_the_same(baseline, before, sources, plain, leave_out)
-        rest = [each for each in made if each in kept or _kind(sources, each) == DRAWS]
+        kept, comparison = _that_train_the_same(baseline, before, sources, plain, leave_out)
+        rest = [change for change in made if change in kept or _kind(sources, change) == DRAWS]
         together = trained(rest)
         if together.is_same:
             return rest, together
-        for each in rest:
-            if _kind(sources, each) == DRAWS:
-                leave_out(each, f"written into the source, it does not train the same ({together.why})")
-        return kept, found
+        for change in rest:
+            if _kind(sources, change) == DRAWS:
+                leave_out(change, f"written into the source, it does not train the same ({together.why})")
+        return kept, comparison
     together = trained(made)
     if together.is_same:
         return made, together
-    alone = {each: trained([each]) for each in made}
-    for each, found in alone.items():
-        if not found.is_same:
-            leave_out(each, f"written into the source, it does not train the same ({found.why})")
-    rest = [each for each in made if alone[each].is_same]
+    alone = {change: trained([change]) for change in made}
+    for change, comparison in alone.items():
+        if not comparison.is_same:
+            leave_out(change, f"written into the source, it does not train the same ({comparison.why})")
+    rest = [change for change in made if alone[change].is_same]
     together = trained(rest) if rest else together
     if together.is_same:
         return rest, together
-    for each in rest:
-        leave_out(each, f"together, the changes do not train the same ({together.why})")
+    for change in rest:
+        leave_out(change, f"together, the changes do not train the same ({together.why})")
     return (), None
 
 

@@ -29,9 +29,9 @@ def edit_call(source: str, line: int, names: Collection[str], make: Make, *, or_
     """
     for among in (names, ())[: 1 + or_any]:
         editor = _CallEditor(line, among, make)
-        found = MetadataWrapper(cst.parse_module(source)).visit(editor)
+        module = MetadataWrapper(cst.parse_module(source)).visit(editor)
         if len(editor.starts) == 1:
-            return found.code
+            return module.code
         if editor.starts:
             raise CannotEditError(f"line {line} has several calls of {' or '.join(sorted(names))}")
     raise CannotEditError(f"line {line} has no call of {' or '.join(sorted(names))}")
@@ -53,12 +53,12 @@ def start_of_call(source: str, line: int, names: Collection[str], *, or_any: boo
 
 def starts_of_calls_like(source: str, line: int, names: Collection[str]) -> list[int]:
     """Returns the first lines of all calls of the function called at a line, or the line if there is none."""
-    found: list[tuple[str, int]] = []
+    calls: list[tuple[str, int]] = []
     for call, place in MetadataWrapper(cst.parse_module(source)).resolve(PositionProvider).items():
         if isinstance(call, cst.Call) and name_of(call) in names:
-            found.append((cst.Module([]).code_for_node(call.func), place.start.line))
-    wanted = next((function for function, start in found if start == line), None)
-    return [start for function, start in found if function == wanted] or [line]
+            calls.append((cst.Module([]).code_for_node(call.func), place.start.line))
+    wanted = next((function for function, start in calls if start == line), None)
+    return [start for function, start in calls if function == wanted] or [line]
 
 
 class _CallEditor(cst.CSTTransformer):
@@ -104,13 +104,13 @@ def argument(
     Raises:
         CannotEditError: It may be among arguments that are only known when the call runs.
     """
-    if any(each.star == "*" for each in call.args):
+    if any(arg.star == "*" for arg in call.args):
         raise CannotEditError("its arguments are unpacked with `*`")
-    for index, each in enumerate(call.args):
-        if each.keyword is not None and each.keyword.value == name:
-            return each.value
-        if each.keyword is None and not each.star and index == position:
-            return each.value
+    for index, arg in enumerate(call.args):
+        if arg.keyword is not None and arg.keyword.value == name:
+            return arg.value
+        if arg.keyword is None and not arg.star and index == position:
+            return arg.value
     if is_unpacking(call) and not may_be_unpacked:
         raise CannotEditError(f"its {name} may be among arguments that are unpacked with `**`")
     return None
@@ -118,18 +118,18 @@ def argument(
 
 def is_unpacking(call: cst.Call) -> bool:
     """Returns whether a call has arguments that are unpacked with `**`."""
-    return any(each.star == "**" for each in call.args)
+    return any(arg.star == "**" for arg in call.args)
 
 
 def with_unpacked(call: cst.Call, values: Mapping[str, str]) -> cst.Call:
     """Returns a call with values set in the arguments that are unpacked with `**`."""
     said = ", ".join(f'"{name}": {value}' for name, value in values.items())
     args = []
-    for each in call.args:
-        if each.star == "**":
-            text = cst.Module([]).code_for_node(each.value)
-            each = each.with_changes(value=cst.parse_expression(f"{{**{text}, {said}}}"))
-        args.append(each)
+    for arg in call.args:
+        if arg.star == "**":
+            text = cst.Module([]).code_for_node(arg.value)
+            arg = arg.with_changes(value=cst.parse_expression(f"{{**{text}, {said}}}"))
+        args.append(arg)
     return call.with_changes(args=args)
 
 
@@ -137,10 +137,10 @@ def with_argument(call: cst.Call, name: str, value: str, position: int | None = 
     """Returns a call with an argument set: in its place if it is given, at the end otherwise."""
     expression = cst.parse_expression(value)
     args = list(call.args)
-    for index, each in enumerate(args):
-        is_named = each.keyword is not None and each.keyword.value == name
-        if is_named or (each.keyword is None and not each.star and index == position):
-            args[index] = each.with_changes(value=expression)
+    for index, arg in enumerate(args):
+        is_named = arg.keyword is not None and arg.keyword.value == name
+        if is_named or (arg.keyword is None and not arg.star and index == position):
+            args[index] = arg.with_changes(value=expression)
             return call.with_changes(args=args)
     added = cst.Arg(
         keyword=cst.Name(name),
@@ -161,7 +161,7 @@ def with_argument(call: cst.Call, name: str, value: str, position: int | None = 
 
 def without_arguments(call: cst.Call, names: Collection[str]) -> cst.Call:
     """Returns a call without some named arguments."""
-    args = [each for each in call.args if each.keyword is None or each.keyword.value not in names]
+    args = [arg for arg in call.args if arg.keyword is None or arg.keyword.value not in names]
     if args and len(args) < len(call.args):
         args[-1] = args[-1].with_changes(comma=call.args[-1].comma)
     return call.with_changes(args=args)
@@ -181,8 +181,8 @@ def insert_before_statement(source: str, line: int, text: str) -> str:
     lines = lines_of(source)
     before = lines[start - 1]
     indent = before[: len(before) - len(before.lstrip())]
-    texts = (each.removesuffix("\n") for each in lines_of(text))
-    added = [f"{indent}{each}\n" if each else "\n" for each in texts]
+    texts = (addition.removesuffix("\n") for addition in lines_of(text))
+    added = [f"{indent}{addition}\n" if addition else "\n" for addition in texts]
     return "".join([*lines[: start - 1], *added, *lines[start - 1 :]])
 
 
@@ -217,11 +217,13 @@ class _StatementFinder(cst.CSTVisitor):
 
 def statements_by_line(source: str) -> dict[int, int]:
     """Returns, for each line of a simple statement, the line on which the statement begins."""
-    found = {}
+    starts = {}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.stmt) and not hasattr(node, "body"):
-            found.update(dict.fromkeys(range(node.lineno, (node.end_lineno or node.lineno) + 1), node.lineno))
-    return found
+            starts.update(
+                dict.fromkeys(range(node.lineno, (node.end_lineno or node.lineno) + 1), node.lineno)
+            )
+    return starts
 
 
 def insert_after_imports(source: str, text: str) -> str:
@@ -244,7 +246,7 @@ def insert_definition(source: str, name: str, text: str, ours: Collection[str]) 
     lines = lines_of(source)
     used = re.compile(rf"\b{name}\b")
     statements = list(_statements(source))
-    imported = max((end for each, (_, end) in statements if _is_import(each)), default=0)
+    imported = max((end for statement, (_, end) in statements if _is_import(statement)), default=0)
     spot, previous = 0, ""
     for statement, (start, end) in statements:
         is_definition = isinstance(statement, cst.FunctionDef | cst.ClassDef)

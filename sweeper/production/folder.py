@@ -64,16 +64,16 @@ class RunFolder:
 
     def report(self) -> Report | None:
         """Returns its final report; None if it has not ended, or failed."""
-        found = read_outcome(self.job)
-        return found if isinstance(found, Report) else None
+        outcome = read_outcome(self.job)
+        return outcome if isinstance(outcome, Report) else None
 
     def is_finished(self, max_seconds: float) -> bool:
         """Returns whether there is nothing left to train within `max_seconds` (0: no limit)."""
-        found = self.report()
-        if found is None or found.values["ended"] == "stopped":
+        report = self.report()
+        if report is None or report.values["ended"] == "stopped":
             return False
-        more = not max_seconds or found.values["seconds"] < max_seconds
-        return not (found.values["ended"] == "time" and more)
+        more = not max_seconds or report.values["seconds"] < max_seconds
+        return not (report.values["ended"] == "time" and more)
 
     def reopen(self) -> None:
         """Sets the last attempt's outcome aside."""
@@ -82,8 +82,8 @@ class RunFolder:
 
     def committed_bytes(self) -> int:
         """Returns the bytes of history up to the latest checkpoint, which a resumed run keeps."""
-        found = checkpoints_of(self.path)
-        return int(read_json(found[-1] / "position.json")["history_bytes"]) if found else 0
+        checkpoints = checkpoints_of(self.path)
+        return int(read_json(checkpoints[-1] / "position.json")["history_bytes"]) if checkpoints else 0
 
     def history(self) -> Iterator[dict[str, Any]]:
         """Yields the committed lines of the history."""
@@ -146,9 +146,9 @@ def _lines(path: Path, length: int = -1) -> Iterator[dict[str, Any]]:
     """Yields the complete lines of a file; none if there is no file."""
     if path.exists():
         with open(path, "rb") as file:
-            found = file.read(length)
+            data = file.read(length)
         # A kill or a full disk may leave half a line at the end.
-        for line in found[: found.rfind(b"\n") + 1].splitlines():
+        for line in data[: data.rfind(b"\n") + 1].splitlines():
             yield json.loads(line)
 
 

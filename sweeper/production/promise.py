@@ -81,19 +81,19 @@ def judged(
 
 def _other_conditions(values: Mapping[str, Any], conditions: Mapping[str, Any]) -> list[str]:
     """Returns how the run's conditions differ from those the promise holds for."""
-    found = []
+    differences = []
     device, there = values["device"]["name"], str(conditions.get("device") or "")
     # Whole names only: an A10 must not match an A100. `there` may be `2 x NVIDIA A10, 22.5 GiB`.
     if there and not re.search(rf"(^|x ){re.escape(device)}(,| \(|$)", there):
-        found.append(f"it ran on {device}; the promise holds for {there}")
+        differences.append(f"it ran on {device}; the promise holds for {there}")
     cores, had = values.get("usable_cpus"), conditions.get("usable_cpus")
     if cores and had and cores < had:
-        found.append(f"it had {cores} cores; the promise holds for {had}")
+        differences.append(f"it had {cores} cores; the promise holds for {had}")
     for name in ("torch", "cuda"):
         was, is_now = conditions.get(name), values["versions"].get(name)
         if was and is_now and was != is_now:
-            found.append(f"{name} is {is_now}, was {was}")
+            differences.append(f"{name} is {is_now}, was {was}")
     samples, were = values["train_samples"], conditions.get("train_samples")
     if were and samples != were:
-        found.append(f"the data has {samples:,} training samples, had {were:,}")
-    return found
+        differences.append(f"the data has {samples:,} training samples, had {were:,}")
+    return differences

@@ -84,7 +84,7 @@ def wanted(
     if "command" in value:
         raise UserError(f"{str(path)!r} is the export of a command, which takes no options.")
     asked = {"epochs": epochs, "max_minutes": max_minutes}
-    said = {name: each for name, each in asked.items() if each is not None}
+    said = {name: option for name, option in asked.items() if option is not None}
     section = value.get("train") or {}
     options = training_options({**section, **said} if isinstance(section, Mapping) else section)
     changed = tuple(_changed(before, value))
@@ -139,7 +139,7 @@ def _epochs_of(value: Mapping[str, Any]) -> int:
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Returns the overridden fields that affect the speed, and `data` if that was overridden."""
-    old, new = (decode(TrialConfig, each["config"]).canonical().flatten() for each in (before, after))
+    old, new = (decode(TrialConfig, export["config"]).canonical().flatten() for export in (before, after))
     names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
     # None of these changes the speed of a step.
     names = [name for name in names if name not in ("seed", "optimizer.lr", "optimizer.weight_decay")]

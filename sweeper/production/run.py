@@ -197,22 +197,22 @@ def _prepared(
         ),
     }
     setup = folder.path / "setup"
-    for number, each in enumerate(asked.values()):
-        (setup / each.uid / OUTCOME).unlink(missing_ok=True)
-        runner.start(number, setup / each.uid, each)
-    found: dict[int, Mapping[str, Any]] = {}
+    for number, task in enumerate(asked.values()):
+        (setup / task.uid / OUTCOME).unlink(missing_ok=True)
+        runner.start(number, setup / task.uid, task)
+    reports: dict[int, Mapping[str, Any]] = {}
     while runner.running:
         for number, _, outcome in runner.wait():
-            doing, each = list(asked.items())[number]
-            is_probe = each.runner == PROBE_RUNNER
-            log = setup / each.uid / LOG
-            found[number] = probe_report(outcome) if is_probe else report_of(outcome, doing, log=log)
-    for note in found[1]["notes"]:
+            doing, task = list(asked.items())[number]
+            is_probe = task.runner == PROBE_RUNNER
+            log = setup / task.uid / LOG
+            reports[number] = probe_report(outcome) if is_probe else report_of(outcome, doing, log=log)
+    for note in reports[1]["notes"]:
         watcher.line(note)
-    build = build_of(found[0])
-    devices = _picked(devices_of(found[0]), device, wanted, build)
+    build = build_of(reports[0])
+    devices = _picked(devices_of(reports[0]), device, wanted, build)
     if device != "cpu":
-        uuids = [each.uuid for each in devices]
+        uuids = [info.uuid for info in devices]
         for line in gpu_lines(build, on_gpu=devices[0].kind == "cuda", only=uuids):
             watcher.line(line)
     watcher.line(
@@ -222,8 +222,8 @@ def _prepared(
     )
     return dataclasses.replace(
         job,
-        device=",".join(each.uuid or "cpu" for each in devices),
-        plan=MeasurePlan(repeats=0, quiet_canary_ms=found[0]["canary_ms"]),
+        device=",".join(info.uuid or "cpu" for info in devices),
+        plan=MeasurePlan(repeats=0, quiet_canary_ms=reports[0]["canary_ms"]),
     )
 
 

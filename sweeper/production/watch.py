@@ -102,11 +102,11 @@ class Watch:
 
     def gpu_disturbed(self) -> dict[str, float]:
         """Returns the seconds in which something disturbed the GPU, by reason."""
-        found: dict[str, float] = {}
+        seconds: dict[str, float] = {}
         for line in self._folder.system():
             for flag in line["flags"]:
-                found[flag] = found.get(flag, 0.0) + SYSTEM_SECONDS
-        return found
+                seconds[flag] = seconds.get(flag, 0.0) + SYSTEM_SECONDS
+        return seconds
 
     def _new_lines(self) -> list[dict[str, Any]]:
         path = self._folder.path / HISTORY
@@ -179,12 +179,12 @@ def _last_begin(text: bytes) -> int:
 
 
 def _means(columns: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    found = {}
+    means = {}
     for name, values in columns.items():
         known = [value for value in values if not math.isnan(value)]
         if name != TIME and known:
-            found[name] = statistics.fmean(known)
-    return found
+            means[name] = statistics.fmean(known)
+    return means
 
 
 def _utilisation(means: Mapping[str, float]) -> str:

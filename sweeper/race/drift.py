@@ -109,7 +109,7 @@ def block_of(rounds: Sequence[Round], names: Mapping[int, str], at: float, of: s
 
 def drift(blocks: Sequence[Block]) -> Drift:
     """Returns the drift between blocks, from their repeated measurements and the usual drift."""
-    order = sorted(blocks, key=lambda each: each.at)
+    order = sorted(blocks, key=lambda block: block.at)
     return Drift(ratio=_variance(PRIOR_RATIO, _ratios(order)), speed=_variance(PRIOR_SPEED, _speeds(order)))
 
 
@@ -143,11 +143,11 @@ def _ratios(blocks: Sequence[Block]) -> Iterator[Return]:
 def _variance(prior: float, returns: Iterable[Return]) -> Variance:
     """Returns the variance from `prior` and `returns`, which count less the noisier they are."""
     total, freedom = PRIOR_FREEDOM * prior, float(PRIOR_FREEDOM)
-    for each in returns:
+    for repeat in returns:
         # Both measurements have drifted.
-        noise = each.noise / (2 * each.scale**2)
-        weight = each.weight * (prior / (prior + noise)) ** 2
-        total += weight * (each.difference**2 / (2 * each.scale**2) - noise)
+        noise = repeat.noise / (2 * repeat.scale**2)
+        weight = repeat.weight * (prior / (prior + noise)) ** 2
+        total += weight * (repeat.difference**2 / (2 * repeat.scale**2) - noise)
         freedom += weight
     return Variance(max(total / freedom, LEAST * prior), freedom)
 

@@ -303,26 +303,26 @@ def _pairs(complete: Sequence[Round]) -> list[list[float]]:
 def _variance_of_turns(complete: Sequence[Round]) -> float | None:
     """Returns the variance of turns within pairs of processes; None if no pair has two turns."""
     pairs = _pairs(complete)
-    return statistics.fmean(variance(each) for each in pairs) if pairs else None
+    return statistics.fmean(variance(logs) for logs in pairs) if pairs else None
 
 
 def _variance_of_pairs(complete: Sequence[Round], within: float) -> float:
     """Returns the variance between pairs of processes, without that of their turns."""
     total, freedom = USUAL_FREEDOM * USUAL_VARIANCE, USUAL_FREEDOM
-    for arm in set(itertools.chain.from_iterable(each.lives for each in complete)) - {BASELINE}:
-        pairs = [logs for each in complete if (logs := log_ratios(each, arm))]
+    for arm in set(itertools.chain.from_iterable(round_.lives for round_ in complete)) - {BASELINE}:
+        pairs = [logs for round_ in complete if (logs := log_ratios(round_, arm))]
         if len(pairs) > 1:
-            own = variance([statistics.fmean(each) for each in pairs])
-            own -= within * statistics.fmean(1 / len(each) for each in pairs)
+            own = variance([statistics.fmean(logs) for logs in pairs])
+            own -= within * statistics.fmean(1 / len(logs) for logs in pairs)
             total += (len(pairs) - 1) * max(0.0, own)
             freedom += len(pairs) - 1
     return total / freedom
 
 
 def _mean_turn_seconds(complete: Sequence[Round]) -> float:
-    turns = [turn.seconds for each in complete for life in each.lives.values() for turn in life.turns]
+    turns = [turn.seconds for round_ in complete for life in round_.lives.values() for turn in life.turns]
     return statistics.fmean(turns) if turns else 0.0
 
 
 def _mean_start_seconds(complete: Sequence[Round]) -> float:
-    return statistics.fmean(life.started.seconds for each in complete for life in each.lives.values())
+    return statistics.fmean(life.started.seconds for round_ in complete for life in round_.lives.values())

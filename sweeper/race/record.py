@@ -100,7 +100,7 @@ def close(
         steps = 0
         noise: set[int] = set()
         for left, right in _paired(first, second):
-            left, right = (_undrawn(each) if is_redrawn else each for each in (left, right))
+            left, right = (_undrawn(event) if is_redrawn else event for event in (left, right))
             if _kind(left) != _kind(right) or _fixed(left) != _fixed(right):
                 return f"{_what(left, right)} after {steps} steps"
             if "gradients" in left:
@@ -114,14 +114,14 @@ def close(
             return why
         if is_early:
             continue
-        others = [each.events[rank] for each in seeds if rank in each.events]
+        others = [run.events[rank] for run in seeds if rank in run.events]
         seeded = [
             (run.events[rank], original.events[rank])
             for run, original in pairs
             if rank in run.events and rank in original.events
         ]
         for name, read in CURVES.items():
-            curves = [read(second), *(read(each) for each in others)]
+            curves = [read(second), *(read(events) for events in others)]
             paired = [(read(run), read(original)) for run, original in seeded]
             if why := _curves(name, read(first), curves, paired, is_race=rounding == HOGWILD or is_redrawn):
                 return why
@@ -130,11 +130,11 @@ def close(
 
 def crossed(*records: Record) -> str:
     """Returns the extent of the shortest record in words: its steps, ends of epochs and evaluations."""
-    events = min((next(iter(each.events.values()), ()) for each in records), key=len)
-    steps = sum("step" in each for each in events)
-    ends = sum(bool(each.get("trains")) for each in events if "pass" in each)
-    checks = sum(not each["trains"] for each in events if "pass" in each)
-    checks = checks or sum("eval" in each for each in events)
+    events = min((next(iter(record.events.values()), ()) for record in records), key=len)
+    steps = sum("step" in event for event in events)
+    ends = sum(bool(event.get("trains")) for event in events if "pass" in event)
+    checks = sum(not event["trains"] for event in events if "pass" in event)
+    checks = checks or sum("eval" in event for event in events)
     parts = [f"{steps} steps"]
     if ends:
         parts.append(f"the ends of {ends} epochs" if ends > 1 else "the end of an epoch")
@@ -165,11 +165,11 @@ def _paired(first: Sequence[Event], second: Sequence[Event]) -> Iterator[tuple[E
 
 
 def _too_short(first: Sequence[Event], second: Sequence[Event]) -> str:
-    ended = [each[-1].get("end") if each else None for each in (first, second)]
+    ended = [events[-1].get("end") if events else None for events in (first, second)]
     # A run that was cut off is compared as far as it got.
     if None not in ended and len(first) != len(second):
         return "it ends after a different number of steps"
-    steps = min(sum("step" in event for event in each) for each in (first, second))
+    steps = min(sum("step" in event for event in events) for events in (first, second))
     return f"only {steps} steps were recorded" if steps < MIN_STEPS and None in ended else ""
 
 
@@ -223,7 +223,7 @@ def _noise(left: Event, right: Event, rounding: float) -> set[int]:
 
 
 def _moved(event: Event, noise: Collection[int]) -> list[bool]:
-    return [each for index, each in enumerate(event.get("moved", ())) if index not in noise]
+    return [flag for index, flag in enumerate(event.get("moved", ())) if index not in noise]
 
 
 def _early(left: Event, right: Event, rounding: float, noise: Collection[int]) -> str:
@@ -256,16 +256,16 @@ def _early(left: Event, right: Event, rounding: float, noise: Collection[int]) -
 
 
 def _numbers(texts: Sequence[str | None]) -> list[float]:
-    return [float.fromhex(each) for each in texts if each is not None]
+    return [float.fromhex(text) for text in texts if text is not None]
 
 
 def losses(events: Sequence[Event]) -> list[float]:
     """Returns the losses of a rank's steps, in order."""
-    return list(itertools.chain.from_iterable(_numbers(each["loss"]) for each in events if "loss" in each))
+    return list(itertools.chain.from_iterable(_numbers(event["loss"]) for event in events if "loss" in event))
 
 
 def _values(name: str) -> Callable[[Sequence[Event]], list[float]]:
-    return lambda events: [each[name] for each in events if name in each]
+    return lambda events: [event[name] for event in events if name in event]
 
 
 CURVES: Mapping[str, Callable[[Sequence[Event]], list[float]]] = {
@@ -291,7 +291,7 @@ def _curves(
         pairs: Curves with other seeds, each with the script's own.
         is_race: Whether the script's own curve is only one of several possible ones.
     """
-    count = min(len(each) for each in (one, *others))
+    count = min(len(curve) for curve in (one, *others))
     own = others[0]
     if not all(map(math.isfinite, one[:count])):
         return "" if not all(map(math.isfinite, own[:count])) else f"its {name} are not finite"
@@ -301,7 +301,7 @@ def _curves(
         [abs(mean - other) for mean, other in zip(*(_means(curve[:count]) for curve in pair), strict=True)]
         for pair in ((one, own), *usable)
     ]
-    means = zip(*(_means(each[:count]) for each in (one, *others)), strict=True)
+    means = zip(*(_means(curve[:count]) for curve in (one, *others)), strict=True)
     for (mean, *rest), *off in zip(means, *distances, strict=True):
         least, most = min(rest), max(rest)
         distance = max(least - mean, mean - most) / HOGWILD_SPREADS if is_race else statistics.fmean(off)

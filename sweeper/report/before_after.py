@@ -55,24 +55,24 @@ def title_of(name: str) -> str:
 
 def limits_in_words(m: ReportData) -> dict[str, str]:
     """Returns the limits in force by metric: `at most 0.427`."""
-    found: dict[str, str] = {}
+    limits: dict[str, str] = {}
     for limit in m.sweep.table.limits():
         word = f"{'at most' if limit.sign > 0 else 'at least'} {metric(limit.metric, limit.bound)}"
-        found[limit.metric] = f"{found[limit.metric]}, {word}" if limit.metric in found else word
-    return found
+        limits[limit.metric] = f"{limits[limit.metric]}, {word}" if limit.metric in limits else word
+    return limits
 
 
 def changes(m: ReportData) -> Table | None:
     """Returns the settings in which the best trial differs from the baseline."""
     if m.baseline is None or m.best is None:
         return None
-    before, after = (each.config.canonical().flatten() for each in (m.baseline, m.best))
+    before, after = (record.config.canonical().flatten() for record in (m.baseline, m.best))
     rows = [
         cells(name, _setting(before, name), _setting(after, name))
         for name in dict.fromkeys([*m.sweep.varied(), *after, *before])
         if _setting(before, name) != _setting(after, name) and name != "optimizer.lr_batch_size"
     ]
-    rates = [_learning_rate(each.config) for each in (m.baseline, m.best)]
+    rates = [_learning_rate(record.config) for record in (m.baseline, m.best)]
     if rates[0] != rates[1] and None not in rates:
         rows.append(cells("learning rate in effect", *rates))
     return Table(

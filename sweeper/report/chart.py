@@ -105,7 +105,7 @@ class Chart:
     @property
     def rows(self) -> int:
         """Number of rows of bars; 0 without bars."""
-        return len(self.y.categories) if any(each.kind == "bars" for each in self.marks) else 0
+        return len(self.y.categories) if any(marks.kind == "bars" for marks in self.marks) else 0
 
 
 def short(value: float) -> str:
@@ -122,10 +122,10 @@ def log_ticks(values: Iterable[float], *, doubling: bool = False) -> tuple[float
     Args:
         doubling: Whether to use powers of two, as for batch sizes.
     """
-    found = [value for value in values if value > 0 and math.isfinite(value)]
-    if not found:
+    numbers = [value for value in values if value > 0 and math.isfinite(value)]
+    if not numbers:
         return ()
-    low, high = min(found), max(found)
+    low, high = min(numbers), max(numbers)
     if doubling:
         first, last = math.floor(math.log2(low)), math.ceil(math.log2(high))
         step = max(1, math.ceil((last - first) / MAX_TICKS))

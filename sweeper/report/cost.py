@@ -90,7 +90,7 @@ def uses_of(folder: Path, ended: float) -> Iterator[Use]:
         joules = joules_of(series)
         if joules is not None:
             gpu = devices[rank] if rank < len(devices) else f"{devices[0]}+{rank}"
-            seconds = max(float(each.seconds[-1] - each.seconds[0]) for each in series.values())
+            seconds = max(float(column.seconds[-1] - column.seconds[0]) for column in series.values())
             yield Use(gpu=(worker, gpu), began=ended - seconds, ended=ended, joules=joules)
 
 
@@ -102,7 +102,7 @@ def total_joules(uses: Iterable[Use]) -> float | None:
     """
     total: float | None = None
     until: dict[tuple[str, str], float] = defaultdict(lambda: -math.inf)
-    for use in sorted(uses, key=lambda each: each.began):
+    for use in sorted(uses, key=lambda use: use.began):
         known = until[use.gpu]
         length = use.ended - use.began
         alone = max(0.0, use.ended - max(use.began, known))

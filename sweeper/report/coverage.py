@@ -40,7 +40,7 @@ def coverage_lines(m: ReportData) -> Iterator[str]:
 def _missing(name: str, parameter: Parameter, seen: list[Scalar]) -> str:
     few = _values(parameter)
     if few:
-        never = [value for value in few if not any(same(value, each) for each in seen)]
+        never = [value for value in few if not any(same(value, choice) for choice in seen)]
         return f"`{name}` was never set to {_listed(never)}." if never else ""
     numbers = [value for value in seen if is_number(value)]
     if isinstance(parameter, CategoricalParameter) or not numbers:

@@ -31,8 +31,8 @@ class Fact:
 
 def facts(m: ReportData) -> Iterator[Fact]:
     """Yields the headline figures."""
-    found = m.decision
-    base, best = found.baseline, found.best
+    decision = m.decision
+    base, best = decision.baseline, decision.best
     if base is None:
         return
     if best is None:
@@ -45,9 +45,9 @@ def facts(m: ReportData) -> Iterator[Fact]:
         yield Fact("to your baseline's loss", times(sooner.ratio), sure)
     elif m.summary.unreached_loss is not None:
         yield Fact("to your baseline's loss", "not reached", f"within {MAX_SAMPLES} times its samples")
-    known = words.later(found.ratio) if found.ratio else words.SINGLE
-    yield Fact("vs your baseline", times(found.speedup), known)
-    later = later_pace(best, found.ratio) if found.ratio else ""
+    known = words.later(decision.ratio) if decision.ratio else words.SINGLE
+    yield Fact("vs your baseline", times(decision.speedup), known)
+    later = later_pace(best, decision.ratio) if decision.ratio else ""
     sure = f"later {later}, " if later else ""
     if base.epoch_seconds is not None and best.epoch_seconds is not None:
         yield Fact("per epoch", seconds(best.epoch_seconds), f"{sure}was {seconds(base.epoch_seconds)}")
@@ -95,7 +95,7 @@ def costs(m: ReportData) -> Iterator[Fact]:
 
 def warnings(m: ReportData) -> Iterator[str]:
     """Yields what a reader must know before relying on the decision."""
-    summary, found = m.summary, m.decision
+    summary, decision = m.summary, m.decision
     first = m.sweep.table.records.get(BASELINE)
     if first is not None and first.failure is not None:
         yield f"The baseline failed: {first.failure.message}. Its output is in {Path(first.folder) / LOG}."
@@ -103,21 +103,21 @@ def warnings(m: ReportData) -> Iterator[str]:
         yield words.SYNTHETIC
     if goes_on := words.state(summary):
         yield goes_on
-    if remedy := words.remedy(found):
+    if remedy := words.remedy(decision):
         yield remedy
-    if found.kind == "unconfirmed":
+    if decision.kind == "unconfirmed":
         yield "Nothing is confirmed: a single measurement may be luck."
-    if found.ties:
-        yield words.tied(found.ties)
-    for whose, side in (("your baseline", found.baseline), (words.title(found), found.best)):
+    if decision.ties:
+        yield words.tied(decision.ties)
+    for whose, side in (("your baseline", decision.baseline), (words.title(decision), decision.best)):
         if side is not None and side.disturbance:
             yield words.disturbed(whose, side.disturbance)
-    if found.best is not None and found.best.record.quality is None:
+    if decision.best is not None and decision.best.record.quality is None:
         yield words.NOT_COMPARED
     if summary.yardstick is not None and not summary.yardstick.loss_is_informative:
         yield words.CANNOT_TELL
-    if found.best is not None and is_reported(found.best.record.measurement):
-        yield f"The speeds are as reported by {found.best.reported_by}."
+    if decision.best is not None and is_reported(decision.best.record.measurement):
+        yield f"The speeds are as reported by {decision.best.reported_by}."
     if summary.infeasible:
         yield f"Faster, but beyond a limit in confirmation: {', '.join(summary.infeasible)}."
 

@@ -69,9 +69,9 @@ def chart_block(chart: Chart | None) -> Html:
 def legend(*charts: Chart) -> Html | None:
     """Returns the meaning of each mark, once; None if there is only one kind."""
     kinds = {
-        (each.name, each.tone): "┅" if each.dashed else "━" if each.kind in ("line", "steps") else ""
+        (marks.name, marks.tone): "┅" if marks.dashed else "━" if marks.kind in ("line", "steps") else ""
         for chart in charts
-        for each in chart.marks
+        for marks in chart.marks
     }
     if len(kinds) < 2:
         return None
@@ -116,7 +116,7 @@ def _comment(text: str) -> Html:
 
 def bullets(sentences: Iterable[str], kind: str | None = None, label: str | None = None) -> Html:
     """Returns sentences as a list; empty if there are none."""
-    items = [element("li", words(each)) for each in sentences]
+    items = [element("li", words(sentence)) for sentence in sentences]
     return element("ul", *items, class_=kind, aria_label=label) if items else Html("")
 
 

@@ -28,7 +28,7 @@ def _lines(m: ReportData) -> Iterator[str]:
     warnings = list(decision.warnings(m))
     if warnings:
         yield ""
-        yield from (f"> {as_markdown(each)}  " for each in warnings)
+        yield from (f"> {as_markdown(warning)}  " for warning in warnings)
     for table in (changes(m), before_and_after(m), decision.verdicts(m), *trial_tables.best_of(m)):
         if table is not None and table.rows:
             yield ""

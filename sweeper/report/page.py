@@ -69,7 +69,7 @@ def html(m: ReportData) -> str:
     )
     tail = (
         element("script", as_json(figures), type="application/json", id="figures"),
-        *(element("script", Html(each)) for each in scripts),
+        *(element("script", Html(script)) for script in scripts),
     )
     page = element("html", element("head", head), element("body", body, *tail), lang="en")
     return f"<!doctype html>\n{page}\n"
@@ -176,7 +176,7 @@ def _decision(m: ReportData) -> Html:
 
 def _pair(left: Html, right: Html) -> Html:
     """Returns two blocks, side by side if there is room."""
-    return element("div", *(element("div", each) for each in (left, right) if each), class_="pair")
+    return element("div", *(element("div", block) for block in (left, right) if block), class_="pair")
 
 
 def _none(text: str) -> Html:

@@ -60,7 +60,7 @@ def plotly(chart: Chart) -> dict[str, Any]:
                 "line": {"color": "line", "width": 1},
             }
         ]
-    return {"data": [_trace(each) for each in chart.marks], "layout": layout}
+    return {"data": [_trace(marks) for marks in chart.marks], "layout": layout}
 
 
 def _axis(axis: Axis) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
         "nticks": 6,
     }
     if axis.categories:
-        labels = [_text(each) for each in axis.categories]
+        labels = [_text(category) for category in axis.categories]
         made |= {"tickvals": list(range(len(labels))), "ticktext": labels, "showgrid": False}
         made |= {"range": [-0.5, len(labels) - 0.5], "zeroline": False}
     elif axis.log:
@@ -88,7 +88,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
         if axis.most:
             made["range"] = [0, axis.most]
     if axis.ticks:
-        made |= {"tickvals": list(axis.ticks), "ticktext": [short(each) for each in axis.ticks]}
+        made |= {"tickvals": list(axis.ticks), "ticktext": [short(tick) for tick in axis.ticks]}
     return made
 
 
@@ -99,7 +99,7 @@ def _trace(marks: Marks) -> dict[str, Any]:
         "name": _text(marks.name),
         "x": list(marks.x),
         "y": list(marks.y),
-        "hovertext": [_text(each) for each in marks.texts],
+        "hovertext": [_text(text) for text in marks.texts],
         "hoverinfo": "text" if marks.texts else "y",
     }
     if marks.kind == "bars":

@@ -54,13 +54,13 @@ def pngs(m: ReportData, folder: Path) -> list[Path]:
 
 
 def _groups(m: ReportData) -> Iterator[tuple[str, Sequence[Chart]]]:
-    found: dict[str, list[Chart | None]] = {
+    groups: dict[str, list[Chart | None]] = {
         "throughput": [trial_charts.history(m)],
         "effects": [*trial_charts.effects(m)],
         "timelines": [*timelines(m)],
         "breakdown": [breakdown(m)],
     }
-    for name, group in found.items():
+    for name, group in groups.items():
         known = [chart for chart in group if chart is not None]
         if known:
             yield name, known
@@ -128,12 +128,12 @@ def _scale(place: Any, which: str, axis: Axis) -> None:
         line.set_major_formatter(lambda value, _: short(value))
     if axis.categories:
         room = max(6, MAX_LETTERS // len(axis.categories))
-        line.set_ticks(range(len(axis.categories)), [_text(each, room) for each in axis.categories])
+        line.set_ticks(range(len(axis.categories)), [_text(category, room) for category in axis.categories])
         limits(-0.6, len(axis.categories) - 0.4)
     elif axis.most:
         limits(0, axis.most)
     if axis.ticks:
-        line.set_ticks(axis.ticks, [short(each) for each in axis.ticks])
+        line.set_ticks(axis.ticks, [short(tick) for tick in axis.ticks])
         line.set_ticks([], minor=True)
 
 
@@ -169,10 +169,10 @@ def _marks(place: Any, chart: Chart, marks: Marks) -> None:
 
 def _before(chart: Chart, marks: Marks) -> Iterator[list[tuple[float, float]]]:
     """Yields the bars to the left of `marks`: lengths with their places."""
-    for each in chart.marks:
-        if each is marks:
+    for bars in chart.marks:
+        if bars is marks:
             return
-        yield list(zip(_numbers(each.x), _numbers(each.y), strict=True))
+        yield list(zip(_numbers(bars.x), _numbers(bars.y), strict=True))
 
 
 def _numbers(values: Sequence[float | None]) -> list[float]:

@@ -33,24 +33,24 @@ def read_series(folder: Path, names: Iterable[str]) -> Series:
     moments = _load(parent / "time_s.npy")
     if moments is None:
         return {}
-    found = {}
+    series = {}
     for name in names:
         values = _load(parent / f"{name}.npy")
         if values is None or len(values) != len(moments):
             continue
         known = np.isfinite(values) & np.isfinite(moments)
         if known.any():
-            found[name] = Column(moments[known], values[known])
-    return found
+            series[name] = Column(moments[known], values[known])
+    return series
 
 
 def _load(path: Path) -> Numbers | None:
     try:
-        found = np.load(path, allow_pickle=False)
+        values = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError):
         return None
-    numeric = found.ndim == 1 and found.dtype.kind in "fiu"
-    return found.astype(np.float64) if numeric else None
+    numeric = values.ndim == 1 and values.dtype.kind in "fiu"
+    return values.astype(np.float64) if numeric else None
 
 
 def thinned(column: Column, most: int = MAX_POINTS) -> Column:

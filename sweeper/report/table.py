@@ -64,10 +64,11 @@ class Table:
 def columns(*titles: str) -> tuple[Column, ...]:
     """Returns columns by their titles; `#title` has numbers, `~title` wraps."""
     return tuple(
-        Column(each[each[:1] in ("#", "~") :], each.startswith("#"), each.startswith("~")) for each in titles
+        Column(title[title[:1] in ("#", "~") :], title.startswith("#"), title.startswith("~"))
+        for title in titles
     )
 
 
 def cells(*texts: Cell | str | None) -> tuple[Cell, ...]:
     """Returns a row; None is a dash."""
-    return tuple(each if isinstance(each, Cell) else Cell(ABSENT if each is None else each) for each in texts)
+    return tuple(text if isinstance(text, Cell) else Cell(ABSENT if text is None else text) for text in texts)

@@ -23,7 +23,7 @@ def shown(text: object) -> str:
     text = str(text)
     if text.isprintable():
         return text
-    return "".join(_visible(each) for each in text)
+    return "".join(_visible(character) for character in text)
 
 
 def _visible(character: str) -> str:

@@ -24,7 +24,7 @@ SHOWN = {
 def timelines(m: ReportData) -> Iterator[Chart]:
     """Yields the machine's telemetry while the baseline and the winner were measured."""
     pair = [("baseline", "baseline", m.baseline), ("winner", m.best_word, m.best)]
-    found = [(tone, word, r, _series(r)) for tone, word, r in pair if r is not None]
+    sides = [(tone, word, r, _series(r)) for tone, word, r in pair if r is not None]
     for name, title in SHOWN.items():
         marks = [
             Marks(
@@ -35,7 +35,7 @@ def timelines(m: ReportData) -> Iterator[Chart]:
                 x=tuple(column.seconds - _start(record, column)),
                 y=tuple(column.values),
             )
-            for tone, word, record, series in found
+            for tone, word, record, series in sides
             if (column := series.get(name)) is not None and len(column.values) > 1
         ]
         if marks:
@@ -43,7 +43,7 @@ def timelines(m: ReportData) -> Iterator[Chart]:
             yield Chart(
                 key=f"time-{name}",
                 title=title,
-                alt=f"{title} over time, of the {' and the '.join(each.name for each in marks)}.",
+                alt=f"{title} over time, of the {' and the '.join(line.name for line in marks)}.",
                 x=Axis("seconds since measuring began"),
                 y=Axis(most=most),
                 marks=tuple(marks),
@@ -52,8 +52,8 @@ def timelines(m: ReportData) -> Iterator[Chart]:
 
 
 def _series(record: TrialRecord) -> Series:
-    found = read_series(Path(record.folder), SHOWN)
-    return {name: thinned(column) for name, column in found.items()}
+    series = read_series(Path(record.folder), SHOWN)
+    return {name: thinned(column) for name, column in series.items()}
 
 
 def _start(record: TrialRecord, column: Column) -> float:

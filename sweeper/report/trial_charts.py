@@ -111,9 +111,9 @@ def outcomes(m: ReportData) -> Chart | None:
         x=_numeric_axis(m, first),
         y=_numeric_axis(m, second) if second else Axis(categories=kinds),
         marks=tuple(
-            each
+            marks
             for tone in OUTCOMES
-            for each in _marks(m, tone, [r for r in m.ended if tone_of(r) == tone], across, heights)
+            for marks in _marks(m, tone, [r for r in m.ended if tone_of(r) == tone], across, heights)
         ),
         wide=True,
     )
@@ -154,8 +154,8 @@ def _named(name: str) -> str:
 
 
 def _speeds(m: ReportData) -> dict[int, float]:
-    found = {r.number: r.metric("throughput") for r in m.ended}
-    return {number: speed for number, speed in found.items() if speed is not None and speed > 0}
+    speeds = {r.number: r.metric("throughput") for r in m.ended}
+    return {number: speed for number, speed in speeds.items() if speed is not None and speed > 0}
 
 
 def _by_outcome(m: ReportData, at: At, heights: Mapping[int, float]) -> Iterator[Marks]:
@@ -206,9 +206,9 @@ def _speed_axis(speeds: Iterable[float]) -> Axis:
 
 def wide_axis(title: str, values: Iterable[float]) -> Axis:
     """Returns an axis that is logarithmic if the largest value is many times the smallest."""
-    found = [value for value in values if math.isfinite(value)]
-    wide = bool(found) and min(found) > 0 and max(found) / min(found) >= LOG_FROM
-    return Axis(title, log=wide, ticks=log_ticks(found) if wide else ())
+    numbers = [value for value in values if math.isfinite(value)]
+    wide = bool(numbers) and min(numbers) > 0 and max(numbers) / min(numbers) >= LOG_FROM
+    return Axis(title, log=wide, ticks=log_ticks(numbers) if wide else ())
 
 
 def _placed(
@@ -219,7 +219,9 @@ def _placed(
     Trials of a category are spread evenly, by the golden ratio, so that many stay distinguishable;
     those in `apart` stay in the middle.
     """
-    numbers = {number: found for number, value in values.items() if (found := _number(value)) is not None}
+    numbers = {
+        number: position for number, value in values.items() if (position := _number(value)) is not None
+    }
     if not isinstance(parameter, CategoricalParameter) and len(numbers) == len(values):
         return _axis("", parameter, numbers.values()), dict(numbers)
     choices = parameter.choices if isinstance(parameter, CategoricalParameter) else ()

@@ -90,7 +90,7 @@ def sensitivity(m: ReportData) -> Table | None:
     rows = [cells(name, words.costs(near, value_of)) for name, near in by_parameter(m.sensitivity).items()]
     if not rows:
         return None
-    about = any(each.how == "predicted" for each in m.sensitivity)
+    about = any(cost.how == "predicted" for cost in m.sensitivity)
     return Table(
         caption="What mattered",
         columns=columns("parameter", "~cost of other values"),
@@ -194,24 +194,26 @@ def _setting(value: object, known: bool) -> Cell:
 
 def provenance(m: ReportData) -> Table:
     """Returns where the figures come from."""
-    found = m.baseline.measurement if m.baseline else None
+    measurement = m.baseline.measurement if m.baseline else None
     marks = m.sweep.journal.read().get("fingerprint") or {}
     facts = {
         "sweep": m.summary.name,
         "state": m.summary.state + (f": {m.summary.reason}" if m.summary.reason else ""),
         "device": m.summary.device,
-        **{name: str(value) for name, value in (found.versions if found else {}).items()},
+        **{name: str(value) for name, value in (measurement.versions if measurement else {}).items()},
         "torch requested": marks.get("torch"),
         "runs": " ".join(m.spec.traits.words(m.spec)),
         "data": ", ".join(f"{key}: {value}" for key, value in m.spec.data.items()),
-        "samples per epoch": f"{found.train_samples:,}" if found and found.train_samples else None,
+        "samples per epoch": f"{measurement.train_samples:,}"
+        if measurement and measurement.train_samples
+        else None,
         "code fingerprint": marks.get("code"),
         "seed": str(m.spec.search.seed),
         "began": _moment(m.cost.began),
         "ended": _moment(m.cost.ended),
         "report written by": f"sweeper {__version__}",
     }
-    if found and "torch" in found.versions:
+    if measurement and "torch" in measurement.versions:
         facts.pop("torch requested")
     rows = [cells(name, str(value)) for name, value in facts.items() if value]
     return Table(caption="Provenance", columns=columns("", "~"), rows=tuple(rows))

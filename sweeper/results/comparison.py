@@ -46,14 +46,14 @@ class Side:
     @property
     def best(self) -> tuple[TrialRecord, How] | None:
         """The trial that this sweep recommends: its winner, its fastest single trial, or the baseline."""
-        found = decide(self.summary)
-        if found.best is not None:
-            return found.best.record, "confirmed" if found.is_confirmed else "unconfirmed"
-        return (found.baseline.record, "baseline") if found.baseline is not None else None
+        decision = decide(self.summary)
+        if decision.best is not None:
+            return decision.best.record, "confirmed" if decision.is_confirmed else "unconfirmed"
+        return (decision.baseline.record, "baseline") if decision.baseline is not None else None
 
     def speeds_of(self, record: TrialRecord) -> list[float]:
         """Returns a trial's samples per second in each confirmation round with it."""
-        return [each[record.number] for each in self.rounds if record.number in each]
+        return [speeds[record.number] for speeds in self.rounds if record.number in speeds]
 
     def gains_of(self, record: TrialRecord) -> list[float]:
         """Returns a trial's speed over the baseline's, for each round with both."""
@@ -172,7 +172,7 @@ def log_ratio(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, flo
     Args:
         a: A figure per round, at least two; `b` likewise.
     """
-    logs = [[math.log(value) for value in each] for each in (a, b)]
+    logs = [[math.log(value) for value in figures] for figures in (a, b)]
     mean = trimmed_mean(logs[1]) - trimmed_mean(logs[0])
     variances = [trimmed_variance(values) for values in logs]
     parts = [(value / len(values), freedom) for values, (value, freedom) in zip(logs, variances, strict=True)]
@@ -186,7 +186,7 @@ def log_ratio(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, flo
 def _over(a: Sequence[float], b: Sequence[float]) -> Versus | None:
     if min(len(a), len(b)) < 2:
         return None
-    ratio, low, high = (math.exp(each) for each in log_ratio(a, b))
+    ratio, low, high = (math.exp(log) for log in log_ratio(a, b))
     return Versus(ratio=ratio, low=low, high=high)
 
 
@@ -196,10 +196,10 @@ def _versus(a: Side, left: TrialRecord | None, b: Side, right: TrialRecord | Non
     before, after = a.summary.throughput_of(left), b.summary.throughput_of(right)
     if not before or not after:
         return None
-    found = _over(a.speeds_of(left), b.speeds_of(right)) or Versus(ratio=after / before)
+    versus = _over(a.speeds_of(left), b.speeds_of(right)) or Versus(ratio=after / before)
     samples = left.measurement.train_samples, right.measurement.train_samples
     return dataclasses.replace(
-        found, epoch_ratio=samples[1] / samples[0] / found.ratio if all(samples) else None
+        versus, epoch_ratio=samples[1] / samples[0] / versus.ratio if all(samples) else None
     )
 
 
@@ -279,7 +279,7 @@ def _unlike(left: TrialRecord, right: TrialRecord) -> Iterator[str]:
         yield f"do not do the same work ({changed}): samples/s are not comparable."
     reported = left.measurement.reported_by, right.measurement.reported_by
     if reported[0] != reported[1]:
-        yield f"were timed by {' and by '.join(each or 'sweeper itself' for each in reported)}."
+        yield f"were timed by {' and by '.join(name or 'sweeper itself' for name in reported)}."
     samples = left.measurement.train_samples, right.measurement.train_samples
     if all(samples) and samples[0] != samples[1]:
         yield f"saw different data: {samples[0]:,} and {samples[1]:,} samples per epoch."

@@ -55,8 +55,8 @@ def card(measured: Measurement, config: TrialConfig) -> Iterator[str]:
             yield f"  while it was taken apart; when it was timed, a step took {figure(measured.step_ms)} ms"
     if (diagnosis := measured.diagnosis) and (diagnosis.evaluation_share or 0.0) >= _MIN_EVALUATION:
         yield f"evaluation takes {percent(diagnosis.evaluation_share or 0.0)} of the time"
-    for each in diagnosis.outside if diagnosis else ():
-        yield f"outside its folder, the script {each}"
+    for deed in diagnosis.outside if diagnosis else ():
+        yield f"outside its folder, the script {deed}"
     if slow := straggler(measured, config.device.count):
         yield slow
     if is_reported(measured):

@@ -86,7 +86,7 @@ class Built:
     @property
     def fails_here(self) -> bool:
         """Whether the pipeline would fail on this device; on a CPU, findings for a GPU are only notes."""
-        refused = any(each["effect"] == "fails" for each in self.findings)
+        refused = any(finding["effect"] == "fails" for finding in self.findings)
         return self.failure is not None or (self.on_gpu and refused)
 
 
@@ -175,15 +175,19 @@ def _checked_for_gpu(built: Built, baseline: TrialConfig, steps: _Steps) -> Buil
     checked: list[TrialConfig] = []
     findings: dict[tuple[str, str], Mapping[str, str]] = {}
     for config in _kinds(built.spec, baseline):
-        found = steps.gpu_findings(config)
-        if found is None:
+        config_findings = steps.gpu_findings(config)
+        if config_findings is None:
             continue
         if built.on_gpu and config.key() == baseline.key():
             # It has just taken two steps on a GPU.
-            found = [each for each in found if (each["effect"], each["part"]) != ("fails", STEP)]
+            config_findings = [
+                finding
+                for finding in config_findings
+                if (finding["effect"], finding["part"]) != ("fails", STEP)
+            ]
         checked.append(config)
-        for each in found:
-            findings.setdefault((each["effect"], each["place"]), each)
+        for finding in config_findings:
+            findings.setdefault((finding["effect"], finding["place"]), finding)
     return dataclasses.replace(built, checked=tuple(checked), findings=tuple(findings.values()))
 
 
@@ -212,12 +216,12 @@ def _with_largest(built: Built, baseline: Stepped, steps: _Steps) -> Built:
     for size in _sizes(baseline.config.batch_size, config.batch_size):
         if why := _beyond(stepped, size, built.room_gib):
             break
-        found = steps.of(config.replace({BATCH: size}))
-        if isinstance(found, Failure):
-            failure = None if found.kind in FULL else found
-            why = f"{found.kind} with a batch of {size:,}: {found.message}"
+        outcome = steps.of(config.replace({BATCH: size}))
+        if isinstance(outcome, Failure):
+            failure = None if outcome.kind in FULL else outcome
+            why = f"{outcome.kind} with a batch of {size:,}: {outcome.message}"
             break
-        stepped.append(found)
+        stepped.append(outcome)
     return dataclasses.replace(built, largest=config, stepped=tuple(stepped), not_run=why, failure=failure)
 
 

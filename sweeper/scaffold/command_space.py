@@ -101,17 +101,17 @@ class Proposal:
     @property
     def searched(self) -> tuple[Dimension, ...]:
         """The dimensions that are searched as proposed."""
-        return tuple(each for each in self.dimensions if each.is_searched)
+        return tuple(dimension for dimension in self.dimensions if dimension.is_searched)
 
     @property
     def trains_differently(self) -> bool:
         """Whether the search changes what the model learns from the same samples."""
-        return any(each.name in CHANGES_LEARNING for each in self.searched)
+        return any(dimension.name in CHANGES_LEARNING for dimension in self.searched)
 
     @property
     def undecided(self) -> tuple[Dimension, ...]:
         """The dimensions that are comments."""
-        return tuple(each for each in self.dimensions if not each.is_searched)
+        return tuple(dimension for dimension in self.dimensions if not dimension.is_searched)
 
 
 def help_of(line: CommandLine) -> str:
@@ -162,12 +162,12 @@ def _help_in(sandbox: Sandbox, line: CommandLine) -> str:
 
 
 def _read(descriptor: int) -> bytes:
-    found, deadline = b"", time.monotonic() + HELP_SECONDS
-    while len(found) < HELP_BYTES and (left := deadline - time.monotonic()) > 0:
+    output, deadline = b"", time.monotonic() + HELP_SECONDS
+    while len(output) < HELP_BYTES and (left := deadline - time.monotonic()) > 0:
         if not select.select([descriptor], [], [], left)[0] or not (piece := os.read(descriptor, 65536)):
             break
-        found += piece
-    return found
+        output += piece
+    return output
 
 
 def propose(line: CommandLine, help_text: str = "", look: FirstLook | None = None) -> Proposal:
@@ -215,19 +215,19 @@ def propose(line: CommandLine, help_text: str = "", look: FirstLook | None = Non
 
 def _gpus(visible: str) -> list[str]:
     # CUDA hides what follows an invalid entry.
-    names = (each.strip() for each in visible.split(","))
+    names = (name.strip() for name in visible.split(","))
     return list(itertools.takewhile(lambda name: name not in ("", "-1"), names))
 
 
 def _literal(words: Sequence[str]) -> tuple[str, ...]:
     """Returns words as templates that produce them unchanged."""
-    found = tuple(_BRACES.sub(r"{{\1}}", word) for word in words)
-    for word in found:
+    templates = tuple(_BRACES.sub(r"{{\1}}", word) for word in words)
+    for word in templates:
         if any(names_in(word)):
             raise UserError(
                 f"`--command` must be a plain command line, but {word!r} is a template. Write a value."
             )
-    return found
+    return templates
 
 
 @dataclass(slots=True)
@@ -243,15 +243,15 @@ class _Draft:
 
     def take_start(self, start: Sequence[str]) -> None:
         """Takes what precedes the options; a launcher's process count becomes the device count."""
-        found: list[str] = []
+        templates: list[str] = []
         for words in grouped(start):
             reading = next(readings(words))
             counts = plain(reading.name) in _COUNTING and re.fullmatch("[1-9][0-9]{0,3}", reading.value or "")
             if counts and not self.fix:
                 self.fix[_COUNT] = int(reading.value or "")
                 words = reading.filled(f"{{{_COUNT}}}")
-            found += words
-        self.arguments.append(Argument(tuple(found)))
+            templates += words
+        self.arguments.append(Argument(tuple(templates)))
 
     def take_given(self, words: tuple[str, ...]) -> None:
         """Takes an option of the command line."""
@@ -265,7 +265,7 @@ class _Draft:
 
     def _templated(self, reading: Reading) -> Argument | None:
         is_flag = reading.value is None
-        helped = next((each for each in self.helped if reading.name in each.names), None)
+        helped = next((option for option in self.helped if reading.name in option.names), None)
         option = Option(names=(reading.name,), value=reading.value, is_flag=is_flag)
         self._given.update(helped.names if helped else option.names)
         if helped and helped.is_flag and not is_flag:
@@ -279,33 +279,33 @@ class _Draft:
         if is_flag:
             spelled = reading.name if reading.name in option.long_names else option.long_names[0]
             option = replace(option, value="false" if is_negated(spelled) else "true")
-        found = recognised(option)
-        return self._added(found[0], reading.filled(found[1])) if found else None
+        match = recognised(option)
+        return self._added(match[0], reading.filled(match[1])) if match else None
 
     def take_helped(self) -> None:
         """Takes the options that appear only in the help."""
         for option in self.helped:
-            found = recognised(option) or recognised(replace(option, value=None))
-            if found and not self._given & {*option.names}:
-                dimension, template = found
+            match = recognised(option) or recognised(replace(option, value=None))
+            if match and not self._given & {*option.names}:
+                dimension, template = match
                 words = (template,) if option.is_flag else (option.long_names[0], template)
                 if argument := self._added(dimension, words):
                     self.arguments.append(argument)
 
-    def _added(self, found: Dimension, words: tuple[str, ...]) -> Argument | None:
-        found = observed(found, self.facts)
-        known = self.dimensions.get(found.name)
-        both = found if known is None else joined(known, found)
+    def _added(self, dimension: Dimension, words: tuple[str, ...]) -> Argument | None:
+        dimension = observed(dimension, self.facts)
+        known = self.dimensions.get(dimension.name)
+        both = dimension if known is None else joined(known, dimension)
         if both is None:
             return None
-        self.dimensions[found.name] = both
+        self.dimensions[dimension.name] = both
         return Argument(words, both.is_searched)
 
 
-def _related(found: Mapping[str, Dimension]) -> tuple[Dimension, ...]:
+def _related(dimensions: Mapping[str, Dimension]) -> tuple[Dimension, ...]:
     """Returns the dimensions; a DataLoader without workers never gets a prefetch factor."""
-    related = dict(found)
-    workers, prefetch = found.get(WORKERS), found.get(PREFETCH)
+    related = dict(dimensions)
+    workers, prefetch = dimensions.get(WORKERS), dimensions.get(PREFETCH)
     if workers and prefetch and workers.is_searched and prefetch.is_searched:
         if workers.value == 0:
             related[PREFETCH] = replace(prefetch, at_least={WORKERS: 1})

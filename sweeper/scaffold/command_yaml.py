@@ -56,7 +56,7 @@ def _lines(proposal: Proposal) -> Iterator[str]:
     if proposal.look and proposal.look.facts:
         seen = ", ".join(f"{name} {shown(value)}" for name, value in proposal.look.facts.items())
         yield f"# Seen while it trained: {seen}."
-    elif all(each.name != BATCH for each in proposal.searched):
+    elif all(dimension.name != BATCH for dimension in proposal.searched):
         yield "# Its batch size is unknown. For a speed from its output, set `script.samples_per_step` below."
     if proposal.undecided:
         yield "# To use a name that is commented out below, uncomment all of its lines."
@@ -77,20 +77,20 @@ def _lines(proposal: Proposal) -> Iterator[str]:
     yield f"{mark}constraints: {{val_loss: {{max_ratio_to_baseline: 1.02}}}}"
     yield _GOALS
     if proposal.gpus is not None:
-        gpus = ", ".join(str(each) if isinstance(each, int) else _quoted(each) for each in proposal.gpus)
+        gpus = ", ".join(str(gpu) if isinstance(gpu, int) else _quoted(gpu) for gpu in proposal.gpus)
         yield f"execution: {{gpus: {f'[{gpus}]' if gpus else 0}}}"
     yield from _script(proposal)
 
 
 def _space(proposal: Proposal) -> Iterator[str]:
     yield "space:" if proposal.searched else "space: {}     # remove the braces to use a line below"
-    width = max((len(each.name) for each in proposal.searched), default=0) + 1
-    for each in proposal.searched:
-        yield f"  {each.name + ':':<{width}} {each}"
-    if any(each.name == WORKERS and each.low for each in proposal.searched):
+    width = max((len(dimension.name) for dimension in proposal.searched), default=0) + 1
+    for dimension in proposal.searched:
+        yield f"  {dimension.name + ':':<{width}} {dimension}"
+    if any(dimension.name == WORKERS and dimension.low for dimension in proposal.searched):
         yield "  # At least 1 worker: without any, a DataLoader takes no prefetch factor."
-    for each in proposal.undecided:
-        yield f"  # {each.name}: {each}     # {_why(each)}"
+    for dimension in proposal.undecided:
+        yield f"  # {dimension.name}: {dimension}     # {_why(dimension)}"
 
 
 def _why(dimension: Dimension) -> str:
@@ -102,10 +102,10 @@ def _why(dimension: Dimension) -> str:
 def _baseline(proposal: Proposal) -> Iterator[str]:
     yield "# The reference for all trials, measured first: the command as it was given."
     yield "baseline:" if proposal.searched else "baseline: {}"
-    for each in proposal.searched:
-        yield f"  {each.name}: {shown(each.value)}"
-    for each in proposal.undecided:
-        yield f"  # {each.name}: {UNKNOWN if each.value is None else shown(each.value)}"
+    for dimension in proposal.searched:
+        yield f"  {dimension.name}: {shown(dimension.value)}"
+    for dimension in proposal.undecided:
+        yield f"  # {dimension.name}: {UNKNOWN if dimension.value is None else shown(dimension.value)}"
 
 
 def _script(proposal: Proposal) -> Iterator[str]:

@@ -114,35 +114,35 @@ Found = tuple[Dimension, str]
 
 def recognised(option: Option) -> Found | None:
     """Returns the dimension and the template of an option, or None if it is not a known one."""
-    keys = (plain(each) for each in option.long_names)
+    keys = (plain(name) for name in option.long_names)
     name = next((_KNOWN[key] for key in keys if key in _KNOWN), "")
     if name in _USUAL:
         return _number(name, option)
     if name in _FORMATS:
         return _half(name, option)
-    if name in ("amp", _FORMAT) and (found := _format(option)):
-        return found
+    if name in ("amp", _FORMAT) and (match := _format(option)):
+        return match
     return _switch(name, option) if name not in ("", _FORMAT) else None
 
 
-def observed(found: Dimension, facts: Mapping[str, Any]) -> Dimension:
+def observed(dimension: Dimension, facts: Mapping[str, Any]) -> Dimension:
     """Returns a dimension, with the value that torch reports if it has none and can take that one."""
-    value = facts.get(OBSERVED.get(found.name, ""))
-    if found.value is not None or value is None:
-        return found
-    if found.choices:
-        if value in found.choices:
-            return replace(found, value=value)
-        is_number = isinstance(value, int) and isinstance(found.choices[0], int)
-        choices = tuple(sorted((*found.choices, value))) if is_number else ()
-        return replace(found, value=value, choices=choices) if choices else found
+    value = facts.get(OBSERVED.get(dimension.name, ""))
+    if dimension.value is not None or value is None:
+        return dimension
+    if dimension.choices:
+        if value in dimension.choices:
+            return replace(dimension, value=value)
+        is_number = isinstance(value, int) and isinstance(dimension.choices[0], int)
+        choices = tuple(sorted((*dimension.choices, value))) if is_number else ()
+        return replace(dimension, value=value, choices=choices) if choices else dimension
     if not isinstance(value, int) or isinstance(value, bool):
-        return found
-    if found.name == BATCH and value > 0:
-        return replace(found, value=value, low=max(1, value // 4), high=16 * value)
-    if value < found.low:
-        return found
-    return replace(found, value=value, high=max(found.high, value))
+        return dimension
+    if dimension.name == BATCH and value > 0:
+        return replace(dimension, value=value, low=max(1, value // 4), high=16 * value)
+    if value < dimension.low:
+        return dimension
+    return replace(dimension, value=value, high=max(dimension.high, value))
 
 
 def of_environment(facts: Mapping[str, Any]) -> dict[str, tuple[Dimension, dict[str, str]]]:
@@ -182,7 +182,7 @@ def joined(first: Dimension, second: Dimension) -> Dimension | None:
         # The script decides what both together mean.
         return None
     value = second.value if first.value == _PLAINEST else first.value
-    return replace(first, value=value, choices=tuple(each for each in _FORMATS if each in choices))
+    return replace(first, value=value, choices=tuple(choice for choice in _FORMATS if choice in choices))
 
 
 def _number(name: str, option: Option) -> Found | None:
@@ -194,16 +194,16 @@ def _number(name: str, option: Option) -> Found | None:
         return None
     value = None if option.value is None else number
     if option.choices and all(map(_is_number, option.choices)):
-        found = Dimension(name=name, value=value, choices=tuple(dict.fromkeys(map(int, option.choices))))
+        dimension = Dimension(name=name, value=value, choices=tuple(dict.fromkeys(map(int, option.choices))))
     elif name == BATCH:
-        found = Dimension(name=name, value=value, low=max(1, number // 4), high=16 * number, log=True)
+        dimension = Dimension(name=name, value=value, low=max(1, number // 4), high=16 * number, log=True)
     elif name == WORKERS:
-        found = Dimension(name=name, value=value, high=usable_cpus())
+        dimension = Dimension(name=name, value=value, high=usable_cpus())
     else:
         usual = {"accumulate_steps": {1, 2, 4, 8}, PREFETCH: {2, 4, 8}}
         near = usual.get(name, {max(1, number // 2), 2 * number})
-        found = Dimension(name=name, value=value, choices=tuple(sorted({*near, number})))
-    return found, f"{{{name}}}"
+        dimension = Dimension(name=name, value=value, choices=tuple(sorted({*near, number})))
+    return dimension, f"{{{name}}}"
 
 
 def _is_number(text: str) -> bool:
@@ -224,10 +224,10 @@ def _half(half: str, option: Option) -> Found | None:
     is_on = _is_on(option, words)
     value = None if is_on is None else half if is_on else _PLAINEST
     # Another option may turn on the other format: then this one is off.
-    off = {} if option.is_flag else {each: words["false"] for each in _FORMATS if each != half}
-    choices = tuple(each for each in _FORMATS if each in (_PLAINEST, half))
-    found = Dimension(name=_FORMAT, value=value, choices=choices, is_shared=True)
-    return found, _template(_FORMAT, {half: words["true"], **off})
+    off = {} if option.is_flag else {choice: words["false"] for choice in _FORMATS if choice != half}
+    choices = tuple(choice for choice in _FORMATS if choice in (_PLAINEST, half))
+    dimension = Dimension(name=_FORMAT, value=value, choices=choices, is_shared=True)
+    return dimension, _template(_FORMAT, {half: words["true"], **off})
 
 
 def _words(option: Option) -> Mapping[str, str] | None:

@@ -59,8 +59,8 @@ def pipeline_options(name: str) -> PipelineOptions:
         raise UserError(f"{path}:{error.lineno}: {error.msg}. It is not valid Python.") from None
     bound = dict(_bound(tree))
     check_defines(module, bound)
-    read = {each: _table(each, bound[each]) for each in TABLES if each in bound}
-    tables = {each: read.get(each) or {} for each in TABLES}
+    read = {table: _table(table, bound[table]) for table in TABLES if table in bound}
+    tables = {table: read.get(table) or {} for table in TABLES}
     prepare = bound["prepare"]
     return PipelineOptions(
         module=module,
@@ -69,7 +69,7 @@ def pipeline_options(name: str) -> PipelineOptions:
         data=tables["DATA"],
         model=tables["MODEL"],
         space=tables["SPACE"],
-        unread=tuple(each for each, table in read.items() if table is None),
+        unread=tuple(table for table, options in read.items() if options is None),
     )
 
 
@@ -77,8 +77,8 @@ def _found(name: str) -> tuple[str, Path]:
     """Returns the dotted name and the file of the module."""
     if _NAME.fullmatch(name):
         for module in (name, f"{PACKAGE}.{name}"):
-            if found := find(module, import_paths()):
-                return module, found.path
+            if source := find(module, import_paths()):
+                return module, source.path
     raise UserError(
         "`PIPELINE` must name a module below the current folder, a pipeline that ships with sweeper, or a "
         f"module of an installed package, but got {name!r}.{did_you_mean(name, _modules())}"
@@ -114,26 +114,26 @@ def _bound(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
 def _table(name: str, node: ast.AST) -> dict[str, Any] | None:
     """Returns a table of options, or of values by dotted name; None if it is not such a literal."""
     try:
-        found = ast.literal_eval(node)
+        table = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError):
         return None
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+    if not isinstance(table, dict) or not all(isinstance(key, str) for key in table):
         return None
-    if name == "SPACE" and not all(map(_is_choice, found.values())):
+    if name == "SPACE" and not all(map(_is_choice, table.values())):
         return None
-    return found
+    return table
 
 
 def _is_choice(values: Any) -> bool:
     listed = isinstance(values, tuple | list) and len(values) > 0
-    return listed and all(isinstance(each, Scalar) for each in values)
+    return listed and all(isinstance(value, Scalar) for value in values)
 
 
 def _about_data(prepare: ast.FunctionDef) -> str:
     """Returns what the docstring's `Args` say about the first argument, on one line."""
     text = inspect.cleandoc(ast.get_docstring(prepare) or "")
-    names = [each.arg for each in prepare.args.args]
+    names = [argument.arg for argument in prepare.args.args]
     if not names:
         return ""
-    found = re.search(rf"^ +{re.escape(names[0])}: (.*(?:\n {{5,}}.*)*)", text, re.MULTILINE)
-    return " ".join(found[1].split()) if found else ""
+    match = re.search(rf"^ +{re.escape(names[0])}: (.*(?:\n {{5,}}.*)*)", text, re.MULTILINE)
+    return " ".join(match[1].split()) if match else ""

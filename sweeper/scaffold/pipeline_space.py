@@ -60,7 +60,7 @@ def name_of(offer: PipelineOptions) -> str:
 
 def searched(offer: PipelineOptions, machine: Machine) -> tuple[str, ...]:
     """Returns the names that the search space searches."""
-    return tuple(each.name for each in _space(offer, machine))
+    return tuple(line.name for line in _space(offer, machine))
 
 
 def _lines(offer: PipelineOptions, machine: Machine, path: str) -> Iterator[str]:
@@ -118,7 +118,7 @@ def _space(offer: PipelineOptions, machine: Machine) -> Iterator[_Line]:
     preset = preset_for(machine.devices[0].name) if kind == "cuda" else None
 
     def among(name: str, choices: tuple[Scalar, ...], why: str, when: str = "") -> Iterator[_Line]:
-        left = [each for each in choices if f"{name}={each}" not in machine.lacks]
+        left = [choice for choice in choices if f"{name}={choice}" not in machine.lacks]
         if len(left) > 1 and name not in own:
             yield _Line(name, _choices(left, when), why)
 
@@ -173,22 +173,22 @@ def _baseline(offer: PipelineOptions) -> Iterator[_Line]:
 def _constraints(machine: Machine) -> Iterator[_Line]:
     yield _Line("val_loss", "{max_ratio_to_baseline: 1.02}", "faster but no worse, after the same samples")
     if machine.devices[0].kind == "cuda":
-        low, high = (round(100 * each) for each in MEMORY_TARGET)
+        low, high = (round(100 * share) for share in MEMORY_TARGET)
         why = f"of the GPU's memory; a good batch fills {low} to {high}%"
         yield _Line("gpu_mem_peak_fraction", "{max: 0.9}", why)
 
 
 def _aligned(lines: Iterator[_Line]) -> Iterator[str]:
     """Yields names, texts and comments in columns, or long lines with the comment before."""
-    found = list(lines)
-    names = 1 + max(len(each.name) for each in found)
-    texts = max(len(each.text) for each in found)
-    for each in found:
-        line = f"  {each.name + ':':<{names}} {each.text}"
+    rows = list(lines)
+    names = 1 + max(len(row.name) for row in rows)
+    texts = max(len(row.text) for row in rows)
+    for row in rows:
+        line = f"  {row.name + ':':<{names}} {row.text}"
         if texts > _ROOM:
-            yield from (f"  # {each.why}", line)
+            yield from (f"  # {row.why}", line)
         else:
-            yield f"{line:<{3 + names + texts}}  # {each.why}"
+            yield f"{line:<{3 + names + texts}}  # {row.why}"
 
 
 def _choices(values: list[Scalar], when: str = "") -> str:

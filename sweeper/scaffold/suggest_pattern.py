@@ -22,9 +22,9 @@ def suggest_pattern(lines: Sequence[str]) -> str:
     A count is a whole number that only grows from line to line.
     """
     forms: dict[str, list[list[str]]] = defaultdict(list)
-    for line in (_STAMP.sub(_CUT, each) for each in lines):
+    for line in (_STAMP.sub(_CUT, line) for line in lines):
         forms[_NUMBER.sub("0", line.strip())].append(_NUMBER.findall(line.strip()))
-    for form, numbers in sorted(forms.items(), key=lambda each: -len(each[1])):
+    for form, numbers in sorted(forms.items(), key=lambda item: -len(item[1])):
         columns = list(zip(*numbers, strict=True))
         place = next((i for i, column in enumerate(columns) if _counts(column)), None)
         if len(numbers) >= MIN_LINES and place is not None:
@@ -33,9 +33,9 @@ def suggest_pattern(lines: Sequence[str]) -> str:
 
 
 def _counts(column: Sequence[str]) -> bool:
-    if not all(each.replace(",", "").isdecimal() for each in column):
+    if not all(number.replace(",", "").isdecimal() for number in column):
         return False
-    values = [int(each.replace(",", "")) for each in column]
+    values = [int(number.replace(",", "")) for number in column]
     return all(before < after for before, after in itertools.pairwise(values))
 
 

@@ -143,8 +143,8 @@ def parted(command: str) -> CommandLine:
             f"`--command` must be a command line, but got {command!r} ({error}). Fix its quotes."
         ) from None
     env = {}
-    while words and (found := _ASSIGNMENT.fullmatch(words[0])):
-        env[found[1]] = found[2]
+    while words and (match := _ASSIGNMENT.fullmatch(words[0])):
+        env[match[1]] = match[2]
         words.pop(0)
     if not words:
         raise UserError(
@@ -221,9 +221,9 @@ def options_in(help_text: str) -> list[Option]:
     """Parses the options in argparse's `--help` output, with the defaults that it mentions."""
     blocks: list[tuple[str, str]] = []
     for line in help_text.splitlines():
-        found = _HELP_LINE.fullmatch(line.rstrip())
-        if found:
-            blocks.append((found[1], found[2] or ""))
+        match = _HELP_LINE.fullmatch(line.rstrip())
+        if match:
+            blocks.append((match[1], match[2] or ""))
         elif blocks and line.startswith(" " * 9):
             blocks[-1] = (blocks[-1][0], f"{blocks[-1][1]} {line.strip()}")
     known: dict[tuple[str, bool], Option] = {}
@@ -238,7 +238,7 @@ def options_in(help_text: str) -> list[Option]:
 
 def _option(head: str, text: str) -> Option:
     spelled = _SPELLED.findall(head)
-    metavar = next((found for _, found in spelled if found), "")
+    metavar = next((word for _, word in spelled if word), "")
     default = _DEFAULT.search(text)
     return Option(
         names=tuple(name for name, _ in spelled) or (head,),

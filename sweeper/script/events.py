@@ -54,7 +54,7 @@ class EventStream:
         kind = COUNTS if self.timeline is self.counted else RATES
         return ", ".join(name for name in kind if name in self.names)
 
-    def take(self, found: Mapping[str, float], moment: float, *, is_evaluation: bool = False) -> None:
+    def take(self, values: Mapping[str, float], moment: float, *, is_evaluation: bool = False) -> None:
         """Adds the quantities reported at a moment.
 
         Args:
@@ -63,17 +63,17 @@ class EventStream:
         Raises:
             TrialFailedError: A loss is not a number.
         """
-        self.names.update(dict.fromkeys(found))
-        if is_evaluation or "val_loss" in found:
+        self.names.update(dict.fromkeys(values))
+        if is_evaluation or "val_loss" in values:
             self._evaluated(moment)
         else:
-            self._steps_of_epoch = found.get("steps", self._steps_of_epoch)
-            self._count(found, moment)
+            self._steps_of_epoch = values.get("steps", self._steps_of_epoch)
+            self._count(values, moment)
         if not is_evaluation:
-            self._rate(found, moment)
+            self._rate(values, moment)
         for name in LOSSES:
-            if name in found:
-                self.timeline.add_loss(name, found[name], self.timeline.samples)
+            if name in values:
+                self.timeline.add_loss(name, values[name], self.timeline.samples)
 
     def _evaluated(self, moment: float) -> None:
         """Counts the time since the last training event as a pause."""
@@ -82,12 +82,12 @@ class EventStream:
             self._paused += max(0.0, moment - since)
             self._evaluating_since = moment
 
-    def _count(self, found: Mapping[str, float], moment: float) -> None:
-        name = next((name for name in reversed(COUNTS) if name in found), None)
+    def _count(self, values: Mapping[str, float], moment: float) -> None:
+        name = next((name for name in reversed(COUNTS) if name in values), None)
         if name is None or (name == "step" and not self._sizes.per_step):
             return
         self._evaluating_since = None
-        value = found[name]
+        value = values[name]
         if value < self._last:
             # A new epoch starts counting again.
             self._base += max(self._last, self._steps_of_epoch if name == "step" else 0.0)
@@ -96,15 +96,15 @@ class EventStream:
         samples = (self._base + value) * (per_step if name == "step" else 1.0)
         self.counted.count(moment, samples, round(samples / per_step) if per_step else 0, self._paused)
 
-    def _rate(self, found: Mapping[str, float], moment: float) -> None:
+    def _rate(self, values: Mapping[str, float], moment: float) -> None:
         sizes = self._sizes
-        if "epoch_seconds" in found:
-            found = {**found, "epoch_seconds": self._epoch_seconds(found["epoch_seconds"], moment)}
+        if "epoch_seconds" in values:
+            values = {**values, "epoch_seconds": self._epoch_seconds(values["epoch_seconds"], moment)}
         for name in RATES:
-            if found.get(name):
+            if values.get(name):
                 speed = samples_per_second(
                     name,
-                    found[name],
+                    values[name],
                     per_step=sizes.per_step,
                     per_epoch=sizes.per_epoch,
                     tokens=sizes.tokens,

@@ -95,7 +95,7 @@ def _look(job: Job) -> FirstLook:
             has_loss = bool(listener.losses().losses or listener.losses().val_losses)
         return FirstLook(
             facts=script.sandbox.observed(listener.watched.facts),
-            samples_per_s=sum(each.samples for each in late) / sum(each.seconds for each in late),
+            samples_per_s=sum(stretch.samples for stretch in late) / sum(stretch.seconds for stretch in late),
             startup_seconds=stretches[0].start_s - process.started_s,
             source=listener.source,
             has_loss=has_loss,

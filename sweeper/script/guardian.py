@@ -55,10 +55,10 @@ def main(folder: str) -> None:
     """Waits for standard input to end, and kills the processes; unless it was `DONE`, removes the folder."""
     is_done = sys.stdin.buffer.read() == DONE
     deadline = time.monotonic() + MAX_SECONDS
-    while (found := _processes(folder)) and time.monotonic() < deadline:
-        for each in found:
+    while (pids := _processes(folder)) and time.monotonic() < deadline:
+        for pid in pids:
             with contextlib.suppress(OSError):
-                os.kill(each, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
     if not is_done:
         for name, folders, _ in os.walk(folder):
@@ -73,12 +73,12 @@ def main(folder: str) -> None:
 
 def _processes(folder: str) -> list[int]:
     """Returns the ids of the processes whose environment names a folder."""
-    found, mark = [], f"{VARIABLE}={folder}".encode()
+    pids, mark = [], f"{VARIABLE}={folder}".encode()
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
             if mark in file.read().split(b"\0"):
-                found.append(int(name))
-    return found
+                pids.append(int(name))
+    return pids
 
 
 if __name__ == "__main__":

@@ -127,11 +127,13 @@ class Listener:
     def losses(self) -> Timeline:
         """Returns the most trusted timeline that has losses."""
         timelines = [self.timeline, *(timeline for _, timeline in self._sources())]
-        return next((each for each in timelines if each.losses or each.val_losses), self.timeline)
+        return next(
+            (timeline for timeline in timelines if timeline.losses or timeline.val_losses), self.timeline
+        )
 
     def val_losses(self) -> Timeline:
         """Returns the most trusted timeline that has validation losses, or else that of `losses`."""
-        return next((each for _, each in self._sources() if each.val_losses), self.losses())
+        return next((timeline for _, timeline in self._sources() if timeline.val_losses), self.losses())
 
     def listen(self) -> None:
         """Reads the pending messages of the hook and the meter, and the logged metrics.
@@ -166,15 +168,15 @@ class Listener:
                 meter.add_loss("val_loss", value, at)
 
     def _read_store(self, store: MlflowStore) -> None:
-        for each in store.read():
-            text = f"{each.name}: {'nan' if each.value is None else each.value}"
-            found = self._names.read(text)
-            is_val = "val_loss" in found or is_evaluation(each.name)
+        for metric in store.read():
+            text = f"{metric.name}: {'nan' if metric.value is None else metric.value}"
+            values = self._names.read(text)
+            is_val = "val_loss" in values or is_evaluation(metric.name)
             if self._script.mlflow == "steps":
-                found.setdefault("step", each.step)
+                values.setdefault("step", metric.step)
             elif self._script.samples_per_epoch:
-                found.setdefault("samples", each.step * self._script.samples_per_epoch)
-            self._logged.take(found, each.moment, is_evaluation=is_val)
+                values.setdefault("samples", metric.step * self._script.samples_per_epoch)
+            self._logged.take(values, metric.moment, is_evaluation=is_val)
 
     def take_output(self, stream: int, data: bytes, moment: float) -> None:
         """Reads a piece of an output stream; an empty piece marks its end.
@@ -189,13 +191,13 @@ class Listener:
         if complete:
             self._last_heard_s = moment
         for line in complete[-PARSED_AT_ONCE:]:
-            found = self._patterns.read(line)
-            for name, value in found.items():
+            values = self._patterns.read(line)
+            for name, value in values.items():
                 self.examples.setdefault(name, (value, line))
-            if found:
+            if values:
                 # A validation's progress bar has counts too, but they are not training.
-                is_val = "loss" not in found and "val_loss" not in found and is_evaluation(line)
-                self._printed.take(found, moment, is_evaluation=is_val)
+                is_val = "loss" not in values and "val_loss" not in values and is_evaluation(line)
+                self._printed.take(values, moment, is_evaluation=is_val)
 
     def missing_setting(self) -> str:
         """Returns a message about a missing setting that is needed to use the output; empty if none is."""
@@ -225,7 +227,7 @@ class Listener:
         if len(speeds) < MIN_COUNTS:
             return
         usual = statistics.median(speeds)
-        odd = next((each for each in speeds if not usual / JUMP < each < usual * JUMP), None)
+        odd = next((speed for speed in speeds if not usual / JUMP < speed < usual * JUMP), None)
         if self.timeline is rated and odd is not None:
             raise TrialFailedError(
                 FailureKind.IMPLAUSIBLE,
@@ -283,7 +285,7 @@ class Listener:
 
 
 def _speeds(timeline: Timeline, since_s: float) -> list[float]:
-    return [each.samples / each.seconds for each in timeline.stretches if each.end_s > since_s]
+    return [stretch.samples / stretch.seconds for stretch in timeline.stretches if stretch.end_s > since_s]
 
 
 def _late(stretches: Sequence[Stretch]) -> Sequence[Stretch]:
@@ -291,8 +293,12 @@ def _late(stretches: Sequence[Stretch]) -> Sequence[Stretch]:
     return stretches[len(stretches) // 2 :]
 
 
-def _rate(among: Sequence[Stretch]) -> float | None:
-    return sum(each.samples for each in among) / sum(each.seconds for each in among) if among else None
+def _rate(stretches: Sequence[Stretch]) -> float | None:
+    return (
+        sum(stretch.samples for stretch in stretches) / sum(stretch.seconds for stretch in stretches)
+        if stretches
+        else None
+    )
 
 
 def _kind(source: str) -> str:

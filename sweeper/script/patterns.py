@@ -61,17 +61,17 @@ class Patterns:
     """Reads quantities from lines."""
 
     def __init__(self, own: Sequence[str] = ()) -> None:
-        self._own = [re.compile(each) for each in own]
-        self._usual = [(name, re.compile(each, re.IGNORECASE)) for name, each in USUAL]
+        self._own = [re.compile(pattern) for pattern in own]
+        self._usual = [(name, re.compile(pattern, re.IGNORECASE)) for name, pattern in USUAL]
 
     def read(self, line: str) -> dict[str, float]:
         """Returns the values in a line by quantity (`sweeper.core.quantities`)."""
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         for name, text in self._found(_SPACES.sub(" ", line[:LONGEST])):
             value = number(text)
             if value is not None:
-                found.setdefault(name, value)
-        return found
+                values.setdefault(name, value)
+        return values
 
     def _found(self, line: str) -> Iterator[tuple[str, str]]:
         if self._own:

@@ -17,7 +17,7 @@ from sweeper.trainer.conditions import Conditions, between
 from sweeper.trainer.windows import Windows
 
 
-def window_of(among: Sequence[Stretch], before: Conditions, after: Conditions) -> Window:
+def window_of(stretches: Sequence[Stretch], before: Conditions, after: Conditions) -> Window:
     """Returns consecutive stretches as one window.
 
     Args:
@@ -27,10 +27,10 @@ def window_of(among: Sequence[Stretch], before: Conditions, after: Conditions) -
     return between(
         before,
         after,
-        among[0].start_s,
-        sum(each.seconds for each in among),
-        sum(each.steps for each in among),
-        round(sum(each.samples for each in among)),
+        stretches[0].start_s,
+        sum(stretch.seconds for stretch in stretches),
+        sum(stretch.steps for stretch in stretches),
+        round(sum(stretch.samples for stretch in stretches)),
     )
 
 
@@ -63,18 +63,18 @@ def quality(job: Job, listener: Listener) -> Quality | None:
 
 def effective(script: Script, listener: Listener, sandbox: Sandbox) -> dict[str, str]:
     """Returns, by setting, why something was not as the trial requested."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     if places := sandbox.refused_by_name():
-        found["script.unprotected"] = f"the script could not write to {places}"
+        reasons["script.unprotected"] = f"the script could not write to {places}"
     if doubt := listener.disagreement():
-        found["speed"] = doubt
+        reasons["speed"] = doubt
     watched = listener.watched
-    found.update({name: why for name, why in watched.changes.items() if why})
+    reasons.update({name: why for name, why in watched.changes.items() if why})
     if watched.failures:
-        found[WATCH] = f"torch was no longer watched ({watched.failures[0]})"
+        reasons[WATCH] = f"torch was no longer watched ({watched.failures[0]})"
     elif script.watch and not watched.programs:
-        found[WATCH] = "no torch was seen in its processes: the speed is the one that it reports"
-    return found
+        reasons[WATCH] = "no torch was seen in its processes: the speed is the one that it reports"
+    return reasons
 
 
 def left_out(
@@ -105,13 +105,13 @@ def left_out(
     if recorded:
         yield f"the first {sum(stretch.steps for stretch in recorded)} steps, which were recorded"
     if earlier:
-        seconds = sum(each.seconds for each in earlier)
-        speed = sum(each.samples for each in earlier) / seconds
+        seconds = sum(stretch.seconds for stretch in earlier)
+        speed = sum(stretch.samples for stretch in earlier) / seconds
         yield f"an earlier stage of the training, with another optimizer ({seconds:.3g} s, {speed:,.0f}/s)"
     if warm:
-        steps = sum(each.steps for each in warm)
+        steps = sum(stretch.steps for stretch in warm)
         count = f"{steps} steps" if steps else f"{len(warm)} reports"
-        yield f"the first {count} as warm-up ({sum(each.seconds for each in warm):.3g} s)"
+        yield f"the first {count} as warm-up ({sum(stretch.seconds for stretch in warm):.3g} s)"
     end = timed.kept[-1].start_s + timed.kept[-1].seconds
     pauses = [e.paused_seconds for e in stretches[num_warm:] if e.paused_seconds > 0 and e.start_s <= end]
     if pauses:

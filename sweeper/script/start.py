@@ -195,10 +195,10 @@ def _trackers(place: Path) -> Iterator[dict[str, str]]:
     folder = place / "trackers"
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        found = {**OFFLINE, WANDB_FOLDER: str(folder.resolve())}
+        variables = {**OFFLINE, WANDB_FOLDER: str(folder.resolve())}
         if os.environ.get("WANDB_MODE") in QUIET:
-            del found["WANDB_MODE"]
-        yield found
+            del variables["WANDB_MODE"]
+        yield variables
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

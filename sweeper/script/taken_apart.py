@@ -107,16 +107,16 @@ class TakenApart:
 
     def _lines(self, folder: Path) -> dict[str, tuple[str, ...]]:
         """Returns the user's lines by phase, the most frequent first."""
-        found = dict(self.parts.get("lines", {}).get("lines", {}))
-        before_the_model = found.pop("preparation", [])
+        phases = dict(self.parts.get("lines", {}).get("lines", {}))
+        before_the_model = phases.pop("preparation", [])
         if self._preparation_s() > self._per_step("preparation") / 2:
-            both = [*found.get("data", []), *before_the_model]
-            found["data"] = sorted(both, key=lambda line: -line[2])
+            both = [*phases.get("data", []), *before_the_model]
+            phases["data"] = sorted(both, key=lambda line: -line[2])
         else:
-            found["copy"] = before_the_model
+            phases["copy"] = before_the_model
         return {
             phase: tuple(_named((line[:2] for line in lines), folder))
-            for phase, lines in found.items()
+            for phase, lines in phases.items()
             if lines
         }
 
@@ -127,10 +127,10 @@ class TakenApart:
         return float(sum(self._as_it_is["host"].get(name, 0.0) for name in ARITHMETIC) / self._num_steps)
 
     def _samples_per_second_of_one_batch(self) -> float | None:
-        found = self.parts.get("one batch")
-        if found is None or not found["samples"]:
+        batch = self.parts.get("one batch")
+        if batch is None or not batch["samples"]:
             return None
-        return float(found["samples"] / sum(s for name, s in found["wall"].items() if name not in ON_THE_WAY))
+        return float(batch["samples"] / sum(s for name, s in batch["wall"].items() if name not in ON_THE_WAY))
 
     def _blocked_s(self) -> float | None:
         if not self._num_steps:

@@ -98,13 +98,17 @@ class Timeline:
         """Notes that a stage of training has begun after `began_at` steps."""
         if stage != self.stage:
             self.stage = stage
-            totals = itertools.accumulate(each.steps for each in self.stretches)
+            totals = itertools.accumulate(stretch.steps for stretch in self.stretches)
             self.num_earlier = 1 + sum(total <= began_at for total in totals)
 
     def speed(self, since: int, until: int | None = None) -> float:
         """Returns the samples per second of some stretches; 0 if there are none."""
-        among = self.stretches[since:until]
-        return sum(each.samples for each in among) / sum(each.seconds for each in among) if among else 0.0
+        stretches = self.stretches[since:until]
+        return (
+            sum(stretch.samples for stretch in stretches) / sum(stretch.seconds for stretch in stretches)
+            if stretches
+            else 0.0
+        )
 
     def add_loss(self, name: str, value: float | None, samples: float) -> None:
         """Adds a `loss` or `val_loss` after `samples`.
@@ -122,15 +126,15 @@ class Timeline:
 
     def blocks(self, since: int = 0) -> list[float]:
         """Returns the seconds per sample of blocks of stretches that last `BLOCK_SECONDS` or longer."""
-        found = []
+        blocks = []
         seconds = samples = 0.0
-        for each in self.stretches[since:]:
-            seconds += each.seconds
-            samples += each.samples
+        for stretch in self.stretches[since:]:
+            seconds += stretch.seconds
+            samples += stretch.samples
             if seconds >= BLOCK_SECONDS:
-                found.append(seconds / samples)
+                blocks.append(seconds / samples)
                 seconds = samples = 0.0
-        return found
+        return blocks
 
     def is_steady(self, since: int = 0) -> bool:
         """Returns whether training is steady after some stretches, and one more that includes a start-up."""
@@ -138,7 +142,7 @@ class Timeline:
 
     def usual_gap(self) -> float:
         """Returns the median seconds between two reports; 0 if there are none."""
-        return statistics.median(each.seconds for each in self.stretches) if self.stretches else 0.0
+        return statistics.median(stretch.seconds for stretch in self.stretches) if self.stretches else 0.0
 
     def loss_at(self, samples: float) -> float | None:
         """Returns the training loss after `samples`: the mean over the last tenth of them."""

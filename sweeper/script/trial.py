@@ -99,13 +99,13 @@ def run_for_loss(job: Job, progress: Progress) -> Report:
     with started(job, progress) as script:
         trial = RunningTrial(job, progress, script)
         trial.listen_for_loss()
-        found = quality(job, trial.listener)
-        if found is None:
+        trial_quality = quality(job, trial.listener)
+        if trial_quality is None:
             raise TrialFailedError(
                 FailureKind.NO_RESULT,
                 f"the script reported no loss after {job.plan.quality_samples:,} samples",
             )
-        return Report(values=encode(found), finished_at=time.time())
+        return Report(values=encode(trial_quality), finished_at=time.time())
 
 
 @begins_again

@@ -104,11 +104,11 @@ def watch(
         if turn is None:
             sampler.start(os.getpid(), gpu)
         try:
-            found = trial.run(job, progress, turn, start)
+            measurement = trial.run(job, progress, turn, start)
         finally:
             sampler.stop()
-    telemetry = summarise(sampler.columns(), found.windows)
-    return dataclasses.replace(found, telemetry=telemetry, telemetry_missing=sampler.missing())
+    telemetry = summarise(sampler.columns(), measurement.windows)
+    return dataclasses.replace(measurement, telemetry=telemetry, telemetry_missing=sampler.missing())
 
 
 def record(

@@ -66,12 +66,12 @@ class Watched:
     @property
     def steps(self) -> int:
         """Number of steps so far, over all processes."""
-        return sum(each.steps for each in self._processes.values())
+        return sum(process.steps for process in self._processes.values())
 
     @property
     def knows_samples(self) -> bool:
         """Whether the number of samples per step is known."""
-        return self._per_step > 0 or any(each.samples for each in self._processes.values())
+        return self._per_step > 0 or any(process.samples for process in self._processes.values())
 
     @property
     def by(self) -> str:
@@ -88,8 +88,8 @@ class Watched:
             self.programs[message["pid"]] = message["hello"]
         if "failed" in message:
             self.failures.append(message["failed"])
-        for each in message.get("outside", ()):
-            self.parts.outside.setdefault(each)
+        for deed in message.get("outside", ()):
+            self.parts.outside.setdefault(deed)
         if "change" in message:
             self._take_change(message["change"])
         self.num_recorded = message.get("recorded", self.num_recorded)
@@ -117,8 +117,11 @@ class Watched:
         self.shares = message.get("shares", self.shares)
         self.is_pausing = message["pausing"]
         self._processes[message["pid"]] = _Totals(message["steps"], message["samples"], message["paused"])
-        every = self._processes.values()
-        steps, samples = sum(each.steps for each in every), sum(each.samples for each in every)
+        processes = self._processes.values()
+        steps, samples = (
+            sum(process.steps for process in processes),
+            sum(process.samples for process in processes),
+        )
         if not samples:
             if steps < PATIENCE_STEPS:
                 return
@@ -126,7 +129,7 @@ class Watched:
         if "resumed" in message:
             self.timeline.resume(message["resumed"])
         # Processes that train in parallel also evaluate in parallel.
-        paused = max(each.paused for each in every)
+        paused = max(process.paused for process in processes)
         self.timeline.count(message["t"], samples, steps, paused)
         if "stage" in message and len(self._processes) == 1:
             self.timeline.enter_stage(*message["stage"])

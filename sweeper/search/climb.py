@@ -108,13 +108,17 @@ class Climb:
         near = len(list(self._bases()))
         numbers = [number for _, _, number in self._order[:MAX_BASES]]
         for among in (numbers[:near], *([number] for number in numbers[near:])):
-            left = {each.key: (number, each) for number in among for each in self._left(number, taken)}
+            left = {
+                neighbour.key: (number, neighbour)
+                for number in among
+                for neighbour in self._left(number, taken)
+            }
             if left:
                 number, (name, value, *_) = max(
                     left.values(),
-                    key=lambda each: (
-                        not self._fails(each[1]),
-                        self._promise(each[1], model, self._batches(taken)),
+                    key=lambda candidate: (
+                        not self._fails(candidate[1]),
+                        self._promise(candidate[1], model, self._batches(taken)),
                         draw.random(),
                     ),
                 )
@@ -133,7 +137,7 @@ class Climb:
         The effect of a batch size depends on all other values, so trials elsewhere do not show it.
         """
         _, _, best = self._order[0]
-        return {each.key for each in self._left(best, taken) if each.name == "batch_size"}
+        return {neighbour.key for neighbour in self._left(best, taken) if neighbour.name == "batch_size"}
 
     def _bases(self) -> Iterator[int]:
         """Yields the trials that only noise may separate from the best, the best first."""
@@ -152,8 +156,12 @@ class Climb:
             return None
         # An earlier sweep is only a guess, which must not end the search.
         model = LocalModel(self._best_known(), self._spec)
-        left = {each.key: each for number in self._bases() for each in self._left(number, taken)}
-        gain = model.improvement_of_any([each.flat for each in left.values() if not self._fails(each)])
+        left = {
+            neighbour.key: neighbour for number in self._bases() for neighbour in self._left(number, taken)
+        }
+        gain = model.improvement_of_any(
+            [neighbour.flat for neighbour in left.values() if not self._fails(neighbour)]
+        )
         return None if self._batches(taken) and gain <= self._least else gain
 
     def gains_of(self, configs: Sequence[TrialConfig]) -> list[float]:
@@ -174,7 +182,7 @@ class Climb:
     def _best_known(self) -> list[tuple[Flat, float]]:
         """Returns the best trials that do the same work as the best one."""
         other_work = self._order[0][0]
-        alike = itertools.takewhile(lambda each: each[0] == other_work, self._order)
+        alike = itertools.takewhile(lambda entry: entry[0] == other_work, self._order)
         numbers = (number for _, _, number in itertools.islice(alike, MAX_KNOWN))
         return [(self._known[number][0], self._level(number)) for number in numbers]
 
@@ -192,7 +200,7 @@ class Climb:
         usual: float | None = None
         for _, value, number in self._order:
             # Best first: a parameter's first value is its best.
-            changed = [name for name, each in self._params[number].items() if each != base[name]]
+            changed = [name for name, setting in self._params[number].items() if setting != base[name]]
             if not changed:
                 usual = value
                 break
@@ -225,11 +233,11 @@ def changes(spec: SweepSpec, params: Mapping[str, Scalar]) -> Iterator[tuple[str
     for name, parameter in spec.space.items():
         if name.partition(".")[0] in OPEN_SECTIONS:
             continue
-        found = neighbours(parameter, params[name])
-        if name == "loader.num_workers" and params[name] and parameter.contains(0) and 0 not in found:
+        values = neighbours(parameter, params[name])
+        if name == "loader.num_workers" and params[name] and parameter.contains(0) and 0 not in values:
             # 0 is another way of loading: the training process loads its own data.
-            found.append(0)
-        for neighbour in found:
+            values.append(0)
+        for neighbour in values:
             value = spelled(distribution(parameter), neighbour)
             config = spec.config({**params, name: value})
             if config.key() != own:

@@ -75,7 +75,7 @@ def nearest(parameter: Parameter, value: float) -> Scalar:
     """Returns the value of a parameter that is nearest to a number."""
     if isinstance(parameter, CategoricalParameter):
         numbers = [choice for choice in parameter.choices if isinstance(choice, int | float)]
-        return min(numbers, key=lambda each: abs(each - value)) if numbers else parameter.first()
+        return min(numbers, key=lambda number: abs(number - value)) if numbers else parameter.first()
     of = distribution(parameter)
     assert isinstance(of, IntDistribution | FloatDistribution)
     value = min(max(value, of.low), of.high)
@@ -99,9 +99,9 @@ def drawn(of: BaseDistribution, rng: random.Random) -> Scalar:
 
 def combinations(spec: SweepSpec) -> Mapping[str, dict[str, Scalar]]:
     """Returns the parameters of every configuration of a finite space, by its key."""
-    found: dict[str, dict[str, Scalar]] = {}
+    params_by_key: dict[str, dict[str, Scalar]] = {}
     every = map(values, distributions_of(spec).values())
     for combination in itertools.product(*every):
         params = dict(zip(spec.space, combination, strict=True))
-        found.setdefault(spec.config(params).key(), params)
-    return found
+        params_by_key.setdefault(spec.config(params).key(), params)
+    return params_by_key

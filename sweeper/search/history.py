@@ -42,7 +42,7 @@ class History:
                 insort(best, (sign * value, number))
                 del best[BEST // len(self._best) :]
         kept = {*self._latest, *(number for best in self._best for _, number in best)}
-        self._trials = {number: each for number, each in self._trials.items() if number in kept}
+        self._trials = {number: trial for number, trial in self._trials.items() if number in kept}
 
     def trials(self, latest: int = LATEST) -> list[FrozenTrial]:
         """Returns the best trials and the `latest` latest ones, in order of their numbers."""
@@ -65,5 +65,5 @@ class Past(InMemoryStorage):  # type: ignore[misc]
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
         """Returns the history's trials, then those asked for here."""
-        past = [each for each in self._past if states is None or each.state in states]
+        past = [trial for trial in self._past if states is None or trial.state in states]
         return [*past, *super().get_all_trials(study_id, deepcopy, states)]

@@ -53,9 +53,9 @@ class LocalModel:
         self._design = Design([flat for flat, _ in known], spec)
         self._origin = self._design.row(self._here)
         rows = np.column_stack([np.ones(len(known)), self._design.rows - self._origin])
-        found = np.array([log - top for _, log in known])
-        weights = np.exp(-0.5 * np.square(found / NEAR))
-        left = found - np.array([self._earlier(flat, self._here) for flat, _ in known])
+        log_ratios = np.array([log - top for _, log in known])
+        weights = np.exp(-0.5 * np.square(log_ratios / NEAR))
+        left = log_ratios - np.array([self._earlier(flat, self._here) for flat, _ in known])
         squares = rows.T @ (weights[:, None] * rows)
         variance = NOISE**2
         for _ in range(2):

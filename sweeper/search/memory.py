@@ -141,7 +141,7 @@ class MemoryModel:
         self._centre[1:] = rows[:, 1:].mean(axis=0)
         # The model's memory and the fixed part add up; a name scales one or the other.
         state = np.array([True, *(name.startswith(STATE) for name, _ in columns)])
-        other = np.array([True, *(not each for each in state[1:])])
+        other = np.array([True, *(not flag for flag in state[1:])])
         self._parts = {FIXED: other, WEIGHTS: state, SAMPLE: np.ones(1 + len(columns), dtype=bool)}
 
     def _row(self, flat: Flat) -> Array:
@@ -185,7 +185,7 @@ class MemoryModel:
         starts[SAMPLE] = ((y - batch).min() - 1.0, 3.0)
         prior = []
         for part, used in self._parts.items():
-            columns = [each for each, use in zip(self._columns, used[1:], strict=True) if use]
+            columns = [column for column, use in zip(self._columns, used[1:], strict=True) if use]
             prior += [starts[part]]
             prior += [(self._usual(name, level, part), _effect(name, part)) for name, level in columns]
         means, deviations = np.array(prior).T
@@ -209,7 +209,7 @@ class MemoryModel:
         """Returns mean and standard deviation of the peak's logarithm."""
         middle, slope = self._linearised(self._theta, self._row(flat)[None], np.log([float(batch)]))
         variance = (slope @ self._covariance @ slope.T).item() + self._noise * self._spread(middle).item()
-        found = middle.item()
+        mean = middle.item()
         share = slope[0, sum(used.sum() for part, used in self._parts.items() if part < SAMPLE)].item()
         for name in flat.keys() | self._values.keys():
             value, seen = flat.get(name), self._values.get(name, [None])
@@ -219,9 +219,9 @@ class MemoryModel:
             variance += 2 * _effect(name, FIXED) ** 2
             if len(set(seen)) == 1:
                 # For a name that has not varied, only the usual factor is known.
-                usual = (self._usual(name, each, SAMPLE) for each in (value, seen[0]))
-                found += share * (next(usual) - next(usual))
-        return found, math.sqrt(variance)
+                usual = (self._usual(name, level, SAMPLE) for level in (value, seen[0]))
+                mean += share * (next(usual) - next(usual))
+        return mean, math.sqrt(variance)
 
     def _spread(self, log_peak: Array) -> Array:
         """Returns the variance of the noise at a peak, relative to that at a large one."""
@@ -250,8 +250,8 @@ def _effect(name: str, part: int) -> float:
 def _flat(config: TrialConfig, sweep: str = "") -> Flat:
     flat = config.canonical().flatten()
     # Any of a script's own names may matter. Another sweep's peaks may all be off by a factor.
-    found = {name: value for name, value in flat.items() if name.startswith(MATTERS) or not is_known(name)}
-    return {**found, SWEEP: sweep}
+    values = {name: value for name, value in flat.items() if name.startswith(MATTERS) or not is_known(name)}
+    return {**values, SWEEP: sweep}
 
 
 def _is_number(value: Scalar) -> TypeGuard[int | float]:
@@ -282,6 +282,6 @@ def _beyond(z: Array) -> tuple[Array, Array]:
     """Returns the first derivative of log P(normal < z), and the negative of its second."""
     z = z.clip(-30)
     # Below -30 the distribution function underflows, and the weight is 1 anyway.
-    below = np.array([_normal_cdf(each) for each in z.tolist()])
+    below = np.array([_normal_cdf(value) for value in z.tolist()])
     first = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi) / below
     return first, np.maximum(first * (first + z), 1e-12)

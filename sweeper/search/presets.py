@@ -90,10 +90,10 @@ class Start:
 def presets(spec: SweepSpec, hints: Hints | None = None) -> list[Start]:
     """Returns the distinct starts, as parameters of the space."""
     hints = hints or Hints()
-    found: dict[str, Start] = {}
+    starts: dict[str, Start] = {}
 
     def add(params: dict[str, Scalar], why: str, *, is_late: bool = False) -> None:
-        found.setdefault(spec.config(params).key(), Start(params, why, is_late))
+        starts.setdefault(spec.config(params).key(), Start(params, why, is_late))
 
     for index, variant in enumerate(_VARIANTS):
         why, share, other = variant
@@ -106,11 +106,11 @@ def presets(spec: SweepSpec, hints: Hints | None = None) -> list[Start]:
     guided = _guided(spec, hints)
     if guided is not None:
         add(*guided)
-    first = next(iter(found.values()))
+    first = next(iter(starts.values()))
     for size in _other_sizes(spec):
         said = ", ".join(f"{name} {value}" for name, value in size.items())
         add({**first.params, **size}, f"the first start at another size: {said}")
-    return list(found.values())
+    return list(starts.values())
 
 
 def _single_changes(spec: SweepSpec) -> list[tuple[dict[str, Scalar], str]]:
@@ -120,18 +120,18 @@ def _single_changes(spec: SweepSpec) -> list[tuple[dict[str, Scalar], str]]:
     own = spec.baseline_config().flatten()
     # The baseline may lie outside the space: more workers than this machine has cores.
     base = {name: placed(parameter, own.get(name)) for name, parameter in spec.space.items()}
-    found: list[tuple[str, Scalar]] = []
+    candidates: list[tuple[str, Scalar]] = []
     for name, parameter in spec.space.items():
         if name == "batch_size" or name.partition(".")[0] in OPEN_SECTIONS:
             # The climb changes these step by step.
             continue
         if isinstance(parameter, CategoricalParameter):
-            found += [(name, choice) for choice in parameter.choices]
+            candidates += [(name, choice) for choice in parameter.choices]
         elif name == "loader.num_workers" and parameter.contains(0):
-            found.append((name, 0))
-    changes = [(name, value) for name, value in found if base[name] != value]
+            candidates.append((name, 0))
+    changes = [(name, value) for name, value in candidates if base[name] != value]
     # Workers and the allocator cost nothing to change, and most often make an unknown script faster.
-    changes.sort(key=lambda each: each[0] not in ("loader.num_workers", "device.malloc"))
+    changes.sort(key=lambda change: change[0] not in ("loader.num_workers", "device.malloc"))
     return [
         ({**base, name: value}, f"your baseline with {name} {value}")
         for name, value in changes[:MAX_SINGLE_CHANGES]
@@ -196,7 +196,7 @@ def _other_sizes(spec: SweepSpec) -> list[dict[str, Scalar]]:
     """Returns values of the parameters that change the work (`model.*`, `data.*`), except the baseline's."""
     names = [name for name in spec.space if name.partition(".")[0] in OPEN_SECTIONS]
     ranges = [_few(spec.space[name]) for name in names]
-    sizes = (dict(zip(names, each, strict=True)) for each in itertools.product(*ranges))
+    sizes = (dict(zip(names, combination, strict=True)) for combination in itertools.product(*ranges))
     own = spec.baseline_config().work()
     others = (size for size in sizes if any(own.get(n) != value for n, value in size.items()))
     return list(itertools.islice(others, MAX_SIZES))

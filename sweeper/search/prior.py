@@ -42,9 +42,9 @@ class Prior:
 
     def __init__(self, sweep: PastSweep, spec: SweepSpec) -> None:
         self._sweep, self._spec = sweep, spec
-        self._effects = Effects([(each.config, each.throughput) for each in sweep.measured], spec)
+        self._effects = Effects([(trial.config, trial.throughput) for trial in sweep.measured], spec)
         self._acting = Acting(spec)
-        self._levels = [(self._acting(each.config), math.log(each.throughput)) for each in sweep.measured]
+        self._levels = [(self._acting(trial.config), math.log(trial.throughput)) for trial in sweep.measured]
         self._known: dict[frozenset[tuple[str, Scalar]], float] = {}
         self._first: tuple[TrialConfig, float] | None = None
         self._compared = deque[tuple[float, float]](maxlen=MAX_COMPARED)
@@ -68,22 +68,22 @@ class Prior:
         """Records a trial of this sweep, the baseline first, and the value of its objective."""
         if value <= 0:
             return
-        for name, each in config.canonical().flatten().items():
-            self._ran.setdefault(name, set()).add(each)
+        for name, setting in config.canonical().flatten().items():
+            self._ran.setdefault(name, set()).add(setting)
         speed = value if self._spec.objectives[0].direction == "maximize" else 1 / value
         first, base = self._first = self._first or (config, speed)
         if config.key() == first.key():
             return
-        found = math.log(speed / base)
+        log_ratio = math.log(speed / base)
         expected = self.gain(self._acting(config), self._acting(first))
-        self._compared.append((found, expected))
+        self._compared.append((log_ratio, expected))
         self._holds = self._is_near() and self._is_in_order()
 
     def _is_near(self) -> bool:
         """Returns whether at least half of the ratios to the baseline's speed are near the expected ones."""
         offs = (
-            abs(found - expected) / max(MAX_OFF, MAX_SHARE * max(abs(found), abs(expected)))
-            for found, expected in self._compared
+            abs(log_ratio - expected) / max(MAX_OFF, MAX_SHARE * max(abs(log_ratio), abs(expected)))
+            for log_ratio, expected in self._compared
         )
         return statistics.median(offs) <= 1
 
@@ -125,7 +125,7 @@ class Prior:
 
     def _from_nearest(self, flat: Flat) -> float:
         apart = [_num_apart(flat, known) for known, _ in self._levels]
-        nearest = [each for each, far in zip(self._levels, apart, strict=True) if far == min(apart)]
+        nearest = [level for level, far in zip(self._levels, apart, strict=True) if far == min(apart)]
         return statistics.fmean(log + self._effects.gain(flat, known) for known, log in nearest)
 
     def starts(self) -> Iterator[tuple[dict[str, Scalar], str]]:
@@ -151,11 +151,11 @@ class Prior:
     def _failing(self) -> Mapping[str, frozenset[Scalar]]:
         ran: dict[str, set[Scalar]] = {}
         failed: dict[str, set[Scalar]] = {}
-        for each in self._sweep.trials:
-            flat = each.config.canonical().flatten()
+        for trial in self._sweep.trials:
+            flat = trial.config.canonical().flatten()
             for name, parameter in self._spec.space.items():
                 if isinstance(parameter, CategoricalParameter) and name in flat:
-                    into = failed if each.failure else ran
+                    into = failed if trial.failure else ran
                     into.setdefault(name, set()).add(flat[name])
         return {
             name: frozenset(values - ran.get(name, set()))
@@ -164,11 +164,11 @@ class Prior:
         }
 
     def _best(self) -> PastTrial | None:
-        measured = {each.number: each for each in self._sweep.measured}
+        measured = {trial.number: trial for trial in self._sweep.measured}
         if self._sweep.winner in measured:
             return measured[self._sweep.winner]
-        others = [each for each in measured.values() if each.number != BASELINE]
-        return max(others, key=lambda each: each.throughput, default=None)
+        others = [trial for trial in measured.values() if trial.number != BASELINE]
+        return max(others, key=lambda trial: trial.throughput, default=None)
 
     def _placed(self, config: TrialConfig) -> dict[str, Scalar]:
         flat = config.flatten()
@@ -180,8 +180,8 @@ class Prior:
         grown = dict(params)
         for name, of in self._spec.space.items():
             mine = place(of, flat.get(name))
-            tried = [place(of, each.config.flatten().get(name)) for each in self._sweep.measured]
-            known = [each for each in tried if each is not None]
+            tried = [place(of, trial.config.flatten().get(name)) for trial in self._sweep.measured]
+            known = [number for number in tried if number is not None]
             if mine is None or len(set(known)) < 2:
                 continue
             low, high = _ends(of)
@@ -193,13 +193,13 @@ class Prior:
 
     def _between(self, params: Mapping[str, Scalar], end: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Returns `params` with each number halfway to that of `end`, on the parameter's scale."""
-        found = dict(params)
+        midpoint = dict(params)
         for name, of in self._spec.space.items():
             here, there = place(of, params[name]), place(of, end[name])
             if here is not None and there is not None and here != there:
                 middle = (here + there) / 2
-                found[name] = nearest(of, 2**middle if is_log(of) else middle)
-        return found
+                midpoint[name] = nearest(of, 2**middle if is_log(of) else middle)
+        return midpoint
 
 
 def _ends(parameter: Parameter) -> tuple[Scalar, Scalar]:

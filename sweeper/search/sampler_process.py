@@ -38,7 +38,9 @@ class Helper:
         self._name = name
         self._known = {
             "directions": list(directions),
-            "distributions": {key: distribution_to_json(each) for key, each in distributions.items()},
+            "distributions": {
+                key: distribution_to_json(distribution) for key, distribution in distributions.items()
+            },
         }
         self._process = subprocess.Popen(
             python_module("sweeper.search.sampler_process"),
@@ -63,16 +65,16 @@ class Helper:
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        ended = [each for each in trials if each.state == TrialState.COMPLETE]
-        lie = [sum(values) / len(ended) for values in zip(*(each.values for each in ended), strict=True)]
+        ended = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+        lie = [sum(values) / len(ended) for values in zip(*(trial.values for trial in ended), strict=True)]
         holds = dict.fromkeys(ended[0].constraints, 0.0) if ended else {}
         trials = [
             {
-                "params": each.params,
-                "values": each.values if each.state == TrialState.COMPLETE else lie,
-                "constraints": each.constraints if each.state == TrialState.COMPLETE else holds,
+                "params": trial.params,
+                "values": trial.values if trial.state == TrialState.COMPLETE else lie,
+                "constraints": trial.constraints if trial.state == TrialState.COMPLETE else holds,
             }
-            for each in (trials if ended else ())
+            for trial in (trials if ended else ())
         ]
         answer = ""
         with contextlib.suppress(BrokenPipeError):
@@ -82,12 +84,12 @@ class Helper:
             self._process.stdin.flush()
             if select.select([self._process.stdout], [], [], TIMEOUT_SECONDS)[0]:
                 answer = self._process.stdout.readline()
-        found: dict[str, Scalar] = json.loads(answer or '{"failed": "its process ended or took too long"}')
-        if "failed" in found:
+        reply: dict[str, Scalar] = json.loads(answer or '{"failed": "its process ended or took too long"}')
+        if "failed" in reply:
             raise EnvironmentStopError(
-                f"`search.sampler: {self._name}` failed: {found['failed']}. Use another sampler."
+                f"`search.sampler: {self._name}` failed: {reply['failed']}. Use another sampler."
             )
-        return found
+        return reply
 
     def close(self) -> None:
         """Ends the process."""
@@ -96,9 +98,9 @@ class Helper:
 
 
 def _answer(request: Mapping[str, Any]) -> dict[str, Scalar]:
-    distributions = {key: json_to_distribution(each) for key, each in request["distributions"].items()}
+    distributions = {key: json_to_distribution(text) for key, text in request["distributions"].items()}
     study = optuna.create_study(directions=request["directions"])
-    study.add_trials(create_trial(**each, distributions=distributions) for each in request["trials"])
+    study.add_trials(create_trial(**trial, distributions=distributions) for trial in request["trials"])
     study.sampler = make(*request["sampler"])
     return dict(study.ask(distributions).params)
 
@@ -107,7 +109,7 @@ if __name__ == "__main__":
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     for line in sys.stdin:
         try:
-            found = _answer(json.loads(line))
+            reply = _answer(json.loads(line))
         except Exception as error:
-            found = {"failed": f"{type(error).__name__}: {error}"}
-        print(json.dumps(found), flush=True)
+            reply = {"failed": f"{type(error).__name__}: {error}"}
+        print(json.dumps(reply), flush=True)

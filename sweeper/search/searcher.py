@@ -74,8 +74,8 @@ class Searcher:
         self._spec = spec
         self._distributions = distributions_of(spec)
         starts = presets(spec, hints) if spec.search.sampler == AUTO else []
-        self._late = [each for each in starts if each.is_late and len(spec.objectives) == 1]
-        self._starts = {spec.config(each.params).key(): each for each in starts if each not in self._late}
+        self._late = [start for start in starts if start.is_late and len(spec.objectives) == 1]
+        self._starts = {spec.config(start.params).key(): start for start in starts if start not in self._late}
         self._has_looked = False
         guess = hints or Hints()
         self._prior = Prior.of(guess.past, spec, guess.baseline)
@@ -88,12 +88,12 @@ class Searcher:
         self._helper: Helper | None = None
         self._listed: Mapping[str, dict[str, Scalar]] = {}
         inside = {
-            number: here for number, each in results.items() if (here := self._placed(each)) is not None
+            number: here for number, result in results.items() if (here := self._placed(result)) is not None
         }
         self._study = StudyFile(path, spec, inside)
         attributes = self._study.attributes()
-        for number, each in sorted(results.items()):
-            self._learn(number, each, attributes.get(number, {}))
+        for number, result in sorted(results.items()):
+            self._learn(number, result, attributes.get(number, {}))
 
     def expected_gain(self, taken: Container[str]) -> float | None:
         """Returns the expected gain of the best untried step from the best, as the logarithm of a ratio.
@@ -111,11 +111,13 @@ class Searcher:
 
     def num_other_sizes(self, taken: Container[str]) -> int:
         """Returns how many untried starts do other work than the baseline's."""
-        return sum(key not in taken for key, each in self._starts.items() if not self._does_usual_work(each))
+        return sum(
+            key not in taken for key, start in self._starts.items() if not self._does_usual_work(start)
+        )
 
     def drop_other_sizes(self) -> None:
         """Drops the starts that do other work than the baseline's."""
-        self._starts = {key: each for key, each in self._starts.items() if self._does_usual_work(each)}
+        self._starts = {key: start for key, start in self._starts.items() if self._does_usual_work(start)}
 
     def close(self) -> None:
         """Ends the sampler's process, if it has one."""
@@ -174,7 +176,7 @@ class Searcher:
         if self._climb is not None:
             self._climb.tell(number, placed)
         # A failed trial has a made-up value, and counts as beyond a limit.
-        is_measured = not any(each > 0 for each in placed.constraints.values())
+        is_measured = not any(violation > 0 for violation in placed.constraints.values())
         if self._prior is not None and placed.values and is_measured:
             self._prior.tell(self._spec.config(placed.params), placed.values[0])
         trial = as_trial(number, placed, self._distributions, self._state_in(attributes))
@@ -197,7 +199,7 @@ class Searcher:
         """Returns the attributes of a trial in which the sampler keeps its state."""
         if not self._keeps:
             return {}
-        return {key: each for key, each in attributes.items() if key.startswith(self._keeps)}
+        return {key: value for key, value in attributes.items() if key.startswith(self._keeps)}
 
     def _next_start(self, taken: Container[str]) -> _Next | None:
         """Returns the first start that was not asked for yet.
@@ -209,13 +211,13 @@ class Searcher:
         left = usual
         prior = self._prior
         if prior is not None and (prior.holds or prior.is_untried):
-            remembered = [Start(*each) for each in prior.starts()]
+            remembered = [Start(params, why) for params, why in prior.starts()]
             left = [*remembered[:1], *usual[:1], *(remembered[1:] if prior.holds else ()), *usual[1:]]
             if prior.is_sure:
-                left = [each for each in left if each in remembered or not self._does_usual_work(each)]
-            left = [each for each in left if not prior.fails(self._spec.config(each.params))]
-        untried = (each for each in left if self._spec.config(each.params).key() not in taken)
-        return next((_Next(each.params, f"start: {each.why}") for each in untried), None)
+                left = [start for start in left if start in remembered or not self._does_usual_work(start)]
+            left = [start for start in left if not prior.fails(self._spec.config(start.params))]
+        untried = (start for start in left if self._spec.config(start.params).key() not in taken)
+        return next((_Next(start.params, f"start: {start.why}") for start in untried), None)
 
     def _does_usual_work(self, start: Start) -> bool:
         spec = self._spec
@@ -243,19 +245,19 @@ class Searcher:
         least = SMALL_GAIN if regret is None else regret
         if self._spec.search.sampler != AUTO or gain is None or gain > least or (prior and prior.holds):
             return None
-        found = next((each for key, each in self._elsewhere.items() if key not in taken), None)
-        self._has_looked = found is None
-        return found
+        point = next((point for key, point in self._elsewhere.items() if key not in taken), None)
+        self._has_looked = point is None
+        return point
 
     @functools.cached_property
     def _elsewhere(self) -> Mapping[str, _Next]:
         """The late starts and the Sobol points, by key, at the size that can win."""
-        found = [_Next(each.params, f"start: {each.why}") for each in self._late]
+        points = [_Next(start.params, f"start: {start.why}") for start in self._late]
         size = usual_size(self._spec)
         for index in range(SOBOL_POINTS):
             if (point := self._ask_here(SOBOL, index, ())) is not None:
-                found.append(_Next({**point.params, **size}, point.why))
-        return {self._spec.config(each.params).key(): each for each in found}
+                points.append(_Next({**point.params, **size}, point.why))
+        return {self._spec.config(point.params).key(): point for point in points}
 
     def _next_climb(self, number: int, taken: Container[str]) -> _Next | None:
         """Returns a neighbour of the best so far, if the sampler climbs and one is left."""

@@ -81,7 +81,9 @@ class StudyFile:
     def attributes(self) -> dict[int, Mapping[str, Any]]:
         """Returns each trial's system attributes, in which a sampler may keep its state, by number."""
         trials = self._study.get_trials(deepcopy=False)
-        return {each.user_attrs[NUMBER]: each.system_attrs for each in trials if NUMBER in each.user_attrs}
+        return {
+            trial.user_attrs[NUMBER]: trial.system_attrs for trial in trials if NUMBER in trial.user_attrs
+        }
 
     def add(self, trial: FrozenTrial) -> None:
         """Adds a trial.
@@ -118,16 +120,16 @@ def as_trial(
 
 
 def _agrees(study: Study, results: Mapping[int, SearchResult]) -> bool:
-    found: dict[int, FrozenTrial] = {}
+    trials: dict[int, FrozenTrial] = {}
     for trial in study.get_trials(deepcopy=False):
         if NUMBER not in trial.user_attrs:
             return False
-        found[trial.user_attrs[NUMBER]] = trial
-    return found.keys() == results.keys() and all(
+        trials[trial.user_attrs[NUMBER]] = trial
+    return trials.keys() == results.keys() and all(
         trial.state.is_finished()
         and trial.params == dict(results[number].params)
         and (None if trial.state == TrialState.FAIL else tuple(trial.values)) == results[number].values
-        for number, trial in found.items()
+        for number, trial in trials.items()
     )
 
 
@@ -137,10 +139,10 @@ def _disk_error() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        found, seen = None, error.__context__
+        cause, seen = None, error.__context__
         while seen is not None:
-            found = seen if isinstance(seen, OSError) else found
+            cause = seen if isinstance(seen, OSError) else cause
             seen = seen.__context__
-        if found is None:
+        if cause is None:
             raise
-        raise OSError(found.errno, found.strerror, found.filename) from error
+        raise OSError(cause.errno, cause.strerror, cause.filename) from error

@@ -83,10 +83,10 @@ class BatchJob(Section):
     @property
     def memory_bytes(self) -> float:
         """The memory of a job in bytes."""
-        found = _MEMORY.fullmatch(self.memory)
-        assert found is not None
-        step = 1024.0 if found[3] else 1000.0
-        return float(found[1]) * step ** (1 + "KMGT".index(found[2]))
+        match = _MEMORY.fullmatch(self.memory)
+        assert match is not None
+        step = 1024.0 if match[3] else 1000.0
+        return float(match[1]) * step ** (1 + "KMGT".index(match[2]))
 
 
 class Tls(Section):

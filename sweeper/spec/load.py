@@ -62,9 +62,9 @@ def _document(value: Mapping[str, Any]) -> Document:
 def _plain(value: Any) -> Any:
     """Returns a copy of a tree in the types that a file has: rules look at lists, not at tuples."""
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return copy.deepcopy(value)
 
 

@@ -95,7 +95,7 @@ def from_pydantic(
                 rule = "must be a mapping of keys to values"
             if isinstance(value, Mapping) and len(repr(value)) > _SHOWN:
                 # A long section is cut down to the keys that the rule names.
-                value = {key: each for key, each in value.items() if f"`{key}" in rule} or value
+                value = {key: entry for key, entry in value.items() if f"`{key}" in rule} or value
             remedy = (
                 did_you_mean(str(value), _quoted(item.get("ctx", {}).get("expected")))
                 if isinstance(value, str)

@@ -54,7 +54,9 @@ def neighbours(parameter: Parameter, value: Scalar) -> list[Scalar]:
             return others
         places = {choice: at for choice in others if (at := place(parameter, choice)) is not None}
         order = sorted(places, key=places.__getitem__)
-        below, above = ([each for each in order if (places[each] < mine) == lower] for lower in (True, False))
+        below, above = (
+            [choice for choice in order if (places[choice] < mine) == lower] for lower in (True, False)
+        )
         return [*below[-1:], *above[:1]]
     if not is_number(value) or not parameter.contains(value):
         return []
@@ -64,7 +66,9 @@ def neighbours(parameter: Parameter, value: Scalar) -> list[Scalar]:
         tenth, step = (parameter.high - parameter.low) / STEPS_OF_A_RANGE, parameter.step
         width = tenth if step is None else step * max(1, round(tenth / step))
         wanted = (value - width, value + width)
-    return [each for each in (_within(parameter, value, each) for each in wanted) if each is not None]
+    return [
+        number for number in (_within(parameter, value, target) for target in wanted) if number is not None
+    ]
 
 
 def _within(parameter: IntParameter | FloatParameter, value: float, wanted: float) -> Scalar:
@@ -82,14 +86,14 @@ def nearest(parameter: Parameter, value: Scalar, neighbour: Scalar, among: Colle
 
     It is None if there is no such value.
     """
-    ways = {each: _way(parameter, value, neighbour, each) for each in among}
-    near = [each for each, way in ways.items() if 0.5 <= way <= 1.5]
-    return min(near, key=lambda each: abs(ways[each] - 1), default=None)
+    ways = {candidate: _way(parameter, value, neighbour, candidate) for candidate in among}
+    near = [candidate for candidate, way in ways.items() if 0.5 <= way <= 1.5]
+    return min(near, key=lambda candidate: abs(ways[candidate] - 1), default=None)
 
 
 def _way(parameter: Parameter, value: Scalar, to: Scalar, reached: Scalar) -> float:
     """Returns the share of the way from `value` to `to` at which `reached` is; 0 or 1 without an order."""
-    start, end, now = (place(parameter, each) for each in (value, to, reached))
+    start, end, now = (place(parameter, point) for point in (value, to, reached))
     if start is None or end is None or now is None:
         return float(same(to, reached))
     return (now - start) / (end - start)

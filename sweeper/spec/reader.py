@@ -81,9 +81,9 @@ class Document:
         A noted mistake hides those of `mistakes` at and below its path.
         """
         noted = {mistake.path for _, mistake in self.mistakes}
-        found = [(place, mistake.text) for place, mistake in self.mistakes]
-        found += [(self.place(item), item.text) for item in mistakes if not within(item.path, noted)]
-        lines = [f"{place}: {_bounded(text)}" for place, text in sorted(found)]
+        texts = [(place, mistake.text) for place, mistake in self.mistakes]
+        texts += [(self.place(item), item.text) for item in mistakes if not within(item.path, noted)]
+        lines = [f"{place}: {_bounded(text)}" for place, text in sorted(texts)]
         if len(lines) > MAX_LINES:
             lines[MAX_LINES:] = [f"... and {len(lines) - MAX_LINES} more."]
         return UserError("\n".join(lines))
@@ -178,10 +178,10 @@ def _check_text(text: str) -> None:
         raise _UnreadableError(
             1, 1, "must be UTF-8 without a byte-order mark, but got one. Save the file without it."
         )
-    if found := _NOT_TEXT.search(text):
-        line, column = _position(text, found.start())
+    if match := _NOT_TEXT.search(text):
+        line, column = _position(text, match.start())
         raise _UnreadableError(
-            line, column, f"must be text, but got the character {found[0]!r}. Save the file as UTF-8."
+            line, column, f"must be text, but got the character {match[0]!r}. Save the file as UTF-8."
         )
 
 
@@ -295,6 +295,6 @@ def _scalar(event: yaml.ScalarEvent, max_scalar: int) -> Scalar:
     text: str = event.value
     if len(text) > max_scalar:
         raise ValueError(f"must have at most {max_scalar} characters, but got {len(text)}.")
-    if found := _NOT_VALUE.search(text):
-        raise ValueError(f"must be text, but got the character {found[0]!r}.")
+    if match := _NOT_VALUE.search(text):
+        raise ValueError(f"must be text, but got the character {match[0]!r}.")
     return text if event.style else plain_scalar(text)

@@ -101,7 +101,7 @@ def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
         for name, parameter in _mapping(tree.get("space")).items()
         for i, choice in enumerate(_list(_mapping(parameter).get("choices")))
     ]
-    sections: list[tuple[Path, Any]] = [((each,), tree.get(each)) for each in ("fix", "baseline")]
+    sections: list[tuple[Path, Any]] = [((key,), tree.get(key)) for key in ("fix", "baseline")]
     sections += [(("also_try", i), entry) for i, entry in enumerate(_list(tree.get("also_try")))]
     for path, section in sections:
         places += [((*path, name), name, value) for name, value in _mapping(section).items()]

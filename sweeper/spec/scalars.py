@@ -30,8 +30,8 @@ def plain_scalar(text: str) -> Scalar:
     """
     if _NULL.fullmatch(text):
         return None
-    if found := _BOOL.fullmatch(text):
-        return bool(found[1])
+    if match := _BOOL.fullmatch(text):
+        return bool(match[1])
     if INT.fullmatch(text):
         base = {"0o": 8, "0x": 16}.get(text[:2], 10)
         digits = text[2:] if base != 10 else text

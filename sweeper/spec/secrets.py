@@ -36,18 +36,18 @@ def held_secrets(tree: Mapping[str, Any], known: Collection[str]) -> Iterator[Mi
 
 def _in(value: Any, path: Path, known: Collection[str]) -> Iterator[Mistake]:
     if isinstance(value, Mapping):
-        for key, each in value.items():
+        for key, child in value.items():
             place = (*path, key)
             # The message must not repeat the secret.
             if kind := secret_in(str(key), known):
                 yield Mistake(place, f"A key must hold no secret, but got {kind}. {SECRET_REMEDY}", True)
-            elif _is_named(place, each) and not secret_in(each, known):
+            elif _is_named(place, child) and not secret_in(child, known):
                 yield Mistake(place, f"`{dotted(place)}` must hold no secret, but got ***. {SECRET_REMEDY}")
             else:
-                yield from _in(each, place, known)
+                yield from _in(child, place, known)
     elif isinstance(value, list | tuple):
-        for index, each in enumerate(value):
-            yield from _in(each, (*path, index), known)
+        for index, child in enumerate(value):
+            yield from _in(child, (*path, index), known)
     elif isinstance(value, str) and (kind := secret_in(value, known)):
         shown = show(struck(value, known))
         remedy = _STORAGE_REMEDY if path == ("storage",) else SECRET_REMEDY

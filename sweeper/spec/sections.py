@@ -76,8 +76,8 @@ def _gpus(value: Any) -> Any:
 def _variables(value: Any) -> Any:
     if not isinstance(value, list | tuple):
         raise ValueError("must be a list of names of environment variables")
-    for each in value:
-        if not isinstance(each, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_*?]*", each):
+    for name in value:
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_*?]*", name):
             raise ValueError("must be names such as `AWS_PROFILE`, or globs such as `MYLAB_*`")
     return tuple(value)
 
@@ -150,13 +150,13 @@ def _below(value: str) -> str:
 
 
 def _patterns(value: Any) -> Any:
-    for each in value if isinstance(value, list | tuple) else [value]:
+    for text in value if isinstance(value, list | tuple) else [value]:
         try:
-            found = re.compile(each)
+            pattern = re.compile(text)
         except (re.error, TypeError) as error:
             raise ValueError(f"must be regular expressions ({error})") from None
-        unknown = found.groupindex.keys() - QUANTITIES.keys()
-        if unknown or not found.groupindex:
+        unknown = pattern.groupindex.keys() - QUANTITIES.keys()
+        if unknown or not pattern.groupindex:
             raise ValueError(f"must have groups named after {', '.join(QUANTITIES)}")
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
@@ -302,7 +302,7 @@ START_SECONDS = 120.0
 def _launchers_with(trait: str) -> str:
     """Returns the launchers that have a trait, such as "`launcher: dask` or `ray`"."""
     first, *others = named_with(trait)
-    return " or ".join(f"`{each}`" for each in (f"launcher: {first}", *others))
+    return " or ".join(f"`{name}`" for name in (f"launcher: {first}", *others))
 
 
 class Execution(Section):

@@ -159,7 +159,7 @@ class SweepSpec(Section):
                 )
         script = Script(
             command=self.command,
-            files={path: _text(folder, each) for path, each in options.files.items()},
+            files={path: _text(folder, template) for path, template in options.files.items()},
             env=dict(options.env),
             changes=dict(options.changes),
             folder=str(folder),
@@ -190,7 +190,7 @@ class SweepSpec(Section):
 
     def metrics(self) -> list[str]:
         """Returns the metrics of the objectives, then those of the constraints."""
-        return list(dict.fromkeys([*(each.metric for each in self.objectives), *self.constraints]))
+        return list(dict.fromkeys([*(objective.metric for objective in self.objectives), *self.constraints]))
 
     def size(self) -> int | None:
         """Returns the number of combinations, ignoring `when`; None if it is infinite."""

@@ -141,13 +141,13 @@ def _first(folder: Path, spec: SweepSpec, hints: Hints) -> tuple[TrialConfig, ..
     taken = {config.key() for config in spec.references()}
     number = len(spec.references())
     searcher = Searcher(folder / "study.log", spec, {}, hints)
-    found: list[TrialConfig] = []
+    configs: list[TrialConfig] = []
     with contextlib.closing(searcher), contextlib.suppress(SpaceExhaustedError):
         for i in range(min(FIRST, spec.search.trials)):
             config = spec.config(searcher.ask(number + i, taken).params)
             taken.add(config.key())
-            found.append(config)
-    return tuple(found)
+            configs.append(config)
+    return tuple(configs)
 
 
 def _minutes(spec: SweepSpec, slots: int, size: int | None) -> float:

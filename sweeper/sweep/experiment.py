@@ -50,15 +50,15 @@ def info_of(
 
 def provenance() -> dict[str, str]:
     """Returns the versions that a sweep starts with: sweeper's, the driver's and the user's commit."""
-    found = {"sweeper": __version__}
+    versions = {"sweeper": __version__}
     with contextlib.suppress(OSError):
-        found["driver"] = DRIVER.read_text(encoding="ascii").strip()
+        versions["driver"] = DRIVER.read_text(encoding="ascii").strip()
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(
             ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=2, check=True
         )
-        found["commit"] = done.stdout.strip()
-    return found
+        versions["commit"] = done.stdout.strip()
+    return versions
 
 
 def public(data: Mapping[str, Any]) -> dict[str, str]:

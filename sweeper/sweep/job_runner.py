@@ -89,7 +89,7 @@ class JobRunner:
     @property
     def running(self) -> Mapping[int, Job]:
         """The jobs under way, by key."""
-        return {key: each.job for key, each in self._running.items()}
+        return {key: entry.job for key, entry in self._running.items()}
 
     def start(self, key: int, folder: Path, job: Job) -> None:
         """Writes the job's config.json and starts it on a free slot."""
@@ -104,8 +104,8 @@ class JobRunner:
         write_job(folder, job)
         failpoint("placed")
         running = _Running(key, job, folder, slot, num_neighbours=len(self._running))
-        for each in self._running.values():
-            each.num_neighbours = max(each.num_neighbours, running.num_neighbours)
+        for neighbour in self._running.values():
+            neighbour.num_neighbours = max(neighbour.num_neighbours, running.num_neighbours)
         self._running[key] = running
         running.handle = self._launcher.submit(folder)
         running.handle.add_done_callback(lambda _: self._ended.put(running))
@@ -113,17 +113,17 @@ class JobRunner:
 
     def has_ended(self, key: int) -> bool:
         """Returns whether a job has ended, with or without an outcome in its folder."""
-        each = self._running.get(key)
-        return each is None or (each.handle is not None and each.handle.done())
+        entry = self._running.get(key)
+        return entry is None or (entry.handle is not None and entry.handle.done())
 
     def wait(self) -> Iterator[tuple[int, Job, Outcome | Report]]:
         """Waits for jobs to end and yields them, at least one; nothing if none is running."""
         while self._running:
-            finished = [each for each in self._take_ended() if self._take_off(each)]
-            for each in finished:
-                outcome = read_outcome(each.folder)
+            finished = [entry for entry in self._take_ended() if self._take_off(entry)]
+            for entry in finished:
+                outcome = read_outcome(entry.folder)
                 assert outcome is not None
-                yield each.key, each.job, outcome
+                yield entry.key, entry.job, outcome
             if finished:
                 return
 
@@ -139,39 +139,39 @@ class JobRunner:
         while len(ended) < MAX_AT_ONCE and not self._ended.empty():
             ended.append(self._ended.get())
         # Jobs that were cancelled meanwhile are left out.
-        return [each for each in ended if self._running.get(each.key) is each]
+        return [entry for entry in ended if self._running.get(entry.key) is entry]
 
-    def _take_off(self, each: _Running) -> bool:
+    def _take_off(self, entry: _Running) -> bool:
         """Frees the slot of an ended job and retries it if needed; returns whether it is over."""
-        assert each.handle is not None
-        outcome = each.handle.result()
-        self._unsettled.add(each.slot.device)
-        if getattr(each.handle, "place", None) is None:
-            write_place(each.folder, Place(num_neighbours=each.num_neighbours))
-        retried = is_retried(each.job, outcome)
+        assert entry.handle is not None
+        outcome = entry.handle.result()
+        self._unsettled.add(entry.slot.device)
+        if getattr(entry.handle, "place", None) is None:
+            write_place(entry.folder, Place(num_neighbours=entry.num_neighbours))
+        retried = is_retried(entry.job, outcome)
         is_gone = isinstance(outcome, Failure) and outcome.kind is FailureKind.DEVICE_LOST
         # On a cluster, the launcher avoids the worker.
-        is_gone = is_gone and each.slot.device != ANYWHERE
-        del self._running[each.key]
+        is_gone = is_gone and entry.slot.device != ANYWHERE
+        del self._running[entry.key]
         others = bool(self._free or self._running)
         if not is_gone or (retried and not others):
             # A lost device is used again only if there is no other, as it may come back.
-            self._free.append(each.slot)
+            self._free.append(entry.slot)
         if retried:
-            if not (each.folder / OUTCOME).exists():
-                _try_disk(each.folder)
-            retry(each.folder, each.job.attempt)
-            job = dataclasses.replace(each.job, attempt=each.job.attempt + 1)
-            self._waiting.append((each.key, each.folder, job))
+            if not (entry.folder / OUTCOME).exists():
+                _try_disk(entry.folder)
+            retry(entry.folder, entry.job.attempt)
+            job = dataclasses.replace(entry.job, attempt=entry.job.attempt + 1)
+            self._waiting.append((entry.key, entry.folder, job))
             self._start_waiting()
             return False
-        if not (each.folder / OUTCOME).exists():
+        if not (entry.folder / OUTCOME).exists():
             # The worker left no outcome and is not tried again, so this outcome is final.
-            write_outcome(each.folder, dataclasses.replace(outcome, finished_at=time.time()))
+            write_outcome(entry.folder, dataclasses.replace(outcome, finished_at=time.time()))
         if is_gone and not others:
             raise EnvironmentStopError(
-                f"GPU lost: {each.slot.device} did not come back in {each.job.attempt + 1} attempts. What was"
-                " measured is kept. Reset the GPU or restart the machine, and run the same command again."
+                f"GPU lost: {entry.slot.device} did not come back in {entry.job.attempt + 1} attempts. What"
+                " was measured is kept. Reset the GPU or restart the machine, and run the same command again."
             )
         self._start_waiting()
         return True
@@ -198,16 +198,16 @@ class JobRunner:
 
     def cancel(self) -> None:
         """Ends every job under way; those without an outcome run again when the sweep continues."""
-        for each in self._running.values():
+        for entry in self._running.values():
             with contextlib.suppress(OSError):
-                (each.folder / INTERRUPTED).touch()
-        handles = [each.handle for each in self._running.values() if each.handle is not None]
+                (entry.folder / INTERRUPTED).touch()
+        handles = [entry.handle for entry in self._running.values() if entry.handle is not None]
         for handle in handles:
             handle.cancel()
         deadline = time.monotonic() + CANCEL_SECONDS
         while (left := [handle for handle in handles if not handle.done()]) and time.monotonic() < deadline:
             wait_any(left, TICK_SECONDS)
-        self._free.extend(each.slot for each in self._running.values())
+        self._free.extend(entry.slot for entry in self._running.values())
         self._running.clear()
         self._waiting.clear()
 

@@ -98,9 +98,9 @@ def other_models(folder: Path) -> list[str]:
 def waiting_sweeps(home: Path) -> list[Path]:
     """Returns the folders of sweeps that have jobs but have not begun, for lack of a worker."""
     return [
-        each.parent
-        for each in sorted(sweeps_folder(home).glob(f"*/{JOBS}"))
-        if not Journal(each.parent).begun
+        jobs.parent
+        for jobs in sorted(sweeps_folder(home).glob(f"*/{JOBS}"))
+        if not Journal(jobs.parent).begun
     ]
 
 

@@ -33,7 +33,7 @@ class Capacity:
         on_gpu = machine.devices[0].kind == "cuda"
         self._metric = "gpu_mem_peak_gib" if on_gpu else "host_mem_peak_gib"
         self._out_of_memory = FailureKind.OOM if on_gpu else FailureKind.HOST_OOM
-        self._device_gib = min(each.memory_gib for each in machine.devices) if on_gpu else 0.0
+        self._device_gib = min(device.memory_gib for device in machine.devices) if on_gpu else 0.0
         self._headroom = headroom
         self._looked_at = 0
         self._seen: list[Seen] = []
@@ -43,13 +43,13 @@ class Capacity:
 
     def limit_gib(self) -> float:
         """Returns the memory in GiB that a trial may use: the device's, or a constraint's; 0 if unknown."""
-        found = [self._device_gib]
+        bounds = [self._device_gib]
         for limit in self._table.limits():
             if limit.sign > 0 and limit.metric == self._metric:
-                found.append(limit.bound)
+                bounds.append(limit.bound)
             elif limit.sign > 0 and limit.metric == "gpu_mem_peak_fraction":
-                found.append(limit.bound * self._device_gib)
-        return min((gib for gib in found if gib > 0), default=0.0)
+                bounds.append(limit.bound * self._device_gib)
+        return min((gib for gib in bounds if gib > 0), default=0.0)
 
     def objection(self, config: TrialConfig) -> Failure | None:
         """Returns the failure that is expected of `config`, without running it; None if it may fit."""
@@ -123,18 +123,18 @@ class Capacity:
 def _largest(past: PastSweep) -> list[Seen]:
     """Returns the largest peaks of an earlier sweep."""
     seen = [
-        Seen(config=each.config, peak_gib=each.peak_gib, sweep=past.name)
-        for each in past.measured
-        if each.peak_gib
+        Seen(config=trial.config, peak_gib=trial.peak_gib, sweep=past.name)
+        for trial in past.measured
+        if trial.peak_gib
     ]
-    return heapq.nlargest(MAX_PAST, seen, key=lambda each: each.peak_gib or 0.0)
+    return heapq.nlargest(MAX_PAST, seen, key=lambda trial: trial.peak_gib or 0.0)
 
 
 def telling(seen: Sequence[Seen]) -> list[Seen]:
     """Returns the most informative trials in order: the latest, the largest, and those that did not fit."""
     share = MAX_SEEN // 4
-    sizes = {i: each.peak_gib for i, each in enumerate(seen) if each.peak_gib is not None}
-    refused = [i for i, each in enumerate(seen) if each.peak_gib is None]
+    sizes = {i: trial.peak_gib for i, trial in enumerate(seen) if trial.peak_gib is not None}
+    refused = [i for i, trial in enumerate(seen) if trial.peak_gib is None]
     latest = range(max(0, len(seen) - 2 * share), len(seen))
     kept = {*heapq.nlargest(share, sizes, key=sizes.__getitem__), *refused[-share:], *latest}
     return [seen[i] for i in sorted(kept)]

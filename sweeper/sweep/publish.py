@@ -67,7 +67,7 @@ class Publisher:
         if len(had) > len(self._info.metrics):
             self.describe(dataclasses.replace(self._info, metrics=tuple(sorted(had))))
         traced = (Path(record.folder) / TRACE).exists()
-        files = [hashlib.sha256(Path(each).read_bytes()).hexdigest() for each in view.files]
+        files = [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in view.files]
         plain = encode(dataclasses.replace(view, files=()))
         state = [plain, encode(record.violations), encode(record.quality), traced, files]
         self._numbers[record.uid] = record.number
@@ -154,7 +154,7 @@ def _trial_card_note(record: TrialRecord) -> str:
 def made_files(sweep: LoadedSweep) -> tuple[str, ...]:
     """Returns the paths of the files that were made once the sweep had a result, if they still exist."""
     made = sweep.journal.folder / OUTPUTS
-    paths = [sweep.journal.folder / each for each in (read_json(made) if made.exists() else ())]
+    paths = [sweep.journal.folder / name for name in (read_json(made) if made.exists() else ())]
     return tuple(str(path) for path in paths if path.is_file())
 
 

@@ -115,7 +115,7 @@ def report_of(
     where = f"The full traceback is in {log}." if log is not None and _has_traceback(log) else ""
     if outcome.kind == FailureKind.USER_ERROR:
         remedy = "It ran on a worker, which needs the Python packages and data of this machine."
-        rest = " ".join(each for each in (remedy if elsewhere else "", where) if each)
+        rest = " ".join(sentence for sentence in (remedy if elsewhere else "", where) if sentence)
         raise UserError(f"{outcome.message.rstrip('.')}. {rest}" if rest else outcome.message)
     raise EnvironmentStopError(
         f"{doing} failed ({outcome.kind}): {outcome.message}. {where or outcome.last_words}".strip()
@@ -143,9 +143,11 @@ def devices_of(values: Mapping[str, Any]) -> list[DeviceInfo]:
     CUDA does not distinguish a GPU's UUID from a MIG instance's, but NVML does. Without NVML, all count as
     whole GPUs.
     """
-    devices = [decode(DeviceInfo, each) for each in values["devices"]]
-    with awake([each.uuid for each in devices if each.uuid]):
-        return [dataclasses.replace(each, uuid=each.uuid and full_uuid(each.uuid)) for each in devices]
+    devices = [decode(DeviceInfo, device) for device in values["devices"]]
+    with awake([device.uuid for device in devices if device.uuid]):
+        return [
+            dataclasses.replace(device, uuid=device.uuid and full_uuid(device.uuid)) for device in devices
+        ]
 
 
 def build_of(values: Mapping[str, Any]) -> Build | None:
@@ -165,7 +167,7 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
         UserError: The machine lacks the requested GPUs or slots.
     """
     if spec.execution.is_remote:
-        return _machine_elsewhere([decode(DeviceInfo, each) for each in values["devices"]], values, spec)
+        return _machine_elsewhere([decode(DeviceInfo, device) for device in values["devices"]], values, spec)
     devices = devices_of(values)
     left_out: list[DeviceInfo] = []
     asked, cores = spec.execution.slots, values["usable_cpus"]
@@ -189,11 +191,11 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
         )
     together = min(devices_of_a_trial(spec), len(devices))
     names = [
-        ",".join(each.uuid or "cpu" for each in devices[first : first + together])
+        ",".join(device.uuid or "cpu" for device in devices[first : first + together])
         for first in range(0, len(devices) - together + 1, together)
     ] * asked
     # A single slot may use all cores.
-    uuids, on_gpu = [each.uuid for each in devices], devices[0].kind == "cuda"
+    uuids, on_gpu = [device.uuid for device in devices], devices[0].kind == "cuda"
     with awake(uuids_of(names)):
         cpus = shares([_near(name) for name in names]) if len(names) > 1 else [()]
         # `gpus: 0` says that the CPU is meant.
@@ -204,7 +206,7 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
         lacks=values["lacks"],
         slots=tuple(map(Slot, names, cpus)),
         canary_ms=values.get("canary_ms", 0.0),
-        left_out=tuple(each.name for each in left_out),
+        left_out=tuple(device.name for device in left_out),
         notes=tuple(lines),
     )
 
@@ -258,17 +260,17 @@ def _picked(devices: list[DeviceInfo], wanted: Any) -> list[DeviceInfo]:
     if wanted == "all":
         return devices
     chosen = list(range(wanted)) if isinstance(wanted, int) else wanted
-    found = []
-    for each in chosen:
-        match = [d for i, d in enumerate(devices) if each == i or (isinstance(each, str) and each in d.uuid)]
+    picks = []
+    for gpu in chosen:
+        match = [d for i, d in enumerate(devices) if gpu == i or (isinstance(gpu, str) and gpu in d.uuid)]
         if not match:
             raise UserError(
-                f"`execution.gpus` must name GPUs of this machine, but got {each!r}; it has {len(devices)}."
+                f"`execution.gpus` must name GPUs of this machine, but got {gpu!r}; it has {len(devices)}."
             )
-        if match[0] in found:
-            raise UserError(f"`execution.gpus` must name each GPU once, but {each!r} is named before.")
-        found += match[:1]
-    return found or devices[:1]
+        if match[0] in picks:
+            raise UserError(f"`execution.gpus` must name each GPU once, but {gpu!r} is named before.")
+        picks += match[:1]
+    return picks or devices[:1]
 
 
 def _of_one_model(devices: list[DeviceInfo], wanted: Any) -> tuple[list[DeviceInfo], list[DeviceInfo]]:
@@ -278,13 +280,13 @@ def _of_one_model(devices: list[DeviceInfo], wanted: Any) -> tuple[list[DeviceIn
         UserError: The user picked GPUs of several models.
     """
     model = devices[0].name
-    others = [each for each in devices if each.name != model]
+    others = [device for device in devices if device.name != model]
     if others and wanted != "all":
         raise UserError(
             "`execution.gpus` must name GPUs of one model, since the trials of a sweep are compared, but got"
-            f" {', '.join(each.name for each in devices)}. Name those of one model by their indices."
+            f" {', '.join(device.name for device in devices)}. Name those of one model by their indices."
         )
-    return [each for each in devices if each.name == model], others
+    return [device for device in devices if device.name == model], others
 
 
 def _near(names: str) -> frozenset[int]:
@@ -322,7 +324,7 @@ def restricted(
                 lines.append(left_line(name, {choice: lacks[f"{name}={choice}"] for choice in gone}))
     if spec.traits.names_are_fields and (why := _beyond_production(spec, machine)) and _may_be_resident(spec):
         lines.append(f"loader.kind: {RESIDENT} is measured where configured, but cannot win ({why}).")
-    gpus = sum(each.kind == "cuda" for each in machine.devices)
+    gpus = sum(device.kind == "cuda" for device in machine.devices)
     limits = {
         "loader.num_workers": (machine.usable_cpus, "usable cores"),
         "device.cpu_threads": (machine.usable_cpus, "usable cores"),
@@ -355,7 +357,7 @@ def not_resident(data: Mapping[str, Any], spec: SweepSpec, machine: Machine) -> 
     """Returns why the data of the sweep or of production does not fit on the device; empty if both do."""
     if data.get("source"):
         return "the pipeline reads its samples from a Source"
-    held, room = data.get("bytes", 0) / GIB, min(each.memory_gib for each in machine.devices)
+    held, room = data.get("bytes", 0) / GIB, min(device.memory_gib for device in machine.devices)
     return too_large("the data", held, room) or _beyond_production(spec, machine)
 
 
@@ -366,15 +368,15 @@ def _beyond_production(spec: SweepSpec, machine: Machine) -> str:
     return next(filter(None, map(spec.production.too_large_for, machine.devices)), "")
 
 
-def left_line(name: str, gone: Mapping[Scalar, str], found: str = "") -> str:
+def left_line(name: str, gone: Mapping[Scalar, str], evidence: str = "") -> str:
     """Returns the line about the choices of a parameter that were removed from the space.
 
     Args:
         gone: The choices, each with its reason.
-        found: The evidence, if any.
+        evidence: What shows that they fail or have no effect; empty if there is nothing to add.
     """
     why = "; ".join(dict.fromkeys(gone.values()))
-    how = f"{found}: " if found else ""
+    how = f"{evidence}: " if evidence else ""
     return f"{name}: {', '.join(map(shown, gone))} removed from the space ({how}{why})."
 
 

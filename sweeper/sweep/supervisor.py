@@ -52,8 +52,9 @@ def run_phases(context: SweepContext) -> None:
             if trials.table.yardstick is None:
                 # There is nothing to confirm: callers handle it like any other Ctrl-C (exit code 130).
                 raise KeyboardInterrupt from None
-            found = confirm_in_a_hurry(context, trials)
-            result = SweepResult(search_end="it was stopped", confirmation=found)
+            result = SweepResult(
+                search_end="it was stopped", confirmation=confirm_in_a_hurry(context, trials)
+            )
         if context.stopping.asked:
             journal.stop(result)
             return
@@ -121,8 +122,8 @@ def _baseline(context: SweepContext, trials: TrialRunner, unfinished: Unfinished
             f"the baseline did not run ({record.failure.kind}): {record.failure.message}. "
             f"Its output is in {record.folder}/worker.log. Fix it and run the same command again."
         )
-    found = record.measurement.diagnosis if record.measurement else None
-    if found is not None and found.outside:
+    diagnosis = record.measurement.diagnosis if record.measurement else None
+    if diagnosis is not None and diagnosis.outside:
         context.observer.line(
-            f"Outside its folder, the script {', '.join(found.outside)}. Every trial does the same."
+            f"Outside its folder, the script {', '.join(diagnosis.outside)}. Every trial does the same."
         )

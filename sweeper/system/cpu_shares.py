@@ -28,7 +28,7 @@ def shares(near: Sequence[Collection[int]]) -> list[tuple[int, ...]]:
     """
     usable = sorted(os.sched_getaffinity(0))
     everywhere = [frozenset(usable)] * len(near)
-    sets = [frozenset(usable).intersection(each) for each in near]
+    sets = [frozenset(usable).intersection(cores) for cores in near]
     if not all(sets) or sum(map(len, set(sets))) > len(frozenset().union(*sets)):
         sets = everywhere
     most = max(1, usable_cpus() // len(near))
@@ -44,24 +44,24 @@ def shares(near: Sequence[Collection[int]]) -> list[tuple[int, ...]]:
 
 def physical_cores(usable: Sequence[int]) -> list[Unit]:
     """Returns the logical cores grouped by physical core, socket by socket."""
-    found: dict[tuple[int, Unit], None] = {}
+    units: dict[tuple[int, Unit], None] = {}
     for core in usable:
         place = TOPOLOGY / f"cpu{core}" / "topology"
         socket = numbers(place / "physical_package_id") or [0]
         siblings = {core, *numbers(place / "thread_siblings_list")}.intersection(usable)
-        found[socket[0], tuple(sorted(siblings))] = None
-    return [unit for _, unit in sorted(found)]
+        units[socket[0], tuple(sorted(siblings))] = None
+    return [unit for _, unit in sorted(units)]
 
 
 def _dealt(units: Sequence[Unit], sets: Sequence[frozenset[int]]) -> list[list[Unit]]:
     """Returns neighbouring units from each slot's set, the same number per slot; none if too few."""
-    rooms = {each: [unit for unit in units if each.issuperset(unit)] for each in sets}
-    size = min(len(rooms[each]) // count for each, count in Counter(sets).items())
+    rooms = {cores: [unit for unit in units if cores.issuperset(unit)] for cores in sets}
+    size = min(len(rooms[cores]) // count for cores, count in Counter(sets).items())
     taken: Counter[frozenset[int]] = Counter()
     dealt = []
-    for each in sets:
-        dealt.append(rooms[each][taken[each] : taken[each] + size])
-        taken[each] += size
+    for cores in sets:
+        dealt.append(rooms[cores][taken[cores] : taken[cores] + size])
+        taken[cores] += size
     return dealt
 
 

@@ -141,12 +141,12 @@ def _snapshot(environ: Mapping[str, str]) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=4)
 def _secrets(environ: frozenset[tuple[str, str]]) -> frozenset[str]:
-    found: set[str] = set()
+    values: set[str] = set()
     for name, value in environ:
         if is_secret_name(name) and name not in ("SSH_AUTH_SOCK",):
-            found |= {value, value.strip(), *(line.strip() for line in value.splitlines())}
-        found |= set(_in_urls(value))
-    return frozenset(value for value in found if len(value) >= MIN_SECRET_LENGTH)
+            values |= {value, value.strip(), *(line.strip() for line in value.splitlines())}
+        values |= set(_in_urls(value))
+    return frozenset(value for value in values if len(value) >= MIN_SECRET_LENGTH)
 
 
 def held_back(environ: Mapping[str, str], pass_env: Sequence[str] = ()) -> tuple[str, ...]:
@@ -200,8 +200,8 @@ def _matches(name: str, globs: Sequence[str]) -> bool:
 
 
 def _in_urls(value: str) -> Iterator[str]:
-    for found in _USERINFO.finditer(value):
+    for userinfo in _USERINFO.finditer(value):
         # A token may take the place of the user name, as in https://TOKEN@HOST.
-        is_web = (found["scheme"] or "").lower() in ("http:", "https:")
-        secret = found["password"] or (found["user"] if is_web else "")
+        is_web = (userinfo["scheme"] or "").lower() in ("http:", "https:")
+        secret = userinfo["password"] or (userinfo["user"] if is_web else "")
         yield from {secret, unquote(secret)}

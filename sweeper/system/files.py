@@ -55,10 +55,10 @@ def check_out(path: Path, option: str = "--out") -> None:
 
 def make_folder(path: Path) -> None:
     """Creates a folder and its missing parents; they survive a power cut."""
-    new = [each for each in (path, *path.parents) if not each.exists()]
+    new = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
-    for each in new:
-        _sync(each.parent)
+    for folder in new:
+        _sync(folder.parent)
 
 
 def _sync(folder: Path) -> None:
@@ -83,8 +83,8 @@ def remove_temporaries(folder: Path) -> None:
     """Removes temporary files that dead processes left below `folder`; links are not followed."""
     for place, _, names in os.walk(folder):
         for name in names:
-            found = _TEMPORARY.fullmatch(name)
-            if found and not os.path.exists(f"/proc/{found[1]}"):
+            match = _TEMPORARY.fullmatch(name)
+            if match and not os.path.exists(f"/proc/{match[1]}"):
                 with contextlib.suppress(OSError):
                     os.unlink(os.path.join(place, name))
 

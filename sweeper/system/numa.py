@@ -19,11 +19,11 @@ _PREFERRED = 1
 
 def nodes(root: Path = NODES) -> Mapping[int, frozenset[int]]:
     """Returns the cores of each node that has any."""
-    found = {}
+    cores_by_node = {}
     for folder in root.glob("node[0-9]*"):
         if cores := frozenset(numbers(folder / "cpulist")):
-            found[int(folder.name.removeprefix("node"))] = cores
-    return found
+            cores_by_node[int(folder.name.removeprefix("node"))] = cores
+    return cores_by_node
 
 
 def node_of_gpu(bus_id: str, root: Path = PCI) -> int | None:
@@ -34,10 +34,10 @@ def node_of_gpu(bus_id: str, root: Path = PCI) -> int | None:
     """
     domain, _, rest = bus_id.lower().partition(":")
     try:
-        found = int((root / f"{domain[-4:]}:{rest}" / "numa_node").read_text(encoding="ascii"))
+        node = int((root / f"{domain[-4:]}:{rest}" / "numa_node").read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
-    return found if found >= 0 else None
+    return node if node >= 0 else None
 
 
 def own_node(among: Mapping[int, frozenset[int]]) -> int:

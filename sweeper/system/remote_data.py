@@ -110,17 +110,17 @@ def local_copy(address: str, say: Say) -> Path:
         UserError: The address has no files, it cannot be reached and there is no copy, or the disk has
             too little room.
     """
-    found = _found(address)
-    if found.note:
-        say(found.note)
-    folder = data_cache() / _digest(address, found.files)
+    listing = _found(address)
+    if listing.note:
+        say(listing.note)
+    folder = data_cache() / _digest(address, listing.files)
     place = folder / "data"
     if not (folder / ABOUT).exists():
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(folder):
             if not (folder / ABOUT).exists():
-                _copy(found, place, _shown(address), say)
-    return place / found.files[0].name if found.is_file else place
+                _copy(listing, place, _shown(address), say)
+    return place / listing.files[0].name if listing.is_file else place
 
 
 def data_cache() -> Path:
@@ -159,32 +159,32 @@ def _found(address: str) -> _Listing:
     if known is not None and time.monotonic() - at_s < SAME_START_SECONDS:
         return known
     try:
-        found = _listed(address)
+        listing = _listed(address)
     except _UnreachableError as error:
         if (kept := _latest_copy(address)) is None:
             raise
         listing, copied_at = kept
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(copied_at))
         note = f"{_shown(address)} cannot be listed ({error.why}); using the copy of {when}."
-        found = dataclasses.replace(listing, note=note)
-    _known[address] = time.monotonic(), found
-    return found
+        listing = dataclasses.replace(listing, note=note)
+    _known[address] = time.monotonic(), listing
+    return listing
 
 
 def _latest_copy(address: str) -> tuple[_Listing, float] | None:
     """Returns the files of the latest complete copy of an address, and when it was made."""
-    found: list[tuple[float, _Listing]] = []
+    copies: list[tuple[float, _Listing]] = []
     for path in data_cache().glob(f"*/{ABOUT}"):
         # Another copy's file may be damaged, or may be removed at this moment.
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             about = read_json(path)
             files = [
-                Remote(each["path"], each["name"], each["size"], each["mark"]) for each in about["files"]
+                Remote(file["path"], file["name"], file["size"], file["mark"]) for file in about["files"]
             ]
             # The folder's name is compared, because the address in the file lacks any secret parts.
             if path.parent.name == _digest(address, files):
-                found.append((path.stat().st_mtime, _Listing(None, about["is_file"], files)))
-    at, listing = max(found, key=lambda each: each[0], default=(0.0, None))
+                copies.append((path.stat().st_mtime, _Listing(None, about["is_file"], files)))
+    at, listing = max(copies, key=lambda copy: copy[0], default=(0.0, None))
     return None if listing is None else (listing, at)
 
 
@@ -196,15 +196,15 @@ def _listed(address: str) -> _Listing:
     try:
         system, root = fsspec.core.url_to_fs(address)
         is_file = system.isfile(root)
-        found: Mapping[str, Mapping[str, Any]]
-        found = {root: system.info(root)} if is_file else system.find(root, detail=True)
-        if not found:
+        infos: Mapping[str, Mapping[str, Any]]
+        infos = {root: system.info(root)} if is_file else system.find(root, detail=True)
+        if not infos:
             # Some file systems find nothing where they have no access; info() then raises.
             system.info(root)
     except FileNotFoundError as error:
         if error.__cause__ is not None and not isinstance(error.__cause__, FileNotFoundError):
             raise _UnreachableError(address, error.__cause__) from error
-        found = {}
+        infos = {}
     except ImportError as error:
         raise UserError(
             f"`data.path` {_shown(address)!r} needs a package that is not installed ({error}). "
@@ -217,16 +217,16 @@ def _listed(address: str) -> _Listing:
     except Exception as error:
         # The type of the error depends on the file system.
         raise _UnreachableError(address, error) from error
-    if outside := [path for path in found if ".." in _name(path, root).split("/")]:
+    if outside := [path for path in infos if ".." in _name(path, root).split("/")]:
         raise UserError(f"`data.path` must not have files with `..` in their names, but got {outside[0]!r}.")
     files = [
         Remote(path, _name(path, root), int(info.get("size") or 0), _mark(info))
-        for path, info in sorted(found.items())
+        for path, info in sorted(infos.items())
         if info.get("type", "file") == "file"
     ]
     if not files:
         raise UserError(f"`data.path` must name data, but there is nothing at {_shown(address)!r}.")
-    if is_file and found[root].get("mimetype") == "text/html":
+    if is_file and infos[root].get("mimetype") == "text/html":
         raise UserError(
             f"`data.path` must name data, but {_shown(address)!r} is an HTML page. Name a file, use a "
             "protocol that lists folders (s3://, hf://), or copy the data yourself and name its folder."
@@ -258,14 +258,14 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _copy(found: _Listing, place: Path, address: str, say: Say) -> None:
+def _copy(listing: _Listing, place: Path, address: str, say: Say) -> None:
     # Slow to import.
     from tqdm import tqdm
 
-    files = found.files
+    files = listing.files
     total = sum(file.size for file in files)
     # An interrupted copy leaves whole files, and parts of files that are written again from the start.
-    there = sum(each.stat().st_size for each in place.rglob("*") if each.is_file())
+    there = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
     check_room(place.parent, total - there, address)
     say(f"Copying {_gib(total)} in {len(files):,} file{'s'[: len(files) > 1]} from {address}, once.")
     began = time.monotonic()
@@ -280,7 +280,7 @@ def _copy(found: _Listing, place: Path, address: str, say: Say) -> None:
     with bar, ThreadPoolExecutor(AT_ONCE) as pool:
 
         def one(file: Remote) -> str:
-            return _copy_file(found.system, file, place / file.name, advance)
+            return _copy_file(listing.system, file, place / file.name, advance)
 
         try:
             digests = list(pool.map(one, files))
@@ -294,26 +294,26 @@ def _copy(found: _Listing, place: Path, address: str, say: Say) -> None:
                 f"copying {address} failed: {error}. Run the same command again to resume."
             ) from error
     seconds = time.monotonic() - began
-    about = [{**asdict(file), "sha256": each} for file, each in zip(files, digests, strict=True)]
-    write_json(place.parent / ABOUT, {"address": address, "is_file": found.is_file, "files": about})
+    about = [{**asdict(file), "sha256": sha256} for file, sha256 in zip(files, digests, strict=True)]
+    write_json(place.parent / ABOUT, {"address": address, "is_file": listing.is_file, "files": about})
     say(f"Copied to {place} in {seconds:.0f} s.")
 
 
 def _copy_file(system: Any, file: Remote, to: Path, advance: Callable[[int], object]) -> str:
     """Copies a file, unless a copy exists, and returns its SHA-256 digest."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     # After a power cut, a file may be shorter than it was.
     if to.exists() and to.stat().st_size == (file.size or to.stat().st_size):
         with to.open("rb") as known:
             while chunk := known.read(CHUNK):
-                found.update(chunk)
+                sha256.update(chunk)
         advance(file.size)
-        return found.hexdigest()
+        return sha256.hexdigest()
     to.parent.mkdir(parents=True, exist_ok=True)
     part = to.with_name(f".{to.name}.part")
     with system.open(file.path, "rb") as there, part.open("wb") as here:
         while chunk := there.read(CHUNK):
-            found.update(chunk)
+            sha256.update(chunk)
             here.write(chunk)
             advance(len(chunk))
         here.flush()
@@ -321,7 +321,7 @@ def _copy_file(system: Any, file: Remote, to: Path, advance: Callable[[int], obj
     if file.size and part.stat().st_size != file.size:
         raise OSError(f"{file.path} has {file.size:,} bytes, but {part.stat().st_size:,} were received")
     os.replace(part, to)
-    return found.hexdigest()
+    return sha256.hexdigest()
 
 
 def _gib(count: int) -> str:

@@ -77,9 +77,9 @@ class Striker:
         end = min(begun, default=len(data))
         if end < len(data) and any(value in data for value in self._values):
             # A whole secret whose last bytes may begin another one is held back with it.
-            for found in self._rule.finditer(data):
-                if found.start() < end < found.end():
-                    return found.start()
+            for match in self._rule.finditer(data):
+                if match.start() < end < match.end():
+                    return match.start()
         return end
 
     @staticmethod

@@ -78,18 +78,18 @@ class AddedProbe(Probe):
         if self._is_given_up:
             return None
         try:
-            found = call()
+            value = call()
             self._why.update(self._probe.missing)
         except Exception as error:
             self._is_given_up = True
             kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
             self._why[self._path] = f"{kind}{error}".rstrip(": ")
             return None
-        return found
+        return value
 
-    def _usable(self, found: Mapping[Any, Any] | None) -> Reading:
+    def _usable(self, reading: Mapping[Any, Any] | None) -> Reading:
         kept: dict[str, float] = {}
-        for name, value in (found or {}).items():
+        for name, value in (reading or {}).items():
             if why := self._refusal(name, value):
                 self._why[str(name)] = why
             else:

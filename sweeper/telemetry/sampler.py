@@ -68,22 +68,22 @@ class Sampler:
         for watch in self._watches:
             watch.wait(ANSWER_SECONDS)
         columns = self.columns()
-        found = {name: stats.mean for name, stats in summarise(columns, [window]).items()}
+        means = {name: stats.mean for name, stats in summarise(columns, [window]).items()}
         since = window.start_s + window.seconds
         with self._lock:
             after = [row for row in self._rows if row.moment >= since]
         for row in after:
-            found.update(
-                {name: value for name, value in row.values.items() if row.asked or name not in found}
+            means.update(
+                {name: value for name, value in row.values.items() if row.asked or name not in means}
             )
-        return found
+        return means
 
     def missing(self) -> dict[str, str]:
         """Returns why series are absent, by name."""
-        found: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         for watch in self._watches:
-            found.update(watch.missing())
-        return found
+            reasons.update(watch.missing())
+        return reasons
 
     def stop(self) -> None:
         """Stops sampling; hanging probes are left behind."""
@@ -176,16 +176,16 @@ def summarise(columns: Mapping[str, Sequence[float]], windows: Sequence[Window])
     inside = [
         i for i, t in enumerate(moments) if any(w.start_s <= t <= w.start_s + w.seconds for w in windows)
     ]
-    found: dict[str, Stats] = {}
+    summary: dict[str, Stats] = {}
     for name, values in columns.items():
         kept = sorted(values[i] for i in inside if not math.isnan(values[i]))
         if name != TIME and kept:
-            found[name] = Stats(
+            summary[name] = Stats(
                 mean=statistics.fmean(kept),
                 p50=statistics.median(kept),
                 p95=kept[min(len(kept) - 1, math.ceil(0.95 * len(kept)) - 1)],
             )
-    return found
+    return summary
 
 
 def save(columns: Mapping[str, Sequence[float]], folder: Path) -> None:

@@ -133,8 +133,8 @@ def text(value: str, limit: int = MAX_TEXT) -> str:
     """
     value = struck(value, secrets(os.environ))
     clean = "".join(
-        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
-        for each in value
+        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode()
+        for char in value
     )
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
@@ -150,7 +150,7 @@ def _facts(sweep: SweepInfo) -> dict[str, str]:
 
 def _tags(record: TrialRecord, view: RunView, sweep: SweepInfo) -> dict[str, str]:
     versions = record.measurement.versions if record.measurement else {}
-    found = {
+    tags = {
         **sweep.provenance,
         **{f"sweeper.{name}": version for name, version in versions.items()},
         UID_TAG: record.uid,
@@ -162,20 +162,20 @@ def _tags(record: TrialRecord, view: RunView, sweep: SweepInfo) -> dict[str, str
         "sweeper.contaminated": view.contamination,
         "sweeper.place": said(record.place),
     }
-    return {name: text(value) for name, value in found.items()}
+    return {name: text(value) for name, value in tags.items()}
 
 
 def _measured(record: TrialRecord, series: _Series, end_ms: int) -> Iterator[Point]:
-    found = record.measurement
-    if found is None:
+    measurement = record.measurement
+    if measurement is None:
         return
     prefix = _prefix(record)
     for name, metric in METRICS.items():
         value = record.metric(name)
         if value is not None and name not in (*LOSS_METRICS, *_TWICE):
             yield Point(f"{prefix}/{name}", rounded(value, metric.digits), end_ms)
-    wall = _wall(found, series)
-    for step, window in enumerate(found.windows):
+    wall = _wall(measurement, series)
+    for step, window in enumerate(measurement.windows):
         if window.seconds > 0:
             ended = _ms(wall + window.start_s + window.seconds)
             yield Point("train/throughput", rounded(window.samples / window.seconds, _DIGITS), ended, step)
@@ -207,17 +207,17 @@ def _derived(record: TrialRecord, view: RunView, end_ms: int) -> Iterator[Point]
         yield Point(key(f"{_prefix(record)}/{name}"), rounded(value, _DIGITS), end_ms)
     if view.speedup is not None:
         yield Point(f"{_prefix(record)}/speedup", rounded(view.speedup, digits), end_ms)
-    found = view.confirmation
-    if found is None:
+    confirmation = view.confirmation
+    if confirmation is None:
         return
     # A later confirmation, or more rounds, gives other values, which MLflow shows as the latest.
-    at, rounds = _ms(view.confirmed_at) or end_ms, len(found.rounds)
-    for step, value in enumerate(found.rounds):
+    at, rounds = _ms(view.confirmed_at) or end_ms, len(confirmation.rounds)
+    for step, value in enumerate(confirmation.rounds):
         yield Point("race/rounds/throughput", rounded(value, _DIGITS), at, step)
-    for step, (before, value) in enumerate(found.turns):
+    for step, (before, value) in enumerate(confirmation.turns):
         yield Point("race/turns/throughput", rounded(value, _DIGITS), at - _ms(before), step)
     for name in ("throughput", "ratio", "ratio_low", "ratio_high"):
-        value = getattr(found, name)
+        value = getattr(confirmation, name)
         if value is not None:
             yield Point(f"race/{name}", rounded(value, digits), at, rounds)
 
@@ -273,22 +273,22 @@ def _mean(values: Any) -> float:
     return float(np.mean(known, dtype=np.float64)) if len(known) else math.nan
 
 
-def _wall(found: Measurement, series: _Series) -> float:
+def _wall(measurement: Measurement, series: _Series) -> float:
     """Returns wall time minus monotonic time, in seconds: the last timed part ended at `finished_at`."""
-    ends = [*series.span, *(window.start_s + window.seconds for window in found.windows)]
-    return found.finished_at - max(ends, default=0.0)
+    ends = [*series.span, *(window.start_s + window.seconds for window in measurement.windows)]
+    return measurement.finished_at - max(ends, default=0.0)
 
 
 def _span(record: TrialRecord, series: _Series) -> tuple[float, float]:
     """Returns the wall times of start and end, in seconds; both are 0 while the trial runs."""
-    found = record.measurement
+    measurement = record.measurement
     if record.failure is not None:
         return record.failure.finished_at - record.failure.seconds, record.failure.finished_at
-    if found is None:
+    if measurement is None:
         return 0.0, 0.0
-    before = found.startup_seconds + found.first_step_seconds + found.warmup_seconds
-    begins = [*series.span, *(window.start_s - before for window in found.windows[:1])]
-    return _wall(found, series) + min(begins, default=0.0), found.finished_at
+    before = measurement.startup_seconds + measurement.first_step_seconds + measurement.warmup_seconds
+    begins = [*series.span, *(window.start_s - before for window in measurement.windows[:1])]
+    return _wall(measurement, series) + min(begins, default=0.0), measurement.finished_at
 
 
 def _ms(seconds: float) -> int:

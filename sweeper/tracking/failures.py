@@ -80,8 +80,8 @@ def _reason(error: Exception, place: Place) -> str:
         return f"{place.shown} cannot be reached ({match[1] if match else 'the connection broke'})"
     if (broken := _cause(error, sqlite3.OperationalError)) is not None:
         return unusable(database_in(place.store), broken)
-    if found := re.search(r"out-of-date database schema \(found version (\w+)", str(error)):
-        return _other_version(found[1], shlex.quote(place.hide(place.store)))
+    if match := re.search(r"out-of-date database schema \(found version (\w+)", str(error)):
+        return _other_version(match[1], shlex.quote(place.hide(place.store)))
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0] if len(lines[0]) <= 300 else f"{lines[0][:299]}…"
 

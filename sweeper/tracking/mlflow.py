@@ -202,11 +202,11 @@ class MlflowTracker:
         with reported(f"the runs of `{name}` cannot be read from MLflow", self._place):
             connect = client_class()
             client = self._new_client(connect)
-            found = _experiment(client, name)
+            experiment = _experiment(client, name)
             runs: list[Any] = []
-            if found is not None:
-                self._check_active(found, name)
-                self._experiment_id = str(found.experiment_id)
+            if experiment is not None:
+                self._check_active(experiment, name)
+                self._experiment_id = str(experiment.experiment_id)
                 token = None
                 while True:
                     page = client.search_runs([self._experiment_id], run_view_type=3, page_token=token)
@@ -261,20 +261,20 @@ class MlflowTracker:
         return connect(tracking_uri=uri, registry_uri=uri)
 
     def _open_experiment(self, client: MlflowClient, sweep: SweepInfo) -> str:
-        found = _experiment(client, sweep.name)
-        if found is None:
+        experiment = _experiment(client, sweep.name)
+        if experiment is None:
             # A server decides where its artifacts go.
             root = (
                 None if self._place.is_server else f"{artifact_root(self._home)}/{directory_of(sweep.name)}"
             )
-            found = client.get_experiment(client.create_experiment(sweep.name, artifact_location=root))
-        self._check_active(found, sweep.name)
-        shown = {NOTE_TAG: sweep_note(sweep), VIEW_TAG: view_tag(sweep, found.creation_time or 0)}
-        wanted = _EXPERIMENT_KIND | sweep_tags(sweep) | {NAME_TAG: sweep.name} | kept(found.tags, shown)
+            experiment = client.get_experiment(client.create_experiment(sweep.name, artifact_location=root))
+        self._check_active(experiment, sweep.name)
+        shown = {NOTE_TAG: sweep_note(sweep), VIEW_TAG: view_tag(sweep, experiment.creation_time or 0)}
+        wanted = _EXPERIMENT_KIND | sweep_tags(sweep) | {NAME_TAG: sweep.name} | kept(experiment.tags, shown)
         for key, value in wanted.items():
-            if found.tags.get(key) != value:
-                client.set_experiment_tag(found.experiment_id, key, value)
-        return str(found.experiment_id)
+            if experiment.tags.get(key) != value:
+                client.set_experiment_tag(experiment.experiment_id, key, value)
+        return str(experiment.experiment_id)
 
     def _check_active(self, experiment: Any, name: str) -> None:
         if experiment.lifecycle_stage != "active":
@@ -304,15 +304,15 @@ class MlflowTracker:
         """Returns the trial's run, fresh from the store, or None."""
         if uid in self._run_ids:
             return client.get_run(self._run_ids[uid])
-        found = client.search_runs(
+        runs = client.search_runs(
             [self._experiment_id],
             filter_string=f"tags.`{UID_TAG}` = '{uid}'",
             run_view_type=3,  # ViewType.ALL: includes deleted ones.
         )
-        if not found:
+        if not runs:
             return None
         # A create whose response was lost can leave a second run: the first is kept.
-        first, *others = sorted(found, key=lambda run: (run.info.lifecycle_stage, run.info.run_id))
+        first, *others = sorted(runs, key=lambda run: (run.info.lifecycle_stage, run.info.run_id))
         for other in others:
             if other.info.lifecycle_stage == "active":
                 client.delete_run(other.info.run_id)

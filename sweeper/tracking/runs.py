@@ -74,9 +74,9 @@ def _log_files(client: MlflowClient, run: Any, files: Sequence[tuple[Path, str]]
     sent = dict(before)
     if thorough:
         there = {
-            each.path
+            file.path
             for folder in {folder for _, folder in files}
-            for each in _listed(client, run_id, folder)
+            for file in _listed(client, run_id, folder)
         }
         sent = {name: digest for name, digest in sent.items() if name in there}
     for path, folder in files:
@@ -95,10 +95,10 @@ def _listed(client: MlflowClient, run_id: str, folder: str) -> list[Any]:
 
 def _digests(tag: str) -> dict[str, str]:
     try:
-        found = json.loads(tag or "{}")
+        digests = json.loads(tag or "{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return digests if isinstance(digests, dict) else {}
 
 
 def theirs(run: Any) -> dict[str, str]:

@@ -91,7 +91,7 @@ class Sender:
         """
         with self._change:
             self._opens = 0.0
-            self._pending = {key: _Pending(each.send) for key, each in self._pending.items()}
+            self._pending = {key: _Pending(state.send) for key, state in self._pending.items()}
             self._failed_in_row.clear()
             self._draining = True
             self._change.notify_all()
@@ -114,13 +114,13 @@ class Sender:
 
     def _has_ended(self) -> bool:
         """Returns whether a drain can make no further progress."""
-        aside = all(each.due == math.inf for each in self._pending.values())
+        aside = all(state.due == math.inf for state in self._pending.values())
         return bool(aside or self._refused or len(self._failed_in_row) >= MAX_TRIES)
 
     def _reasons(self) -> list[str]:
         """Returns why keys were rejected, the earliest rejection first."""
         # Each was moved to the end when it was rejected.
-        return [each.rejected for each in self._pending.values() if each.rejected is not None]
+        return [state.rejected for state in self._pending.values() if state.rejected is not None]
 
     def _why(self) -> str:
         reasons = self._reasons()
@@ -147,11 +147,11 @@ class Sender:
         now = time.monotonic()
         if self._refused or now < self._opens or (self._draining and self._has_ended()):
             return None
-        return next((key for key, each in self._pending.items() if each.due <= now), None)
+        return next((key for key, state in self._pending.items() if state.due <= now), None)
 
     def _pause(self) -> float | None:
         """Returns the seconds until there is something to do; None until something changes."""
-        earliest = min((max(self._opens, each.due) for each in self._pending.values()), default=math.inf)
+        earliest = min((max(self._opens, state.due) for state in self._pending.values()), default=math.inf)
         idle = self._refused or earliest == math.inf or (self._draining and self._has_ended())
         return None if idle else max(0.0, earliest - time.monotonic())
 

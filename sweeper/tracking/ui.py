@@ -73,7 +73,7 @@ def _allowed_hosts(host: str, port: int) -> str:
     """Returns the accepted `Host` headers; MLflow's default has names that anybody can register."""
     names = {"localhost", "127.0.0.1", "::1", host}
     if not is_loopback(host):
-        known = (each for found in net_if_addrs().values() for each in found)
+        known = (address for interface in net_if_addrs().values() for address in interface)
         addresses = (e.address for e in known if e.family in (socket.AF_INET, socket.AF_INET6))
         names |= {socket.gethostname(), socket.getfqdn(), *(a.partition("%")[0] for a in addresses)}
     shown = sorted(_in_url(name) for name in names - {"0.0.0.0", "::"})

@@ -38,28 +38,28 @@ class Place:
         own = store_uri(home)
         if not uri or uri == own:
             return cls(own=own)
-        found = cls(uri)
+        place = cls(uri)
         if not _SCHEMES.match(uri):
             raise UserError(
                 "A tracking URI starts with sqlite:///, http:// or https://"
-                f" (MLflow no longer writes to plain folders), but got {found.shown!r}."
+                f" (MLflow no longer writes to plain folders), but got {place.shown!r}."
             )
         if uri.startswith("sqlite"):
             database = database_in(uri)
             if not database:
                 raise UserError(
                     "A tracking URI of SQLite names a file, such as sqlite:////data/mlflow.db, but got"
-                    f" {found.shown!r}."
+                    f" {place.shown!r}."
                 )
-            return cls(own=own) if Path(database).resolve() == home.resolve() / DATABASE else found
+            return cls(own=own) if Path(database).resolve() == home.resolve() / DATABASE else place
         try:
-            assert found.netloc is not None
+            assert place.netloc is not None
         except ValueError:
             raise UserError(
                 "A tracking URI must look like http://HOST:PORT, with special characters of a password"
                 " percent-encoded, but the host of this one cannot be read."
             ) from None
-        return found
+        return place
 
     @property
     def store(self) -> str:

@@ -57,13 +57,13 @@ def compare(
         for record, view in trials:
             name = text(view.label)
             content = run_content(record, view, sweep)
-            found = by_uid.pop(record.uid, [])
-            active = [run for run in found if run.info.lifecycle_stage == "active"]
-            if found and not active:
+            matches = by_uid.pop(record.uid, [])
+            active = [run for run in matches if run.info.lifecycle_stage == "active"]
+            if matches and not active:
                 deleted += 1
                 continue
             points += len(content.measured) + len(content.derived)
-            if not found:
+            if not matches:
                 lacking.append(f"{name}: the run")
             extra += [f"{name}: a second run {run.info.run_id}" for run in active[1:]]
             for run in active[:1]:
@@ -73,7 +73,7 @@ def compare(
                 lost, odd = _points(client, run, content)
                 lacking += [f"{name}: {what}" for what in lost]
                 extra += [f"{name}: {what}" for what in odd]
-        left = [run for found in by_uid.values() for run in found if run.info.lifecycle_stage == "active"]
+        left = [run for group in by_uid.values() for run in group if run.info.lifecycle_stage == "active"]
         extra += [f"{text(run.info.run_name or '')}: a run without a trial here" for run in left]
     return Compared(
         lacking=tuple(lacking),
@@ -94,7 +94,7 @@ def _lacking(client: MlflowClient, run: Any, content: RunContent, files: Iterabl
         for key, value in wanted.items():
             if there.get(key) != value:
                 yield f"{kind} {key}={value} (it is {there.get(key)})"
-    listed = {each.path for each in client.list_artifacts(run.info.run_id)}
+    listed = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
     yield from (f"file {name}" for name in files if name not in listed)
 
 
@@ -106,7 +106,7 @@ def _points(client: MlflowClient, run: Any, content: RunContent) -> tuple[list[s
     there: dict[str, set[Point]] = {}
     for key in {*wanted, *(key for key in run.data.metrics if key.startswith(OURS))}:
         history = client.get_metric_history(run.info.run_id, key) if key in run.data.metrics else []
-        there[key] = {Point(key, each.value, each.timestamp, each.step) for each in history}
+        there[key] = {Point(key, metric.value, metric.timestamp, metric.step) for metric in history}
     lost = Counter({key: len(points - there[key]) for key, points in wanted.items()})
     odd = Counter({key: len(_odd(points, wanted.get(key, set()))) for key, points in there.items()})
     return (

@@ -43,13 +43,13 @@ _COMPARISON, _CURVES = "sweeper-comparison", "sweeper-series"
 
 def view_state(sweep: SweepInfo) -> dict[str, Any]:
     """Returns the view's state. It cannot pin the baseline: the UI ignores pins in a saved view."""
-    found = (next((each for each in choice if _has(sweep, each[0])), None) for choice in _METRICS)
+    picks = (next((metric for metric in choice if _has(sweep, metric[0])), None) for choice in _METRICS)
     reported = [
         (name, _REPORTED_WIDTH) for name in sweep.metrics if name.startswith("val_") and name != "val_loss"
     ]
     metrics = [
         (f"metrics.`{name if '/' in name else f'result/{name}'}`", width)
-        for name, width in (*(each for each in found if each is not None), *reported[:_MAX_REPORTED])
+        for name, width in (*(pick for pick in picks if pick is not None), *reported[:_MAX_REPORTED])
     ]
     tags = [(f"tags.`sweeper.{name}`", width) for name, width in _TAGS]
     params = [

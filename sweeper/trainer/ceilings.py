@@ -228,21 +228,26 @@ def _disk(folder: Path) -> Ceilings:
 
 def _compiled(job: Job, device: torch.device) -> Mapping[str, Any]:
     """Returns the time to compile a small network's step, or why it could not be compiled."""
-    found: dict[str, Any] = {"device": device.type, "seconds": 0.0, "cache": "", "problem": lacks_compiler()}
-    if found["problem"]:
-        return found
+    compilation: dict[str, Any] = {
+        "device": device.type,
+        "seconds": 0.0,
+        "cache": "",
+        "problem": lacks_compiler(),
+    }
+    if compilation["problem"]:
+        return compilation
     began = time.perf_counter()
     try:
         with time_limit(COMPILE_SECONDS):
             config = TrialConfig().replace({"compile.mode": "default"})
             watch = CompileWatch(config, Path(job.cache) if job.cache else None)
             _compiled_step(device)
-            found["cache"] = watch.cache
+            compilation["cache"] = watch.cache
     except Exception as error:
         late = time.perf_counter() - began >= COMPILE_SECONDS
-        found["problem"] = f"not done within {COMPILE_SECONDS:g} s" if late else first_line(error)
-    found["seconds"] = time.perf_counter() - began
-    return found
+        compilation["problem"] = f"not done within {COMPILE_SECONDS:g} s" if late else first_line(error)
+    compilation["seconds"] = time.perf_counter() - began
+    return compilation
 
 
 def _compiled_step(device: torch.device) -> None:
@@ -253,10 +258,10 @@ def _compiled_step(device: torch.device) -> None:
         error: Tensor = model(x).square().mean()
         return error
 
-    found, expected = torch.compile(loss)(batch), loss(batch)
-    found.backward()
-    if not math.isclose(found.item(), expected.item(), rel_tol=1e-2):
-        raise ArithmeticError(f"the compiled loss is {found.item()}, but the eager one is {expected.item()}")
+    value, expected = torch.compile(loss)(batch), loss(batch)
+    value.backward()
+    if not math.isclose(value.item(), expected.item(), rel_tol=1e-2):
+        raise ArithmeticError(f"the compiled loss is {value.item()}, but the eager one is {expected.item()}")
 
 
 def _visible() -> int:

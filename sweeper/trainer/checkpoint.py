@@ -70,8 +70,8 @@ class Position:
 
 def newest(folder: Path) -> Path | None:
     """Returns the latest checkpoint of the run in `folder`, or None."""
-    found = checkpoints_of(folder)
-    return found[-1] if found else None
+    checkpoints = checkpoints_of(folder)
+    return checkpoints[-1] if checkpoints else None
 
 
 def position_of(checkpoint: Path | None) -> Position:

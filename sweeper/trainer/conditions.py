@@ -51,9 +51,9 @@ def read_conditions() -> Conditions:
     switches = own.ru_nivcsw + reaped.ru_nivcsw
     waited = waited_seconds(os.getpid())
     for pid in _helpers():
-        found = usage(pid)
-        if found is not None:
-            helpers += found.cpu_seconds + found.reaped_seconds
+        helper = usage(pid)
+        if helper is not None:
+            helpers += helper.cpu_seconds + helper.reaped_seconds
             switches += involuntary_switches(pid)
             if waited is not None:
                 waited += waited_seconds(pid) or 0.0
@@ -143,8 +143,8 @@ def undisturbed_canary_ms() -> float:
     After a window, refilling the queues slows the canary, which is not an outside disturbance.
     """
     before = _helper_seconds()
-    found = canary_ms()
-    return found if _helper_seconds() - before < _HELPER_SHARE * found / 1e3 else 0.0
+    canary = canary_ms()
+    return canary if _helper_seconds() - before < _HELPER_SHARE * canary / 1e3 else 0.0
 
 
 def processor_seconds() -> float:

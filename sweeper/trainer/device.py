@@ -171,13 +171,13 @@ def retain_memory() -> None:
 
 def without_effect(config: TrialConfig, device: torch.device) -> Mapping[str, str]:
     """Returns the settings that could not be applied here, and what ran instead."""
-    found = {}
+    settings = {}
     if (config.device.malloc == "retain") != _retaining:
-        found["device.malloc"] = (
+        settings["device.malloc"] = (
             "retain: an earlier trial in this process set it" if _retaining else "default: glibc only"
         )
     if device.type == "cuda":
-        return {**found, **_refused}
+        return {**settings, **_refused}
     asked = {
         "precision.tf32": config.precision.tf32 is True,
         "loader.pin_memory": config.loader.pin_memory,
@@ -185,7 +185,7 @@ def without_effect(config: TrialConfig, device: torch.device) -> Mapping[str, st
         "device.memory_fraction": config.device.memory_fraction,
         "device.expandable_segments": config.device.expandable_segments,
     }
-    return {**found, **_refused, **{name: "without effect: no GPU" for name, on in asked.items() if on}}
+    return {**settings, **_refused, **{name: "without effect: no GPU" for name, on in asked.items() if on}}
 
 
 def describe(device: torch.device) -> DeviceInfo:
@@ -275,11 +275,11 @@ def host_peak_gib() -> float:
 
 def versions() -> Mapping[str, str]:
     """Returns the versions that results depend on: torch, CUDA, and the driver if there is one."""
-    found = {"torch": str(torch.__version__)}
+    software = {"torch": str(torch.__version__)}
     if torch.version.cuda:
-        found["cuda"] = torch.version.cuda
+        software["cuda"] = torch.version.cuda
     # NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024
     with contextlib.suppress(OSError):
         if driver := re.search(r" Module .*?(\d+\.[\d.]+)\s", DRIVER_VERSION.read_text(encoding="utf-8")):
-            found["driver"] = driver[1]
-    return found
+            software["driver"] = driver[1]
+    return software

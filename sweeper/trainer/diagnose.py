@@ -44,29 +44,29 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
     """
     stepper, loader = timing.stepper, timing.loader
     device = stepper.device
-    found = Diagnosis(
+    diagnosis = Diagnosis(
         blocked_s=_blocked(timing) if device.type == "cpu" else None,
         fits_device=_fits(samples, device, stepper.config.device.memory_fraction),
         native_bf16="precision.amp=bf16" not in lacks(devices.describe(device)),
         usable_cpus=usable_cpus(),
     )
     if timing.group.size > 1:
-        return found
+        return diagnosis
     loading = _loader_alone(loader, device)
     handed = loading.handed
     processes = min(usable_cpus(), max(1, stepper.config.loader.num_workers))
-    found = dataclasses.replace(
-        found,
+    diagnosis = dataclasses.replace(
+        diagnosis,
         loader_samples_s=loading.rate,
         sample_cpu_s=loading.cpu_seconds / loading.samples,
         loader_busy=min(1.0, loading.cpu_seconds / loading.seconds / processes),
     )
     if loader.num_shapes > 1:
         # A batch has one length, but the timed steps had all lengths.
-        return found
+        return diagnosis
     step = _step_on(stepper, loader, handed)
     alone = _seconds_per_call(step, device, PART_SECONDS, step_s)
-    found = dataclasses.replace(found, device_samples_s=handed.size / alone)
+    diagnosis = dataclasses.replace(diagnosis, device_samples_s=handed.size / alone)
     # For a compiler, half a batch would be another shape.
     other = None
     if not stepper.compiles and stepper.captured is None:
@@ -77,7 +77,7 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
     if device.type == "cpu":
         full_s, other_s = _in_turn(step, other) if other else (None, None)
         return dataclasses.replace(
-            found, full_step_s=full_s, half_step_s=_half_seconds(handed, full_s, other_s)
+            diagnosis, full_step_s=full_s, half_step_s=_half_seconds(handed, full_s, other_s)
         )
     turn = stepper.config.accumulate_steps
     # A captured step cannot wait.
@@ -95,7 +95,7 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
         other()
         other_s, _ = queued(other, device, turn, alone)
     return dataclasses.replace(
-        found,
+        diagnosis,
         busy_s=busy,
         issue_s=issue,
         sync_places=places,
@@ -228,12 +228,12 @@ def _in_turn(full: Callable[[], None], half: Callable[[], None]) -> tuple[float 
     adds time. Turns in which the process had to wait for a core do not count; None if none are
     left.
     """
-    found: list[list[float]] = [[], []]
+    turns: list[list[float]] = [[], []]
     for _ in range(ROUNDS):
-        for times, step in zip(found, (full, half), strict=True):
+        for times, step in zip(turns, (full, half), strict=True):
             before, began = waited_seconds(os.getpid()), time.perf_counter()
             taken = _seconds_per_call(step, torch.device("cpu"), PART_SECONDS / (2 * ROUNDS))
             elapsed, after = time.perf_counter() - began, waited_seconds(os.getpid())
             if before is None or after is None or after - before <= _DISTURBED * elapsed:
                 times.append(taken)
-    return (min(found[0]), min(found[1])) if all(found) else (None, None)
+    return (min(turns[0]), min(turns[1])) if all(turns) else (None, None)

@@ -23,7 +23,7 @@ class FusedStep:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
         self._parameters: list[Tensor] = [
-            each for group in optimizer.param_groups for each in group["params"]
+            parameter for group in optimizer.param_groups for parameter in group["params"]
         ]
         self._update: Update | None = None
         self._state: object = None
@@ -45,11 +45,11 @@ class FusedStep:
         if len(optimizer.param_groups) != 1 or not self._parameters:
             return None
         (group,) = optimizer.param_groups
-        kinds = {(each.dtype, each.device) for each in self._parameters}
+        kinds = {(parameter.dtype, parameter.device) for parameter in self._parameters}
         has_hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
         if not group.get("fused") or len(kinds) > 1 or has_hooks or isinstance(group["lr"], Tensor):
             return None
-        state = [optimizer.state.get(each, {}) for each in self._parameters]
+        state = [optimizer.state.get(parameter, {}) for parameter in self._parameters]
         if type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
             return _adam(group, self._parameters, state)
         if type(optimizer) is torch.optim.SGD:
@@ -63,9 +63,9 @@ def _kind(grad: Tensor | None) -> type | None:
 
 def _adam(group: dict[str, Any], parameters: list[Tensor], state: list[dict[str, Any]]) -> Update | None:
     names = ("exp_avg", "exp_avg_sq", "step")
-    if group["amsgrad"] or not all(name in each for each in state for name in names):
+    if group["amsgrad"] or not all(name in entry for entry in state for name in names):
         return None
-    averages, squares, steps = ([each[name] for each in state] for name in names)
+    averages, squares, steps = ([entry[name] for entry in state] for name in names)
     kernel = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
     beta1, beta2 = group["betas"]
 
@@ -91,8 +91,8 @@ def _adam(group: dict[str, Any], parameters: list[Tensor], state: list[dict[str,
 
 
 def _sgd(group: dict[str, Any], parameters: list[Tensor], state: list[dict[str, Any]]) -> Update | None:
-    buffers = [each.get("momentum_buffer") for each in state]
-    if not group["momentum"] or any(each is None for each in buffers):
+    buffers = [entry.get("momentum_buffer") for entry in state]
+    if not group["momentum"] or any(buffer is None for buffer in buffers):
         return None
 
     def update(grads: list[Tensor]) -> None:

@@ -209,7 +209,9 @@ class _Watch:
 
     def findings(self) -> tuple[Finding, ...]:
         """Returns the findings, each line once; sweeper's own lines only if there are no others."""
-        users = [each for each in self._found.values() if not is_sweepers(each.place.rpartition(":")[0])]
+        users = [
+            finding for finding in self._found.values() if not is_sweepers(finding.place.rpartition(":")[0])
+        ]
         return tuple(users or self._found.values())
 
     def fails(self, what: str) -> None:
@@ -398,7 +400,10 @@ class _Operators(TorchDispatchMode):
     def _on_one_device(self, name: str, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Records a CPU tensor that CUDA would not accept, and continues with it on the device."""
         host: list[Tensor] = []
-        given = {**dict(zip((each.name for each in func._schema.arguments), args, strict=False)), **kwargs}
+        given = {
+            **dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)),
+            **kwargs,
+        }
         for argument in func._schema.arguments:
             if name in _INDEXED and argument.name == "indices" and args[0].is_meta:
                 continue

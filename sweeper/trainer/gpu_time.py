@@ -78,7 +78,7 @@ def kernel_seconds(step: Callable[[], None], device: torch.device, turn: int = 1
     Args:
         turn: Steps from one optimiser step to the next.
     """
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         # The first kernels may be lost.
         step()
         torch.cuda.synchronize(device)
@@ -87,7 +87,7 @@ def kernel_seconds(step: Callable[[], None], device: torch.device, turn: int = 1
             step()
         torch.cuda.synchronize(device)
         elapsed = time.perf_counter() - began
-    spans = kernel_spans(found)
+    spans = kernel_spans(profiler)
     if not spans:
         return None
     first = max(end for _, end in spans) - 1e6 * elapsed
@@ -96,12 +96,12 @@ def kernel_seconds(step: Callable[[], None], device: torch.device, turn: int = 1
 
 def sync_places(step: Callable[[], Any]) -> tuple[str, ...]:
     """Returns the lines of the user's code at which a step waits for the device."""
-    found: list[str] = []
+    places: list[str] = []
 
     def note(message: Warning | str, *_: object, **__: object) -> None:
         place = _users_line() if "synchronizing" in str(message) else ""
         if place:
-            found.append(place)
+            places.append(place)
 
     real = torch.cuda.synchronize
 
@@ -120,7 +120,7 @@ def sync_places(step: Callable[[], Any]) -> tuple[str, ...]:
         finally:
             torch.cuda.set_sync_debug_mode("default")
             torch.cuda.synchronize = real
-    return tuple(place for place in dict.fromkeys(found) if found.count(place) >= _SYNC_STEPS)
+    return tuple(place for place in dict.fromkeys(places) if places.count(place) >= _SYNC_STEPS)
 
 
 def _users_line() -> str:

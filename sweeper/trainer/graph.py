@@ -109,10 +109,10 @@ class CapturedStep:
             chain = [error]
             while isinstance(chain[-1].__context__, RuntimeError):
                 chain.append(chain[-1].__context__)
-            for each in chain:
+            for exception in chain:
                 # A graph also takes memory from the driver, whose errors are of other classes.
-                if isinstance(each, torch.OutOfMemoryError) or _NO_MEMORY.search(str(each)):
-                    raise torch.OutOfMemoryError(str(each)) from error
+                if isinstance(exception, torch.OutOfMemoryError) or _NO_MEMORY.search(str(exception)):
+                    raise torch.OutOfMemoryError(str(exception)) from error
             cause = chain[-1]
             raise TrialFailedError(
                 FailureKind.UNSUPPORTED,

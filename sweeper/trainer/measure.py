@@ -223,12 +223,12 @@ def follow(
 
 def _effective(job: Job, pipeline: Pipeline, stepper: Stepper, watch: CompileWatch) -> Mapping[str, str]:
     """Returns what ran instead of the requested settings, by field."""
-    found = {**devices.without_effect(job.config, stepper.device), **stepper.refused, **watch.effective()}
+    settings = {**devices.without_effect(job.config, stepper.device), **stepper.refused, **watch.effective()}
     if job.config.device.count > 1 and not job.config.loader.drop_last:
-        found["loader.drop_last"] = "true: devices that train together take whole batches"
+        settings["loader.drop_last"] = "true: devices that train together take whole batches"
     if job.config.loader.buckets > 1 and pipeline.train.lengths is None:
-        found["loader.buckets"] = "without effect: the samples have no lengths"
-    return found
+        settings["loader.buckets"] = "without effect: the samples have no lengths"
+    return settings
 
 
 def _check_training(loss: float, samples: int, lost: int) -> None:
@@ -261,9 +261,9 @@ def _breakdown(timing: Timing, timed: Windows) -> Breakdown:
         drain = min(
             -(-wanted // period) * period, MAX_EVENT_STEPS, max(wanted, int(BREAKDOWN_SECONDS / step_s))
         )
-        found = timing.stretch(clock, 0.0, cap_seconds=step_s * drain * 2, drain_steps=drain)
-        steps = found.steps
-        phases = [seconds / steps * (step_s / (found.seconds / steps)) for seconds in clock.seconds]
+        stretch = timing.stretch(clock, 0.0, cap_seconds=step_s * drain * 2, drain_steps=drain)
+        steps = stretch.steps
+        phases = [seconds / steps * (step_s / (stretch.seconds / steps)) for seconds in clock.seconds]
     else:
         phases = [seconds / timed.steps for seconds in timed.phases]
     return Breakdown(

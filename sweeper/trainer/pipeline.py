@@ -184,8 +184,8 @@ def load_module(job: Job) -> ModuleType:
         UserError: It does not exist, cannot be imported, or has no `prepare` or `build`.
     """
     modules.search_first(job.import_paths)
-    found = modules.find(job.pipeline, job.import_paths)
-    name = found.name if found else job.pipeline
+    source = modules.find(job.pipeline, job.import_paths)
+    name = source.name if source else job.pipeline
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:

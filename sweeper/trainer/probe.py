@@ -31,10 +31,10 @@ def run(job: Job, progress: Progress) -> Report:
     """
     progress.stage("probe")
     if job.device == "auto":
-        found = [torch.device("cuda", i) for i in range(devices.num_visible())]
+        torch_devices = [torch.device("cuda", i) for i in range(devices.num_visible())]
     else:
-        found = [devices.open_device(job.device)]
-    infos = [devices.describe(each) for each in found or [torch.device("cpu")]]
+        torch_devices = [devices.open_device(job.device)]
+    infos = [devices.describe(device) for device in torch_devices or [torch.device("cpu")]]
     info = infos[0]
     progress.device(info)
     return Report(
@@ -51,13 +51,13 @@ def run(job: Job, progress: Progress) -> Report:
 
 def lacks(info: DeviceInfo) -> dict[str, str]:
     """Returns the choices that this device does not support: `field=value` and the reason."""
-    found = _lacks_cuda(info.capability) if info.kind == "cuda" else _lacks_cpu()
+    reasons = _lacks_cuda(info.capability) if info.kind == "cuda" else _lacks_cpu()
     if len(numa.nodes()) < 2:
-        found["device.numa=near"] = "this machine has one memory node"
+        reasons["device.numa=near"] = "this machine has one memory node"
     if why := lacks_compiler():
         for mode in ("default", "reduce-overhead", "max-autotune"):
-            found[f"compile.mode={mode}"] = why
-    return found
+            reasons[f"compile.mode={mode}"] = why
+    return reasons
 
 
 def lacks_compiler() -> str:

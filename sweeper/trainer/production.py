@@ -58,18 +58,18 @@ def run(job: Job, progress: Progress) -> Report:
     """
     assert job.training is not None
     checkpoints.recover_best(Path(job.training.folder))
-    found = checkpoints.newest(Path(job.training.folder))
-    begin = checkpoints.position_of(found)
+    checkpoint = checkpoints.newest(Path(job.training.folder))
+    begin = checkpoints.position_of(checkpoint)
 
     def restore(stepper: Stepper, loader: Loader) -> None:
         stepper.schedule = schedule_of(job, loader.order.num_batches)
-        if found is not None:
-            checkpoints.restore(found, stepper)
+        if checkpoint is not None:
+            checkpoints.restore(checkpoint, stepper)
 
     return in_group(
         job,
         lambda own, orders: follow(job, own, orders, begin.steps, restore),
-        lambda group: _Run(job, progress, group, begin).to_its_end(found, restore),
+        lambda group: _Run(job, progress, group, begin).to_its_end(checkpoint, restore),
     )
 
 
@@ -111,7 +111,7 @@ class _Run:
         self.canary_ms, self.canary_at = 0.0, -math.inf
         self.saved_at = time.perf_counter()
 
-    def to_its_end(self, found: Path | None, restore: Callable[[Stepper, Loader], None]) -> Report:
+    def to_its_end(self, checkpoint: Path | None, restore: Callable[[Stepper, Loader], None]) -> Report:
         """Trains to the end and returns the run's result."""
         self.progress.stage("build")
         self.pipeline, self.stepper, _ = set_up(self.job, self.progress)
@@ -124,9 +124,9 @@ class _Run:
             self.at.history_bytes,
             {"steps": self.at.steps, "seconds": self.before, "pid": os.getpid(), "device": info},
         )
-        if found is not None:
+        if checkpoint is not None:
             # Before the first batch: a pipeline's rows may draw random numbers.
-            checkpoints.restore_random(found, self.stepper.device)
+            checkpoints.restore_random(checkpoint, self.stepper.device)
         self.loader.start()
         self.timing = Timing(self.stepper, self.loader, self.group)
         self.progress.device(info)

@@ -113,7 +113,7 @@ class ShardSource:
         if self._process != os.getpid():
             # A forked worker must not share its parent's descriptors.
             self._opened, self._process = {}, os.getpid()
-        wanted = [self._samples[each] for each in index.tolist()]
+        wanted = [self._samples[number] for number in index.tolist()]
         for sample in wanted:
             for shard, _, offset, size in sample:
                 # The disk reads ahead while the first samples are decoded.
@@ -132,16 +132,16 @@ class ShardSource:
 
 
 def _files(path: Path, kind: str) -> list[Path]:
-    found = sorted(path.rglob(f"*{kind}")) if path.is_dir() else [path]
-    if not found or not found[0].exists():
+    files = sorted(path.rglob(f"*{kind}")) if path.is_dir() else [path]
+    if not files or not files[0].exists():
         packed = any(path.rglob(f"*{kind}.gz"))
         remedy = f", which has {kind}.gz files. Unpack them with `gunzip`" if packed else ""
         raise UserError(f"`data.path` must have {kind} files, but got {str(path)!r}{remedy}.")
-    return found
+    return files
 
 
 def _digest(files: Sequence[Path], options: object) -> str:
-    listed = [(str(each.resolve()), (about := each.stat()).st_size, about.st_mtime_ns) for each in files]
+    listed = [(str(file.resolve()), (about := file.stat()).st_size, about.st_mtime_ns) for file in files]
     return hashlib.sha256(json.dumps([listed, options]).encode()).hexdigest()[:16]
 
 
@@ -152,7 +152,7 @@ def _write_rows(
     from pyarrow.lib import ArrowException
     from pyarrow.parquet import ParquetFile
 
-    wanted = sorted({each for names in columns.values() for each in names})
+    wanted = sorted({name for names in columns.values() for name in names})
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -202,7 +202,7 @@ def _write_rows(
 def _samples(files: Sequence[Path]) -> Iterator[list[list[Any]]]:
     """Yields the files of each sample: shard, extension, offset and size."""
     for shard, path in enumerate(files):
-        found: dict[str, list[list[Any]]] = {}
+        samples: dict[str, list[list[Any]]] = {}
         try:
             with tarfile.open(path, "r:") as tar:
                 for member in tar:
@@ -210,9 +210,9 @@ def _samples(files: Sequence[Path]) -> Iterator[list[list[Any]]]:
                         folder, _, name = member.name.rpartition("/")
                         key, _, extension = name.partition(".")
                         place = [shard, extension, member.offset_data, member.size]
-                        found.setdefault(f"{folder}/{key}", []).append(place)
+                        samples.setdefault(f"{folder}/{key}", []).append(place)
         except tarfile.TarError as error:
             raise UserError(
                 f"{path} must be a tar file that is not compressed, but {error}. Unpack it with `gunzip`."
             ) from error
-        yield from found.values()
+        yield from samples.values()

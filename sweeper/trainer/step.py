@@ -67,20 +67,20 @@ def make_optimizer(
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:
     """Returns a model's longest list of blocks: layers of one class that contain other layers."""
-    found: list[nn.Module] = []
-    for each in model.modules():
-        if isinstance(each, nn.ModuleList | nn.Sequential) and len(each) > max(1, len(found)):
-            first, *rest = each
+    blocks: list[nn.Module] = []
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) > max(1, len(blocks)):
+            first, *rest = module
             has_parts = next(first.children(), None) is not None and not isinstance(first, nn.Sequential)
             if has_parts and all(type(block) is type(first) for block in rest):
-                found = [first, *rest]
-    return found
+                blocks = [first, *rest]
+    return blocks
 
 
 def _ddp_options(config: DdpConfig) -> dict[str, Any]:
     """Returns the options of DistributedDataParallel that differ from the defaults."""
     usual = dataclasses.asdict(DdpConfig())
-    asked = {name: each for name, each in dataclasses.asdict(config).items() if each != usual[name]}
+    asked = {name: value for name, value in dataclasses.asdict(config).items() if value != usual[name]}
     if "broadcast_buffers" in asked and NEW_BUFFERS in inspect.signature(DistributedDataParallel).parameters:
         asked[NEW_BUFFERS] = asked.pop("broadcast_buffers")
     return asked
@@ -254,7 +254,7 @@ class Stepper:
         """Returns why activations cannot be recomputed in a graph; empty if they can."""
         if torch.__version__ < "2.10":
             return "it needs torch 2.10 or newer, to read the generator's state during a capture"
-        if any(isinstance(each, nn.RNNBase) and each.dropout for each in self.model.modules()):
+        if any(isinstance(module, nn.RNNBase) and module.dropout for module in self.model.modules()):
             # Setting the generator's state frees it while graphs still use it.
             return "cuDNN keeps a separate state for the dropout of recurrent layers"
         return ""
@@ -392,8 +392,8 @@ class Stepper:
             nn.utils.clip_grad_norm_(self.parameters, config.clip_norm)
         if scaler:
             scaler.step(optimizer)
-            for found in scaler._found_inf_per_device(optimizer).values():
-                self.skipped += found
+            for overflow in scaler._found_inf_per_device(optimizer).values():
+                self.skipped += overflow
             scaler.update()
         elif self.captured is None:
             self._step()

@@ -79,13 +79,13 @@ class _Writer:
         if isinstance(value, Mapping):
             return {
                 "dict": [
-                    [self._key(key, place), self.describe(each, f"{place}[{key!r}]")]
-                    for key, each in value.items()
+                    [self._key(key, place), self.describe(child, f"{place}[{key!r}]")]
+                    for key, child in value.items()
                 ]
             }
         # A named tuple would come back as a plain one.
         if type(value) in (list, tuple):
-            items = [self.describe(each, f"{place}[{i}]") for i, each in enumerate(value)]
+            items = [self.describe(child, f"{place}[{i}]") for i, child in enumerate(value)]
             return {type(value).__name__: items}
         raise _refused(f"a {type(value).__module__}.{type(value).__qualname__}", place)
 

@@ -154,8 +154,8 @@ class Timing:
         skipped = self.stepper.skipped.clone()
         before = read_conditions()
         start = time.perf_counter()
-        found = self.stretch(clock, seconds, cap_seconds=2 * seconds, most_steps=most_steps)
+        stretch = self.stretch(clock, seconds, cap_seconds=2 * seconds, most_steps=most_steps)
         after = read_conditions()
         lost = int((self.stepper.skipped - skipped).item()) * global_batch
-        samples = max(0, found.samples - lost)
-        return Taken(between(before, after, start, found.seconds, found.steps, samples), lost)
+        samples = max(0, stretch.samples - lost)
+        return Taken(between(before, after, start, stretch.seconds, stretch.steps, samples), lost)

@@ -52,7 +52,7 @@ def run(job: Job, progress: Progress) -> Report:
         # The steps need not be steady: the profiler changes their speed anyway.
         Timing(stepper, loader, group).warm_up(job.plan.warmup_cap_seconds, screen_above=math.inf)
         progress.stage("trace")
-        with profile(activities=activities) as found:
+        with profile(activities=activities) as profiler:
             # The first step is distorted by the profiler.
             stepper.step(loader, NoClock())
             devices.synchronize(device)
@@ -62,31 +62,31 @@ def run(job: Job, progress: Progress) -> Report:
             devices.synchronize(device)
             seconds = time.perf_counter() - began
         counted = arithmetic(stepper, loader)
-    found.export_chrome_trace(job.trace)
+    profiler.export_chrome_trace(job.trace)
     return Report(
         values={
             "steps": STEPS,
             "step_ms": 1e3 * seconds / STEPS,
             **counted,
-            **_summary(found, seconds, device),
+            **_summary(profiler, seconds, device),
         },
         finished_at=time.time(),
     )
 
 
-def _summary(found: profile, seconds: float, device: torch.device) -> dict[str, Any]:
+def _summary(profiler: profile, seconds: float, device: torch.device) -> dict[str, Any]:
     """Returns the longest operations, and how busy the device was."""
     on_gpu = device.type == "cuda"
     taken: dict[str, float] = {}
-    for each in found.key_averages():
+    for row in profiler.key_averages():
         # An operation's row repeats the time of its kernels.
-        if on_gpu and (each.device_type != DeviceType.CUDA or getattr(each, "is_user_annotation", False)):
+        if on_gpu and (row.device_type != DeviceType.CUDA or getattr(row, "is_user_annotation", False)):
             continue
-        total = each.self_device_time_total if on_gpu else each.self_cpu_time_total
-        taken[each.key] = taken.get(each.key, 0.0) + total / 1e3 / (STEPS + 1)
+        total = row.self_device_time_total if on_gpu else row.self_cpu_time_total
+        taken[row.key] = taken.get(row.key, 0.0) + total / 1e3 / (STEPS + 1)
     longest = sorted(taken.items(), key=lambda item: -item[1])[:TOP]
     busy = None
-    if on_gpu and (spans := kernel_spans(found)):
+    if on_gpu and (spans := kernel_spans(profiler)):
         busy = 100 * covered(spans, max(end for _, end in spans) - 1e6 * seconds) / (1e6 * seconds)
     return {
         "device_busy_pct": None if busy is None else round(min(100.0, busy), 1),
@@ -119,7 +119,7 @@ def arithmetic(stepper: Stepper, loader: Loader) -> dict[str, Any]:
 @contextlib.contextmanager
 def _without_fused_cells(model: nn.Module) -> Iterator[None]:
     """Makes recurrent layers compute one product at a time: torch cannot count inside a fused kernel."""
-    if not any(isinstance(each, nn.RNNBase) for each in model.modules()):
+    if not any(isinstance(module, nn.RNNBase) for module in model.modules()):
         yield
         return
     before = torch.backends.cudnn.enabled, torch.backends.mkldnn.enabled

@@ -88,7 +88,7 @@ def known_changes(file: Path | None) -> Mapping[str, Change]:
 
 
 def possible(
-    found: Measurement,
+    measurement: Measurement,
     file: Path | None = None,
     *,
     allow_other_draws: bool = False,
@@ -96,15 +96,15 @@ def possible(
     """Returns all changes; those that cannot pay off, or are not allowed, are refused with the reason.
 
     Args:
-        found: Measurement of the unchanged script.
+        measurement: Measurement of the unchanged script.
         file: File with the user's own changes (`sweeper.interventions.known`).
         allow_other_draws: Whether changes that make rows draw other random numbers are tried, too.
     """
     values = []
     for change in known_changes(file).values():
         for value in change.choices:
-            ceiling = ceiling_of(change, value, found)
-            refused = change.refusal(value, found.observed) or _too_little(ceiling)
+            ceiling = ceiling_of(change, value, measurement)
+            refused = change.refusal(value, measurement.observed) or _too_little(ceiling)
             if not refused and change.kind == DRAWS and not allow_other_draws:
                 refused = NEEDS_PERMISSION
             values.append(
@@ -114,8 +114,8 @@ def possible(
                     original=change.original,
                     kind=change.kind,
                     why=change.why,
-                    rounding=change.tolerance(found.observed),
-                    env=variables_of(change, found.observed),
+                    rounding=change.tolerance(measurement.observed),
+                    env=variables_of(change, measurement.observed),
                     ceiling=_assumed(change) if ceiling is None else ceiling.ratio,
                     refused=refused,
                 )
@@ -135,26 +135,26 @@ def _too_little(ceiling: Ceiling | None) -> str:
     return f"even {ceiling.without}, it would be {faster}"
 
 
-def ceiling_of(change: Change, value: str, found: Measurement) -> Ceiling | None:
+def ceiling_of(change: Change, value: str, measurement: Measurement) -> Ceiling | None:
     """Returns the largest possible speedup of a change's value; None if it is unknown.
 
     Args:
-        found: Measurement of the unchanged script.
+        measurement: Measurement of the unchanged script.
     """
-    parts, diagnosis = found.breakdown, found.diagnosis
+    parts, diagnosis = measurement.breakdown, measurement.diagnosis
     if not parts.step_s:
         return None
     on_one_batch = (diagnosis and diagnosis.device_samples_s) or 0.0
-    launching = launch_share(found)
+    launching = launch_share(measurement)
     step = Step(
         seconds=parts.step_s,
         data=parts.data_s,
         compute=parts.compute_s,
         optimizer=parts.optimizer_s,
         launching=None if launching is None else launching * parts.step_s,
-        one_batch_ratio=on_one_batch / found.throughput if found.throughput else 0.0,
-        shares_cores=bool(found.observed.get("num_workers")) and not found.trains_on_gpu,
-        is_rough=diagnosis is None and found.trains_on_gpu,
+        one_batch_ratio=on_one_batch / measurement.throughput if measurement.throughput else 0.0,
+        shares_cores=bool(measurement.observed.get("num_workers")) and not measurement.trains_on_gpu,
+        is_rough=diagnosis is None and measurement.trains_on_gpu,
     )
     return change.ceiling(value, step)
 

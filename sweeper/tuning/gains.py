@@ -160,12 +160,12 @@ def start_cost(sweep: LoadedSweep, winner: int) -> StartCost | None:
     members = state.members(winner)
     slow = {name for name, change in CHANGES.items() if change.limit_seconds}
     alike = [
-        found
+        measurement
         for arm in state.contests
         if (shared := state.members(arm) & members)
         and not {word for word in state.members(arm) - shared if word.partition("=")[0] in slow}
         and arm in records
-        and (found := records[arm].measurement) is not None
+        and (measurement := records[arm].measurement) is not None
     ]
     first = max(map(_start, alike), default=_start(best)) - _start(base)
     if first < MIN_START_SECONDS:

@@ -297,8 +297,8 @@ class Tune:
             result = dataclasses.replace(result, lines=(*result.lines, *nothing))
         among = (sweep.confirmation.winner, *sweep.confirmation.infeasible)
         records = [sweep.table.records[number] for number in among if number is not None]
-        known = ((record, found) for record in records if (found := verification.read(record)) is not None)
-        record, verified = next(known, (None, None))
+        checks = ((record, check) for record in records if (check := verification.read(record)) is not None)
+        record, verified = next(checks, (None, None))
         if record is None or verified is None:
             return result
         stack = words.stack_lines(verified, result.changes)

@@ -102,9 +102,9 @@ def keep(folder: Path, isolation: str = "exec", trial: TrialProcess | None = Non
     write_outcome(folder, outcome, keeper.secrets)
     failpoint("committed")
     assert (folder / OUTCOME).exists()
-    for each in held:
+    for descriptor in held:
         # The next job need not wait for this process to exit.
-        os.close(each)
+        os.close(descriptor)
 
 
 def abandon(number: int, frame: Any) -> None:
@@ -155,7 +155,7 @@ class _Keeper:
         self.trial.begin(self.folder, isolation, held)
         reports, output, steps = self.trial.reports, self.trial.output, self.trial.steps
         process = os.pidfd_open(self.trial.pid)
-        found: Finding | None = None
+        finding: Finding | None = None
         poller = select.poll()
         for descriptor in (reports, output, process):
             poller.register(descriptor, select.POLLIN)
@@ -167,8 +167,8 @@ class _Keeper:
                 poller.unregister(output)
             if process in events:
                 break
-            found = self.overdue.look(time.perf_counter(), steps.count, steps.is_paused)
-            if found is not None:
+            finding = self.overdue.look(time.perf_counter(), steps.count, steps.is_paused)
+            if finding is not None:
                 self._save_stacks(output)
                 os.kill(self.trial.pid, signal.SIGKILL)
                 break
@@ -181,7 +181,9 @@ class _Keeper:
         self.log.close()
         self.trial.close()
         os.close(process)
-        return self._conclude(status, found, time.perf_counter() - began, failures.oom_kills() - kills_before)
+        return self._conclude(
+            status, finding, time.perf_counter() - began, failures.oom_kills() - kills_before
+        )
 
     def _save_stacks(self, output: int) -> None:
         def listen(seconds: float) -> None:
@@ -240,8 +242,8 @@ class _Keeper:
         if not self.device_uuid:
             return ()
         means = self.sampler.means(window)
-        found = [of_gpu(its) for its in by_rank(means, 1 + len(self.others))]
-        return tuple(dict.fromkeys(itertools.chain(*found)))
+        disturbances = [of_gpu(series) for series in by_rank(means, 1 + len(self.others))]
+        return tuple(dict.fromkeys(itertools.chain(*disturbances)))
 
     def _unsampled_gpus(self) -> dict[str, str]:
         count = self.job.config.device.count
@@ -265,7 +267,7 @@ class _Keeper:
         peak = result.gpu_mem_peak_gib
         if peak is None:
             # A script reports no peak; use the memory in use on the device.
-            read = (each for each in columns.get("gpu_mem_used_gib", ()) if not math.isnan(each))
+            read = (gib for gib in columns.get("gpu_mem_used_gib", ()) if not math.isnan(gib))
             peak = max(read, default=None)
         return dataclasses.replace(
             result,
@@ -275,7 +277,7 @@ class _Keeper:
         )
 
     def _conclude(
-        self, status: int, found: Finding | None, seconds: float, oom_kills: int
+        self, status: int, finding: Finding | None, seconds: float, oom_kills: int
     ) -> Outcome | Report:
         if isinstance(self.result, Measurement):
             return dataclasses.replace(self.result, seconds=seconds)
@@ -285,8 +287,8 @@ class _Keeper:
         if isinstance(self.result, Failure):
             kind = failures.with_oom_kills(self.result.kind, oom_kills)
             return dataclasses.replace(self.result, kind=kind, detail=tail, log=LOG, seconds=seconds)
-        if found is not None:
-            kind, message = found.kind, found.message
+        if finding is not None:
+            kind, message = finding.kind, finding.message
         else:
             kind, message = failures.of_exit(status, tail, oom_kills)
         for probe in self.probes:

@@ -41,13 +41,13 @@ def save(root: int, listen: Callable[[float], None], write: Callable[[bytes], No
         listen: Reads their output for the given seconds.
         write: Takes a header line that names the process.
     """
-    found = list(tree(root))[:_MAX_PROCESSES]
-    states = {pid: _state(pid) for pid in found}
-    for pid in found:
+    pids = list(tree(root))[:_MAX_PROCESSES]
+    states = {pid: _state(pid) for pid in pids}
+    for pid in pids:
         _send(pid, signal.SIGSTOP)
     deadline = time.monotonic() + WAIT_SECONDS
     # Children first: the death of a parent may kill its children before they have written anything.
-    for pid in reversed(found):
+    for pid in reversed(pids):
         if states[pid] in "ZX":
             continue
         _leave_no_core(pid)

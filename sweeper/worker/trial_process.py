@@ -114,9 +114,9 @@ class TrialProcess:
             message, held, _, _ = socket.recv_fds(channel, _MAX_MESSAGE, _MAX_LOCKS)
             if not message:
                 os._exit(0)
-            for each in held:
+            for descriptor in held:
                 # The trial may be another program (`isolation: exec`).
-                os.set_inheritable(each, True)
+                os.set_inheritable(descriptor, True)
             request = json.loads(message)
             folder = Path(request["run"])
             job = read_job(folder)
@@ -139,8 +139,8 @@ def _in_this_interpreter(folder: Path, job: Job, descriptor: int, steps: int) ->
 
 
 def _in_fresh_interpreter(folder: Path, job: Job, descriptor: int, steps: int) -> NoReturn:
-    for each in (descriptor, steps):
-        os.set_inheritable(each, True)
+    for fd in (descriptor, steps):
+        os.set_inheritable(fd, True)
     command = python_module("sweeper.worker.trial", str(folder), str(descriptor), str(steps))
     os.execv(command[0], command)
 

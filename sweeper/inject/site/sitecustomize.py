@@ -34,7 +34,7 @@ def _use_mirror(folder, mirror):
 
     def moved(path):
         real = os.path.realpath(path)
-        if not path or not is_in(real, folder) or any(is_in(real, each) for each in stay):
+        if not path or not is_in(real, folder) or any(is_in(real, parent) for parent in stay):
             return path
         return mirror + real[len(folder) :]
 
@@ -42,9 +42,9 @@ def _use_mirror(folder, mirror):
     # The finders of setuptools, for packages whose folder cannot be on the path.
     for name, module in list(sys.modules.items()):
         if name.startswith("__editable__"):
-            packages, namespaces = (getattr(module, each, {}) for each in ("MAPPING", "NAMESPACES"))
-            packages.update({each: moved(path) for each, path in packages.items()})
-            namespaces.update({each: list(map(moved, paths)) for each, paths in namespaces.items()})
+            packages, namespaces = (getattr(module, attribute, {}) for attribute in ("MAPPING", "NAMESPACES"))
+            packages.update({package: moved(path) for package, path in packages.items()})
+            namespaces.update({namespace: list(map(moved, paths)) for namespace, paths in namespaces.items()})
 
 
 def _open_folders_of_what_is_removed():

@@ -136,7 +136,7 @@ def _unfit(context: SweepContext, trials: TrialRunner, race: SweepRace) -> set[i
                 f" ({failure.kind}: {failure.message})."
             )
         mean = statistics.fmean(losses) if losses else 0.0
-        exceeded = next((each for each in limits if losses and each.violation(mean) > 0), None)
+        exceeded = next((limit for limit in limits if losses and limit.violation(mean) > 0), None)
         if exceeded is None:
             return unfit
         context.observer.line(

@@ -117,13 +117,15 @@ class FailingValues:
         """
         if self._left is None:
             self._left = {}
-            self._failed = {n: each for n, each in self._failed.items() if not each.choices <= self._ran}
-            failed = [each for _, each in sorted(self._failed.items())]
-            while (found := self._at_fault(failed, self._left)) is not None:
-                (name, value), message = found
+            self._failed = {
+                n: failure for n, failure in self._failed.items() if not failure.choices <= self._ran
+            }
+            failed = [failure for _, failure in sorted(self._failed.items())]
+            while (fault := self._at_fault(failed, self._left)) is not None:
+                (name, value), message = fault
                 self._left.setdefault(name, {})[value] = message
                 # Failures that it explains are no evidence about other choices.
-                failed = [each for each in failed if (name, value) not in each.choices]
+                failed = [failure for failure in failed if (name, value) not in failure.choices]
         return self._left
 
     def explains(self, config: TrialConfig) -> bool:
@@ -132,8 +134,8 @@ class FailingValues:
         return any(value in left.get(name, ()) for name, value in choices_of(config, self._space))
 
     def _at_fault(self, failed: list[_Failed], left: Left) -> tuple[Choice, str] | None:
-        for how in dict.fromkeys(each.how for each in failed):
-            alike = [each for each in failed if each.how == how]
+        for how in dict.fromkeys(failure.how for failure in failed):
+            alike = [failure for failure in failed if failure.how == how]
             possible = (choice for one in alike for choice in one.choices - self._ran)
             counts = Counter(choice for choice in possible if _may_go(choice, self._space, left))
             most = max(counts.values(), default=0)
@@ -209,7 +211,7 @@ def idle_values(records: Iterable[TrialRecord], spec: SweepSpec, gone: Left | No
         assert record.measurement is not None
         for name, value in choices_of(record.config, spec.space):
             fact = OBSERVED.get(name, "")
-            others = [each for each in usual if each != name and OBSERVED.get(each) == fact]
+            others = [other for other in usual if other != name and OBSERVED.get(other) == fact]
             # If two parameters set the same fact, it does not show the effect of one of them.
             if value != usual.get(name) and seen.get(fact) is not None and not others:
                 effects.setdefault((name, value), []).append(
@@ -227,10 +229,10 @@ def without_idle(records: Sequence[TrialRecord], spec: SweepSpec) -> list[TrialR
     idle = idle_values(records, spec)
     keys = {record.config.key() for record in records if record.measurement is not None}
     baseline = spec.baseline_config().flatten()
-    found = []
+    trials = []
     for record in records:
         same = [name for name, value in choices_of(record.config, spec.space) if value in idle.get(name, ())]
         plain = record.config.replace({name: baseline[name] for name in same})
         if not same or plain.key() not in keys:
-            found.append(record)
-    return found
+            trials.append(record)
+    return trials

@@ -39,7 +39,7 @@ class EarlyRounds:
             return False
         total = 60 * (spec.search.minutes or 0.0)
         used = 1 - left / total
-        passed = sum(used >= each for each in self._wanted)
+        passed = sum(used >= share for share in self._wanted)
         # If two are due, only one runs: rounds must be apart in time, also from those at the end.
         if passed <= self._passed or used > self._wanted[passed - 1] + LATE:
             return False
@@ -47,7 +47,7 @@ class EarlyRounds:
         best, baseline = table.best(), table.records[BASELINE]
         if best is None or best.number == BASELINE or not (best.measurement and baseline.measurement):
             return False
-        if sum(run_seconds(table, each, spec) for each in (baseline, best)) > MAX_SHARE * total:
+        if sum(run_seconds(table, record, spec) for record in (baseline, best)) > MAX_SHARE * total:
             return False
         name = f"{EARLY_RACE}-{self._next:04d}"
         self._next += 1

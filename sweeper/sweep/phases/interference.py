@@ -97,44 +97,50 @@ def check_interference(context: SweepContext, trials: TrialRunner) -> None:
     if len(slots) == 1 or not context.launcher.shares_machine:
         return
     path = context.journal.setup_folder(FOUND)
-    found = _known(path, len(slots))
-    if found is None:
-        found = _measured(context, trials)
-        write_json(path, encode(found))
-    context.observer.line(found.line)
-    if found.disturbs:
+    interference = _known(path, len(slots))
+    if interference is None:
+        interference = _measured(context, trials)
+        write_json(path, encode(interference))
+    context.observer.line(interference.line)
+    if interference.disturbs:
         trials.jobs.limit(1)
 
 
 def _known(path: Path, slots: int) -> Interference | None:
     """Returns the result of an earlier run; None if there is none, or it had another number of slots."""
     try:
-        found = decode(Interference, read_json(path))
+        interference = decode(Interference, read_json(path))
     except (OSError, ValueError, TypeError, LookupError):
         return None
-    return found if found.slots == slots and (found.rounds or found.failure) else None
+    return (
+        interference
+        if interference.slots == slots and (interference.rounds or interference.failure)
+        else None
+    )
 
 
 def _measured(context: SweepContext, trials: TrialRunner) -> Interference:
     slots, minutes = context.machine.slots, context.spec.search.minutes
     trials.progress.begin("trying trials side by side", MIN_ROUNDS)
     most = math.inf if minutes is None else MAX_SHARE * 60 * minutes
-    began, longest, found = time.monotonic(), 0.0, Interference(slots=len(slots))
-    while not found.is_clear and len(found.rounds) < MAX_ROUNDS:
+    began, longest, interference = time.monotonic(), 0.0, Interference(slots=len(slots))
+    while not interference.is_clear and len(interference.rounds) < MAX_ROUNDS:
         started = time.monotonic()
-        if found.rounds and started - began + longest > most:
+        if interference.rounds and started - began + longest > most:
             break
         # The order is reversed in every other round, so that a machine that warms up favours neither.
-        counts = sorted((1, len(slots)), reverse=bool(len(found.rounds) % 2))
-        outcomes = {count: _outcomes(context, trials, len(found.rounds), slots[:count]) for count in counts}
+        counts = sorted((1, len(slots)), reverse=bool(len(interference.rounds) % 2))
+        outcomes = {
+            count: _outcomes(context, trials, len(interference.rounds), slots[:count]) for count in counts
+        }
         processes = [*outcomes[1], *outcomes[len(slots)]]
-        if failure := next((each for each in processes if isinstance(each, Failure)), None):
-            return dataclasses.replace(found, failure=f"{failure.kind}: {failure.message}")
-        speeds = tuple(each.throughput for each in processes if isinstance(each, Measurement))
-        found = dataclasses.replace(found, rounds=(*found.rounds, speeds))
-        trials.progress.reached(len(found.rounds))
+        if failure := next((outcome for outcome in processes if isinstance(outcome, Failure)), None):
+            return dataclasses.replace(interference, failure=f"{failure.kind}: {failure.message}")
+        speeds = tuple(outcome.throughput for outcome in processes if isinstance(outcome, Measurement))
+        interference = dataclasses.replace(interference, rounds=(*interference.rounds, speeds))
+        trials.progress.reached(len(interference.rounds))
         longest = max(longest, time.monotonic() - started)
-    return found
+    return interference
 
 
 def _outcomes(

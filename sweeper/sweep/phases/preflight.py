@@ -93,28 +93,30 @@ def preflight(
     if not spec.traits.names_are_fields:
         return spec, ()
     path = context.journal.setup_folder(FOUND)
-    found = _known(path)
-    if found is None:
-        found = _Preflight(context, trials, spec).run()
+    outcome = _known(path)
+    if outcome is None:
+        outcome = _Preflight(context, trials, spec).run()
         make_folder(path.parent)
-        write_json(path, encode(found))
-    spec, lines = cleared(spec, found.tried)
+        write_json(path, encode(outcome))
+    spec, lines = cleared(spec, outcome.tried)
     for line in lines:
         context.observer.line(line)
-    return spec, [(each.name, each.value) for each in found.tried if not each.failed and not each.unknown]
+    return spec, [
+        (answer.name, answer.value) for answer in outcome.tried if not answer.failed and not answer.unknown
+    ]
 
 
 def cleared(spec: SweepSpec, tried: Sequence[Tried]) -> tuple[SweepSpec, list[str]]:
     """Returns `spec` without the values that failed, and a line for each that is affected."""
     lines = []
-    for name in dict.fromkeys(each.name for each in tried):
-        parameter, mine = spec.space.get(name), [each for each in tried if each.name == name]
+    for name in dict.fromkeys(answer.name for answer in tried):
+        parameter, mine = spec.space.get(name), [answer for answer in tried if answer.name == name]
         if not isinstance(parameter, CategoricalParameter):
             continue
         gone = {
-            each.value: _why(each)
-            for each in mine
-            if each.failed and not each.runs_with and parameter.contains(each.value)
+            answer.value: _why(answer)
+            for answer in mine
+            if answer.failed and not answer.runs_with and parameter.contains(answer.value)
         }
         if gone and len(gone) == len(parameter.choices):
             why = "; ".join(dict.fromkeys(gone.values()))
@@ -122,22 +124,22 @@ def cleared(spec: SweepSpec, tried: Sequence[Tried]) -> tuple[SweepSpec, list[st
         elif gone:
             spec = spec.without({name: list(gone)})
             lines.append(left_line(name, gone))
-        for each in mine:
-            value = shown(each.value)
-            if each.runs_with:
+        for answer in mine:
+            value = shown(answer.value)
+            if answer.runs_with:
                 lines.append(
-                    f"{name}: {value} stays for {each.runs_with}; with the baseline's model it fails"
-                    f" ({each.failed})."
+                    f"{name}: {value} stays for {answer.runs_with}; with the baseline's model it fails"
+                    f" ({answer.failed})."
                 )
-            elif each.unknown:
-                lines.append(f"{name}: {value} could not be tried before the search ({each.unknown}).")
+            elif answer.unknown:
+                lines.append(f"{name}: {value} could not be tried before the search ({answer.unknown}).")
     return spec, lines
 
 
 def preflight_lines(journal: Journal) -> list[str]:
     """Returns the lines of a sweep's preflight; none if there was none, or nothing failed."""
-    found = _known(journal.setup_folder(FOUND))
-    return cleared(journal.spec(), found.tried)[1] if found is not None else []
+    outcome = _known(journal.setup_folder(FOUND))
+    return cleared(journal.spec(), outcome.tried)[1] if outcome is not None else []
 
 
 def _why(tried: Tried) -> str:

@@ -178,10 +178,10 @@ def _soak(context: SweepContext, trials: TrialRunner, record: TrialRecord, race:
             f"Its output is in {context.journal.race_folder(race)}/soak/worker.log."
         )
     assert isinstance(outcome, Measurement)
-    speeds = [each.samples / each.seconds for each in outcome.windows]
+    speeds = [window.samples / window.seconds for window in outcome.windows]
     third = max(1, len(speeds) // 3)
     return Soak(
-        seconds=sum(each.seconds for each in outcome.windows),
+        seconds=sum(window.seconds for window in outcome.windows),
         throughput=outcome.throughput,
         held=statistics.fmean(speeds[-third:]) / statistics.fmean(speeds[:third]),
     )

@@ -69,7 +69,7 @@ def run_seconds(table: TrialTable, record: TrialRecord, spec: SweepSpec) -> floa
 def loss_seconds(trials: TrialRunner, spec: SweepSpec, winner: TrialRecord) -> float:
     """Returns about how many seconds the losses of a winner over the baseline's seeds take."""
     table, measured = trials.table, winner.measurement
-    has_limit = table.quality_samples and any(each.metric == "val_loss" for each in table.limits())
+    has_limit = table.quality_samples and any(limit.metric == "val_loss" for limit in table.limits())
     if measured is None or not has_limit:
         return 0.0
     seconds = winner.quality.seconds if winner.quality is not None else 0.0

@@ -239,8 +239,10 @@ class Search:
         """
         if self._table.num_measured:
             return
-        searched = [each for each in self._table.searched() if not self._failing.explains(each.config)]
-        errors = [each.failure.message for each in searched if each.failure and _is_users(each.failure)]
+        searched = [record for record in self._table.searched() if not self._failing.explains(record.config)]
+        errors = [
+            record.failure.message for record in searched if record.failure and _is_users(record.failure)
+        ]
         alike = [error for error in errors if without_numbers(error) == without_numbers(errors[-1])]
         if len(alike) >= SAME_ERROR_STOPS:
             raise EnvironmentStopError(
@@ -275,7 +277,7 @@ class Search:
         if not num_left or base is None or minutes is None:
             return
         usual = base.baseline.config.work_key()
-        others = (each.outcome for each in self._table.searched() if each.config.work_key() != usual)
+        others = (record.outcome for record in self._table.searched() if record.config.work_key() != usual)
         spent = [outcome.seconds for outcome in others if outcome is not None]
         if sum(spent) + max(spent, default=0.0) > SIZES_SHARE * 60 * minutes:
             self._searcher.drop_other_sizes()
@@ -312,8 +314,10 @@ class Search:
         """
         best = self._table.best()
         last = (best.number if best is not None else 0) + len(self._trials.jobs.running)
-        since = itertools.takewhile(lambda each: each.number > last, reversed(self._table.records.values()))
-        ended = (each for each in since if each.stage == "search" and each.outcome is not None)
+        since = itertools.takewhile(
+            lambda record: record.number > last, reversed(self._table.records.values())
+        )
+        ended = (record for record in since if record.stage == "search" and record.outcome is not None)
         count = sum(1 for _ in itertools.islice((r for r in ended if not is_passed_over(r)), patience))
         return count >= patience
 
@@ -345,8 +349,8 @@ class Search:
         is_choice = name in space and space[name].contains(True) and acts(name, space, config.flatten())
         if config.activation_checkpointing or not is_choice:
             return None
-        found = config.replace({name: True})
-        return found if self._capacity.objection(found) is None else None
+        candidate = config.replace({name: True})
+        return candidate if self._capacity.objection(candidate) is None else None
 
     def _tell(self, number: int) -> None:
         if number in self._table.results:

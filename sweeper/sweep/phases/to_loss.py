@@ -63,15 +63,15 @@ def to_loss(
             return None, None
         curves.append(curve)
         trials.progress.reached(len(curves))
-    loss, found = target(curves), []
+    loss, winner_curves = target(curves), []
     for number in range(SEEDS):
         name = f"to-loss-{winner.number}-{number}"
         curve = _curve(context, trials, winner.config, name, number, MAX_SAMPLES * samples, loss)
         if curve is None:
             return None, None
-        found.append(curve)
-        trials.progress.reached(SEEDS + len(found))
-    result = time_to_loss(loss, curves, found, speed, Tally.of(rounds, winner.number).one_more())
+        winner_curves.append(curve)
+        trials.progress.reached(SEEDS + len(winner_curves))
+    result = time_to_loss(loss, curves, winner_curves, speed, Tally.of(rounds, winner.number).one_more())
     if result is None:
         context.observer.line(
             f"With at least one seed, {context.name(winner)} does not reach the baseline's loss of"
@@ -85,8 +85,8 @@ def _seconds(trials: TrialRunner, winner: TrialRecord) -> float:
     baseline, total = trials.table.records[BASELINE], 0.0
     for record, seeds in ((baseline, SEEDS - NUM_SEEDS), (winner, USUAL_SHARE * SEEDS)):
         quality = record.quality or baseline.quality
-        found = record.measurement
-        start = found.startup_seconds + found.first_step_seconds if found else 0.0
+        measurement = record.measurement
+        start = measurement.startup_seconds + measurement.first_step_seconds if measurement else 0.0
         total += seeds * (start + (quality.seconds if quality else 0.0))
     return total
 
@@ -125,5 +125,5 @@ def _curve(
             f"The time to the baseline's loss was not measured: a training failed ({outcome.kind}: "
             f"{outcome.message})."
         )
-    found = quality_of(outcome, folder)
-    return found.curve if found is not None else None
+    quality = quality_of(outcome, folder)
+    return quality.curve if quality is not None else None

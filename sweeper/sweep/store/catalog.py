@@ -182,7 +182,7 @@ def find_sweep(home: Path, name: str) -> Journal:
     """
     journal = Journal(sweeps_folder(home) / name)
     if not _NAME.fullmatch(name) or not journal.begun:
-        known = [each.name for each in all_sweeps(home)]
+        known = [sweep.name for sweep in all_sweeps(home)]
         have = f" Known sweeps: {', '.join(known)}." if known else " `sweeper run SPACE.yaml` starts one."
         raise UserError(f"There is no sweep called {name!r} in {home}.{did_you_mean(name, known) or have}")
     return journal
@@ -193,5 +193,5 @@ def all_sweeps(home: Path) -> list[Journal]:
     folder = sweeps_folder(home)
     if not folder.exists():
         return []
-    found = [Journal(path) for path in folder.iterdir() if Journal(path).begun]
-    return sorted(found, key=lambda journal: -(journal.folder / "sweep.yaml").stat().st_mtime)
+    journals = [Journal(path) for path in folder.iterdir() if Journal(path).begun]
+    return sorted(journals, key=lambda journal: -(journal.folder / "sweep.yaml").stat().st_mtime)

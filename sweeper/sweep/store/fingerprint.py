@@ -43,14 +43,14 @@ def digest_of_files_named(command: Sequence[str]) -> str:
     Raises:
         UserError: A file whose name ends in `.py` is not Python.
     """
-    found: dict[str, str] = {}
+    contents: dict[str, str] = {}
     for item in files_named(command):
         path = Path(item)
         if path.suffix == ".py":
-            found.update(_trees(_found(".".join(path.with_suffix("").parts), path)))
+            contents.update(_trees(_found(".".join(path.with_suffix("").parts), path)))
         elif path.stat().st_size <= MAX_BYTES_OF_CODE:
-            found[item] = _sha(path.read_bytes().hex())
-    return _plain(found)
+            contents[item] = _sha(path.read_bytes().hex())
+    return _plain(contents)
 
 
 def digest_of_scripts(command: Sequence[str]) -> str:
@@ -69,8 +69,8 @@ def files_named(command: Sequence[str], folder: Path | str = "") -> Iterator[str
         if before == "-m":
             base = item.replace(".", os.sep)
             names = [f"{base}.py", os.path.join(base, "__main__.py")]
-        found = (name for name in names if os.path.isfile(os.path.join(folder, name)))
-        yield from itertools.islice(found, 1)
+        files = (name for name in names if os.path.isfile(os.path.join(folder, name)))
+        yield from itertools.islice(files, 1)
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -178,10 +178,10 @@ def code_of(pipeline: str) -> dict[str, str]:
     user's files are sent: the receiving sweeper has the shipped ones, under another name.
     """
     modules = set(_found(pipeline))
-    above = {name for each in modules for name in _above(each.name)}
-    modules |= {each for name in above if (each := find(name, import_paths())) and each.name == name}
-    shipped = {_relative(each): each.path for each in modules if each.is_shipped}
-    own = {_relative(each): each.path for each in modules if not each.is_shipped}
+    above = {name for module in modules for name in _above(module.name)}
+    modules |= {module for name in above if (module := find(name, import_paths())) and module.name == name}
+    shipped = {_relative(module): module.path for module in modules if module.is_shipped}
+    own = {_relative(module): module.path for module in modules if not module.is_shipped}
     both = shipped.keys() & own.keys() - {os.path.join(PACKAGE, "__init__.py")}
     files = own if both else {**shipped, **own}
     return {path: files[path].read_text(encoding="utf-8") for path in sorted(files)}
@@ -199,14 +199,14 @@ def _relative(module: Module) -> str:
     return os.path.join(base, "__init__.py") if module.path.name == "__init__.py" else f"{base}.py"
 
 
-def _trees(found: Mapping[Module, ast.Module]) -> dict[str, str]:
+def _trees(trees: Mapping[Module, ast.Module]) -> dict[str, str]:
     """Returns the syntax trees of modules as text, by their names."""
-    own = {module.name for module in found if not module.is_shipped}
+    own = {module.name for module in trees if not module.is_shipped}
     names = {
         module: module.name if module.is_shipped and module.logical_name in own else module.logical_name
-        for module in found
+        for module in trees
     }
-    return {names[module]: ast.dump(tree) for module, tree in found.items()}
+    return {names[module]: ast.dump(tree) for module, tree in trees.items()}
 
 
 def _found(module: str, script: Path | None = None) -> dict[Module, ast.Module]:
@@ -224,22 +224,24 @@ def _found(module: str, script: Path | None = None) -> dict[Module, ast.Module]:
     package = module.partition(".")[0]
     waiting = [first]
     while waiting:
-        each = waiting.pop()
-        if each is None or each in trees or (script is not None and each.is_shipped):
+        importer = waiting.pop()
+        if importer is None or importer in trees or (script is not None and importer.is_shipped):
             continue
         try:
-            tree = trees[each] = ast.parse(each.path.read_bytes(), str(each.path))
+            tree = trees[importer] = ast.parse(importer.path.read_bytes(), str(importer.path))
         except SyntaxError as error:
-            raise UserError(f"{each.path}:{error.lineno}: {error.msg}; the file must be Python.") from None
+            raise UserError(
+                f"{importer.path}:{error.lineno}: {error.msg}; the file must be Python."
+            ) from None
         except ValueError as error:
             # Before Python 3.12, null bytes raise it, as a file in UTF-16 has them.
-            raise UserError(f"{each.path}: {error}; the file must be Python.") from None
+            raise UserError(f"{importer.path}: {error}; the file must be Python.") from None
         for node in ast.walk(tree):
             names: list[str] = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
-                source = _source_of(node, each.package)
+                source = _source_of(node, importer.package)
                 names = [source, *(f"{source}.{alias.name}" for alias in node.names)]
             for name in names:
                 is_own = is_installed and name.partition(".")[0] == package

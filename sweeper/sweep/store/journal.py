@@ -224,15 +224,15 @@ class Journal:
         if not os.path.lexists(parent):
             return
         _require_folder(parent)
-        found = []
+        entries = []
         for name in os.listdir(parent):
             folder = parent / name
             if (folder / CONFIG).is_file():
                 outcome = read_outcome(folder)
-                found.append(
+                entries.append(
                     Entry(number=0, folder=folder, job=read_job(folder), outcome=outcome, result=None)
                 )
-        yield from sorted(found, key=lambda each: each.job.created_at)
+        yield from sorted(entries, key=lambda entry: entry.job.created_at)
 
     def _entries(self, parent: Path) -> Iterator[Entry]:
         if not os.path.lexists(parent):
@@ -317,8 +317,8 @@ class Journal:
         """Returns the number of searched trials that the sweep was extended to; None if it never was."""
         path = self.folder / self._file(EXTENSION)
         with ours(path, _RESTORE):
-            found = _mapping_in(path, _RESTORE)
-            trials = None if found is None else int(found["trials"])
+            extension = _mapping_in(path, _RESTORE)
+            trials = None if extension is None else int(extension["trials"])
         return trials
 
     def remove(self) -> None:
@@ -339,11 +339,11 @@ class Journal:
 
 
 def _search_result(path: Path) -> SearchResult | None:
-    found = _mapping_in(path, _REMOVE)
-    if found is None:
+    mapping = _mapping_in(path, _REMOVE)
+    if mapping is None:
         return None
     with ours(path, _REMOVE):
-        result = decode(SearchResult, found)
+        result = decode(SearchResult, mapping)
     return result
 
 
@@ -351,10 +351,10 @@ def _mapping_in(path: Path, remedy: str) -> Mapping[str, Any] | None:
     """Returns the JSON object in one of the sweep's files, or None if there is no such file."""
     try:
         with ours(path, remedy):
-            found = _require_mapping(read_json(path))
+            mapping = _require_mapping(read_json(path))
     except FileNotFoundError:
         return None
-    return found
+    return mapping
 
 
 def _require_mapping(value: Any) -> Mapping[str, Any]:

@@ -113,22 +113,24 @@ class LoadedSweep:
 
     def confirmations(self) -> dict[int, Confirmation]:
         """Returns the confirmation of each trial that took part, including the baseline."""
-        found = {
+        confirmations = {
             number: Confirmation(
-                throughput=each.throughput,
-                ratio=each.ratio,
-                ratio_low=each.low,
-                ratio_high=each.high,
-                rounds=each.rounds,
+                throughput=ratio.throughput,
+                ratio=ratio.ratio,
+                ratio_low=ratio.low,
+                ratio_high=ratio.high,
+                rounds=ratio.rounds,
                 turns=self._turns(number),
             )
-            for number, each in self.ratios().items()
+            for number, ratio in self.ratios().items()
         }
         values = tuple(one.speeds[BASELINE] for one in self.rounds if BASELINE in one.speeds)
         if values:
             speed = math.exp(trimmed_mean([math.log(value) for value in values]))
-            found[BASELINE] = Confirmation(throughput=speed, rounds=values, turns=self._turns(BASELINE))
-        return found
+            confirmations[BASELINE] = Confirmation(
+                throughput=speed, rounds=values, turns=self._turns(BASELINE)
+            )
+        return confirmations
 
     def _turns(self, number: int) -> tuple[tuple[float, float], ...]:
         """Returns when a trial's turns ended, in seconds before the end of the race, and their speeds."""
@@ -225,8 +227,8 @@ def quality_of(outcome: Outcome | Report, folder: Path) -> Quality | None:
 
 def _look_at_result(sweep: LoadedSweep) -> None:
     """Checks every trial that a sweep's result names, so that a wrong number raises here."""
-    found = sweep.confirmation
-    for number in (found.winner, *sweep.ratios(), *found.ties, *found.infeasible):
+    confirmation = sweep.confirmation
+    for number in (confirmation.winner, *sweep.ratios(), *confirmation.ties, *confirmation.infeasible):
         if number is not None and sweep.table.records[number].outcome is None:
             raise ValueError(f"it names trial {number}, which has no outcome")
 
@@ -234,14 +236,14 @@ def _look_at_result(sweep: LoadedSweep) -> None:
 def summarise(sweep: LoadedSweep) -> Summary:
     """Returns the summary of a sweep, finished or not."""
     table, ratios, confirmed = sweep.table, sweep.ratios(), sweep.confirmations()
-    found = sweep.confirmation
-    winner = found.winner
+    confirmation = sweep.confirmation
+    winner = confirmation.winner
     records = [record for _, record in sorted(table.records.items())]
     base = table.records.get(BASELINE)
     same_work = [r for r in records if base and r.config.work_key() == base.config.work_key()]
     looked_at = {r.number for r in records if r.quality is not None or not table.quality_samples}
 
-    tried = next((each for number, each in ratios.items() if number not in found.infeasible), None)
+    tried = next((ratio for number, ratio in ratios.items() if number not in confirmation.infeasible), None)
 
     def losses_of(record: TrialRecord) -> tuple[float, ...]:
         known = table.losses if record is base else table.losses_of(record.config, NUM_SEEDS)
@@ -259,9 +261,9 @@ def summarise(sweep: LoadedSweep) -> Summary:
             throughput=in_rounds.throughput if in_rounds else record.metric("throughput") or 0.0,
             loss=statistics.fmean(losses) if losses else None,
             is_one_seed=len(losses) == 1 < len(table.losses),
-            confirmed=ratio is not None and winner is not None and not found.is_provisional,
+            confirmed=ratio is not None and winner is not None and not confirmation.is_provisional,
             disturbed=bool(
-                found.disturbances.get(record.number)
+                confirmation.disturbances.get(record.number)
                 if ratio
                 else record.measurement and record.measurement.contamination
             ),
@@ -288,16 +290,16 @@ def summarise(sweep: LoadedSweep) -> Summary:
         device=sweep.about["device"],
         reason=sweep.result.search_end if sweep.result else "",
         synthetic=sweep.about["synthetic"],
-        time_to_loss=found.time_to_loss,
-        unreached_loss=found.unreached_loss,
+        time_to_loss=confirmation.time_to_loss,
+        unreached_loss=confirmation.unreached_loss,
         price_per_hour=sweep.spec.production.price_per_hour if sweep.spec.production else None,
         unknown_metrics=tuple(name for name in sweep.spec.metrics() if not is_known_metric(name)),
         yardstick=table.yardstick,
         winner=table.records[winner] if winner is not None else None,
         is_tune=sweep.spec.traits.is_of_changes,
-        is_provisional=found.is_provisional,
+        is_provisional=confirmation.is_provisional,
         is_verified=winner is not None and verification.read(table.records[winner]) is not None,
-        ties=tuple(sweep.name_of(table.records[number]) for number in found.ties),
+        ties=tuple(sweep.name_of(table.records[number]) for number in confirmation.ties),
         ratio=ratios.get(winner) if winner is not None else None,
         undecided=tried if winner is None else None,
         baseline_throughput=confirmed[BASELINE].throughput if BASELINE in confirmed else None,
@@ -310,13 +312,13 @@ def summarise(sweep: LoadedSweep) -> Summary:
         counts=counts_of(records),
         production_samples=sweep.spec.production.samples if sweep.spec.production else None,
         records=tuple(records),
-        disturbances=found.disturbances,
+        disturbances=confirmation.disturbances,
         objectives=tuple(objective.metric for objective in objectives),
         front=tuple(row("", r) for r in front),
         picked=pick(front, objectives, rule),
         rule=rule,
         varied=sweep.varied(),
-        infeasible=tuple(sweep.name_of(table.records[number]) for number in found.infeasible),
+        infeasible=tuple(sweep.name_of(table.records[number]) for number in confirmation.infeasible),
         losses={r.number: losses_of(r) for r in records if r in (base, quickest) or r.number == winner},
     )
 
@@ -355,13 +357,15 @@ def listed(journal: Journal) -> Listed:
     spec = journal.spec(document)
     state, result = _state_of(journal)
     searched = journal.num_trials() - len(spec.references())
-    found = result.confirmation if result else ConfirmationResult(winner=None)
+    confirmation = result.confirmation if result else ConfirmationResult(winner=None)
     return Listed(
         name=journal.name,
         state=state,
         device=document["about"]["device"],
         trials=max(0, searched),
-        ratio=next((ratio.ratio for ratio in found.ratios if ratio.trial == found.winner), None),
+        ratio=next(
+            (ratio.ratio for ratio in confirmation.ratios if ratio.trial == confirmation.winner), None
+        ),
     )
 
 

@@ -108,7 +108,7 @@ def is_gone(folder: Path) -> bool:
 
 def _holder(text: bytes) -> str:
     try:
-        found = json.loads(text)
-        return f"process {found['pid']} on {found['host']}"
+        holder = json.loads(text)
+        return f"process {holder['pid']} on {holder['host']}"
     except (ValueError, KeyError, TypeError):
         return "another process"

@@ -52,7 +52,7 @@ class MachineRecord:
         """Returns the measurements so far; none if the file cannot be read."""
         try:
             tree = json.loads(self._path.read_text(encoding="utf-8"))
-            return [decode(Block, each) for each in tree["blocks"]]
+            return [decode(Block, block) for block in tree["blocks"]]
         except (OSError, ValueError, KeyError, TypeError):
             return []
 
@@ -64,16 +64,16 @@ class MachineRecord:
         Args:
             before: Identifier (`Block.of`) of the rounds that do not count.
         """
-        return drift([each for each in self.blocks() if each.of != before])
+        return drift([block for block in self.blocks() if block.of != before])
 
     def add(self, block: Block) -> None:
         """Adds a block, or replaces the earlier block of the same rounds."""
         with self._locked():
             if not block.speeds:
                 return
-            known = [each for each in self.blocks() if each.of != block.of]
+            known = [other for other in self.blocks() if other.of != block.of]
             blocks = [*known, block][-MAX_BLOCKS:]
-            write_json(self._path, {"machine": self._line, "blocks": [encode(each) for each in blocks]})
+            write_json(self._path, {"machine": self._line, "blocks": list(map(encode, blocks))})
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

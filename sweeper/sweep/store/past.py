@@ -42,9 +42,9 @@ def remember(journal: Journal, home: Path, spec: SweepSpec, fingerprint: Mapping
     Raises:
         UserError: The sweep that the specification names does not exist.
     """
-    found = earlier(home, spec, fingerprint)
-    if found is not None:
-        write_json(journal.folder / PAST, encode(found))
+    past = earlier(home, spec, fingerprint)
+    if past is not None:
+        write_json(journal.folder / PAST, encode(past))
     else:
         # The file may be left from an attempt that was killed before the sweep began.
         (journal.folder / PAST).unlink(missing_ok=True)
@@ -127,7 +127,7 @@ def _subject(fingerprint: Mapping[str, Any]) -> object:
     command = fingerprint.get("command")
     if command:
         words = itertools.pairwise(["", *map(str, command)])
-        named = tuple(each for before, each in words if each.endswith(".py") or before == "-m")
+        named = tuple(word for before, word in words if word.endswith(".py") or before == "-m")
         return named or tuple(command)
     return fingerprint.get("pipeline") or (fingerprint.get("workload"), fingerprint.get("data"))
 
@@ -139,9 +139,9 @@ def _past(journal: Journal, fingerprint: Mapping[str, Any]) -> PastSweep:
         for entry in journal.trials()
         if isinstance(entry.outcome, Measurement | Failure)
     ]
-    trials = sorted(map(_trial, records), key=lambda each: -each.throughput)
+    trials = sorted(map(_trial, records), key=lambda trial: -trial.throughput)
     result = journal.result()
-    kinds = [each.measurement.device.kind for each in records if each.measurement]
+    kinds = [record.measurement.device.kind for record in records if record.measurement]
     old = document["fingerprint"]
     return PastSweep(
         name=journal.name,

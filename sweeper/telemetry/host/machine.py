@@ -98,7 +98,7 @@ class Cores(Counting):
         self._has_series = len(cores) <= MAX_CORE_SERIES
 
     def _counts(self) -> Counts:
-        found = {}
+        counts = {}
         for line in self._files[0].read().split(b"\n"):
             if not line.startswith(b"cpu"):
                 break
@@ -106,10 +106,10 @@ class Cores(Counting):
             if name in self._cores:
                 # user, nice, system, idle, iowait, irq, softirq, steal; user includes guest.
                 ticks = [int(column) for column in columns[:8]]
-                found[self._cores[name]] = sum(ticks), ticks[3] + ticks[4]
-        if not found:
+                counts[self._cores[name]] = sum(ticks), ticks[3] + ticks[4]
+        if not counts:
             raise ValueError(f"{PROC / 'stat'} does not list the usable cores")
-        return found
+        return counts
 
     def _rates(self, before: Counts, after: Counts, seconds: float) -> Mapping[str, float]:
         busy: dict[int, float] = {}
@@ -121,10 +121,10 @@ class Cores(Counting):
                 busy[core] = 100 * min(1.0, max(0.0, share))
         if not busy:
             return {}
-        found = {"cpu_util_pct": sum(busy.values()) / len(busy), "cpu_max_core_pct": max(busy.values())}
+        rates = {"cpu_util_pct": sum(busy.values()) / len(busy), "cpu_max_core_pct": max(busy.values())}
         if self._has_series:
-            found.update({f"cpu_core_{core}_pct": share for core, share in busy.items()})
-        return found
+            rates.update({f"cpu_core_{core}_pct": share for core, share in busy.items()})
+        return rates
 
 
 class Memory(Part):
@@ -233,8 +233,8 @@ class Shm(Part):
 
     def read(self) -> Mapping[str, float]:
         """Returns the used and the free GiB."""
-        found = os.statvfs(SHM)
+        stats = os.statvfs(SHM)
         return {
-            "shm_used_gib": (found.f_blocks - found.f_bfree) * found.f_frsize / GIB,
-            "shm_free_gib": found.f_bavail * found.f_frsize / GIB,
+            "shm_used_gib": (stats.f_blocks - stats.f_bfree) * stats.f_frsize / GIB,
+            "shm_free_gib": stats.f_bavail * stats.f_frsize / GIB,
         }

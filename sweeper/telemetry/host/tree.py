@@ -44,7 +44,7 @@ class Tree(Counting):
                     continue
 
     def _counts(self) -> Counts:
-        found, self._pages = {}, 0
+        counts, self._pages = {}, 0
         for pid, file in list(self._processes.items()):
             try:
                 fields = file.read().rpartition(b")")[2].split(None, 22)
@@ -53,9 +53,9 @@ class Tree(Counting):
                 # Find its successor, such as the next epoch's worker, without waiting a second.
                 self._looked = -LOOK_SECONDS
                 continue
-            found[pid] = (int(fields[11]) + int(fields[12]),)
+            counts[pid] = (int(fields[11]) + int(fields[12]),)
             self._pages += int(fields[21])
-        return found
+        return counts
 
     def _rates(self, before: Counts, after: Counts, seconds: float) -> Mapping[str, float]:
         # A process is found up to a second after its start, so a new one counts with at most the

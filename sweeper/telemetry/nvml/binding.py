@@ -165,8 +165,8 @@ def find(nvml: Any, uuid: str) -> Device:
             # Another GPU that is lost can make this call fail; the walk below asks each GPU separately.
             refused = error if is_lost(error) else refused
     known = _known(nvml)
-    meant = {each for each in known if each.lower().startswith(uuid.lower())} or {
-        each for each in known if each.partition("-")[2].lower().startswith(digits)
+    meant = {candidate for candidate in known if candidate.lower().startswith(uuid.lower())} or {
+        candidate for candidate in known if candidate.partition("-")[2].lower().startswith(digits)
     }
     if len(meant) == 1:
         return device_of(nvml, known[meant.pop()])
@@ -182,12 +182,12 @@ def find(nvml: Any, uuid: str) -> Device:
 
 
 def _known(nvml: Any) -> dict[str, Any]:
-    found = {}
+    handles = {}
     for _, whole in gpus(nvml):
         for handle in (whole, *instances(nvml, whole)):
             with contextlib.suppress(nvml.NVMLError):
-                found[str(nvml.nvmlDeviceGetUUID(handle))] = handle
-    return found
+                handles[str(nvml.nvmlDeviceGetUUID(handle))] = handle
+    return handles
 
 
 def device_of(nvml: Any, handle: Any) -> Device:

@@ -87,32 +87,32 @@ def first_gpu() -> str:
     Raises:
         EnvironmentStopError: As for `gpu_uuids`.
     """
-    found = gpu_uuids()
+    uuids = gpu_uuids()
     is_listed = not os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip()[:1].isdecimal()
-    if len(found) < 2 or is_listed or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
-        return next(iter(found), "")
-    return bounded(lambda: _most_capable(found)) or found[0]
+    if len(uuids) < 2 or is_listed or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
+        return next(iter(uuids), "")
+    return bounded(lambda: _most_capable(uuids)) or uuids[0]
 
 
 def _most_capable(uuids: Sequence[str]) -> str:
     with contextlib.suppress(Exception), initialised() as nvml:
-        capability = {each: nvml.nvmlDeviceGetCudaComputeCapability(find(nvml, each).whole) for each in uuids}
-        return max(uuids, key=lambda each: tuple(capability[each]))
+        capability = {uuid: nvml.nvmlDeviceGetCudaComputeCapability(find(nvml, uuid).whole) for uuid in uuids}
+        return max(uuids, key=lambda uuid: tuple(capability[uuid]))
     return ""
 
 
-def _of_visible(each: Callable[[Any, Any], str]) -> list[str]:
+def _of_visible(read: Callable[[Any, Any], str]) -> list[str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     wanted = None if visible is None else [entry.strip() for entry in visible.split(",")]
     if wanted is not None and (len(set(wanted)) < len(wanted) or not _is_name(wanted[0])):
         return []
-    found = bounded(lambda: _listed(wanted, each))
-    if found is None:
+    values = bounded(lambda: _listed(wanted, read))
+    if values is None:
         raise EnvironmentStopError(
             f"the NVIDIA driver must list its GPUs within {LIMIT_SECONDS:g} s, but has not answered. It "
             "hangs, as `nvidia-smi` will: reboot the machine, or use the CPU (`CUDA_VISIBLE_DEVICES=`)."
         )
-    return found
+    return values
 
 
 def describe_gpus() -> list[GpuFacts]:
@@ -220,8 +220,8 @@ def _named(uuid: str) -> tuple[str, float]:
 
 def driver_problem() -> str:
     """Returns why NVML cannot be used here and what to do; empty if it can."""
-    found = bounded(_problem)
-    return HANGS if found is None else found
+    message = bounded(_problem)
+    return HANGS if message is None else message
 
 
 def bounded(work: Callable[[], _T]) -> _T | None:
@@ -237,16 +237,16 @@ def _is_name(entry: str) -> bool:
     return entry.isdecimal() or entry.startswith(("GPU-", "MIG-"))
 
 
-def _listed(wanted: list[str] | None, each: Callable[[Any, Any], str]) -> list[str]:
-    found: list[str] = []
+def _listed(wanted: list[str] | None, read: Callable[[Any, Any], str]) -> list[str]:
+    values: list[str] = []
     # An entry that NVML refuses ends the list, as an invalid one does.
     with contextlib.suppress(Exception), initialised() as nvml:
         wholes = dict(gpus(nvml))
         for entry in wanted if wanted is not None else map(str, wholes):
             if not _is_name(entry):
                 break
-            found.append(each(nvml, _by_name(nvml, entry, wholes)))
-    return found
+            values.append(read(nvml, _by_name(nvml, entry, wholes)))
+    return values
 
 
 def _by_name(nvml: Any, entry: str, wholes: Mapping[int, Any]) -> Any:
@@ -274,13 +274,13 @@ def _problem() -> str:
 
 
 def _facts() -> list[GpuFacts]:
-    found: list[GpuFacts] = []
+    facts: list[GpuFacts] = []
     with contextlib.suppress(Exception), initialised() as nvml:
         own = set(tree(os.getpid()))
         driver = _ask(lambda: str(nvml.nvmlSystemGetDriverVersion()), "")
         cuda = _ask(lambda: _cuda(nvml.nvmlSystemGetCudaDriverVersion_v2()), "")
-        found.extend(_fact(nvml, index, whole, driver, cuda, own) for index, whole in gpus(nvml))
-    return found
+        facts.extend(_fact(nvml, index, whole, driver, cuda, own) for index, whole in gpus(nvml))
+    return facts
 
 
 def _fact(nvml: Any, index: int, whole: Any, driver: str, cuda: str, own: set[int]) -> GpuFacts:

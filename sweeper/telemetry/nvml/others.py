@@ -42,9 +42,13 @@ class OtherGpus(Probe):
         for probe in self._probes:
             probe.close()
 
-    def _of_all(self, found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    def _of_all(self, readings: Sequence[Mapping[str, float]]) -> dict[str, float]:
         self._look()
-        return {of_rank(name, rank): each for rank, its in enumerate(found, 1) for name, each in its.items()}
+        return {
+            of_rank(name, rank): value
+            for rank, reading in enumerate(readings, 1)
+            for name, value in reading.items()
+        }
 
     def _look(self) -> None:
         missing: dict[str, str] = {}

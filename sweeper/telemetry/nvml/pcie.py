@@ -31,10 +31,10 @@ class PcieCounters:
         fields = [nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, nvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES]
         values = nvml.nvmlDeviceGetFieldValues(self._whole, fields)
         now = perf_counter()
-        found: dict[str, float | Exception] = {}
+        rates: dict[str, float | Exception] = {}
         for name, value in zip(self.names, values, strict=True):
             if value.nvmlReturn != SUCCESS:
-                found[name] = nvml.NVMLError(value.nvmlReturn)
+                rates[name] = nvml.NVMLError(value.nvmlReturn)
                 continue
             is_narrow = value.valueType == nvml.NVML_VALUE_TYPE_UNSIGNED_INT
             count = int(value.value.uiVal if is_narrow else value.value.ullVal)
@@ -43,8 +43,8 @@ class PcieCounters:
                 continue
             self._last[name] = now, count
             if now > then:
-                found[name] = _rate(count - before, now - then, is_narrow)
-        return found
+                rates[name] = _rate(count - before, now - then, is_narrow)
+        return rates
 
 
 def _rate(increase: int, seconds: float, is_narrow: bool) -> float | Exception:

@@ -98,11 +98,11 @@ class NvmlProbe(Probe):
         # A fallback source is appended and read in this loop; a lost GPU empties the list.
         for kept in sources:
             try:
-                found = kept.source.read()
+                reading = kept.source.read()
             except Exception as error:
-                found = dict.fromkeys(kept.source.names, error)
+                reading = dict.fromkeys(kept.source.names, error)
             for name in kept.source.names:
-                value = found.get(name)
+                value = reading.get(name)
                 if name not in kept.wanted or value is None:
                     continue
                 if isinstance(value, Exception):

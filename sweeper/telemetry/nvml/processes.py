@@ -19,17 +19,17 @@ def compute_processes(nvml: Any, handle: Any) -> dict[int, int | None]:
     # nvidia-ml-py before 12.550 has no such error.
     mismatch = getattr(nvml, "NVMLLibraryMismatchError", ())
     try:
-        found = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
     except mismatch:
-        found = nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle)
-    listed = {int(each.pid): each.usedGpuMemory for each in found}
+        processes = nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle)
+    listed = {int(process.pid): process.usedGpuMemory for process in processes}
     servers = set(filter(_is_mps_server, listed))
     if not servers:
         return listed
     # In place of MPS's clients, NVML lists the server that computes for them.
     with contextlib.suppress(Exception):
         clients = nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)
-        listed.update({int(each.pid): each.usedGpuMemory for each in clients})
+        listed.update({int(client.pid): client.usedGpuMemory for client in clients})
     return {pid: used for pid, used in listed.items() if pid not in servers}
 
 
@@ -97,9 +97,9 @@ class Foreign:
                 raise
             self._reports_busy = False
             return None
-        self._seen = max((self._seen, *(int(each.timeStamp) for each in samples)))
+        self._seen = max((self._seen, *(int(sample.timeStamp) for sample in samples)))
         # Some drivers pad the list with empty or nonsensical rows.
-        return {int(each.pid) for each in samples if each.pid and 0 < each.smUtil <= 100}
+        return {int(sample.pid) for sample in samples if sample.pid and 0 < sample.smUtil <= 100}
 
     def _memory(self, listed: dict[int, int | None]) -> float | Exception:
         if listed and not self._is_numbered_as_here:

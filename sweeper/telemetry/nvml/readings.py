@@ -58,7 +58,7 @@ def readings(nvml: Any, device: Device) -> list[Source]:
     """Returns the independent sources of a device's series."""
     whole = device.whole
     gpm = Gpm(nvml, device)
-    found = [
+    sources = [
         _one("gpu_mem_used_gib", lambda: nvml.nvmlDeviceGetMemoryInfo(device.handle).used / GIB),
         _one(
             "gpu_temperature_c",
@@ -70,11 +70,11 @@ def readings(nvml: Any, device: Device) -> list[Source]:
         Source(Clocks.names, Clocks(nvml, whole).read),
     ]
     if device.is_part:
-        return [*found, Source(gpm.names, gpm.read, close=gpm.close)]
+        return [*sources, Source(gpm.names, gpm.read, close=gpm.close)]
     throughput = Source(PcieThroughput.names, PcieThroughput(nvml, whole).read)
     counters = Source(PcieCounters.names, PcieCounters(nvml, whole).read, throughput)
     return [
-        *found,
+        *sources,
         Source(("gpu_util_pct", "gpu_mem_controller_pct"), lambda: _utilisation(nvml, whole)),
         _one("gpu_power_w", lambda: nvml.nvmlDeviceGetPowerUsage(whole) / 1e3),
         Source(("gpu_energy_j",), Energy(nvml, whole).read),
@@ -125,23 +125,23 @@ class Clocks:
             self._default = self._default_clock()
         clock = _tried(lambda: nvml.nvmlDeviceGetClockInfo(self._whole, nvml.NVML_CLOCK_SM))
         why = self._reasons()
-        found: dict[str, float | Exception] = {"gpu_sm_clock_mhz": clock}
+        values: dict[str, float | Exception] = {"gpu_sm_clock_mhz": clock}
         for name, bits in (("gpu_throttled", SLOWED), ("gpu_power_capped", POWER_CAP)):
-            found[name] = why if isinstance(why, Exception) else float(bool(why & bits))
+            values[name] = why if isinstance(why, Exception) else float(bool(why & bits))
         if isinstance(clock, Exception) or isinstance(self._default, Exception):
-            found["gpu_clock_pct"] = clock if isinstance(clock, Exception) else self._default
+            values["gpu_clock_pct"] = clock if isinstance(clock, Exception) else self._default
         # An idle GPU lowers its clocks, which is fine.
         elif not why & IDLE if isinstance(why, int) else is_final(why):
-            found["gpu_clock_pct"] = 100 * clock / self._default
-        return found
+            values["gpu_clock_pct"] = 100 * clock / self._default
+        return values
 
     def _default_clock(self) -> float | Exception:
         nvml, whole = self._nvml, self._whole
-        found = _tried(lambda: nvml.nvmlDeviceGetDefaultApplicationsClock(whole, nvml.NVML_CLOCK_SM))
-        if isinstance(found, Exception) or found <= 0:
-            found = _tried(lambda: nvml.nvmlDeviceGetMaxClockInfo(whole, nvml.NVML_CLOCK_SM))
-        if isinstance(found, Exception) or found > 0:
-            return found
+        clock = _tried(lambda: nvml.nvmlDeviceGetDefaultApplicationsClock(whole, nvml.NVML_CLOCK_SM))
+        if isinstance(clock, Exception) or clock <= 0:
+            clock = _tried(lambda: nvml.nvmlDeviceGetMaxClockInfo(whole, nvml.NVML_CLOCK_SM))
+        if isinstance(clock, Exception) or clock > 0:
+            return clock
         return NotReportedError("the default clock is not reported")
 
     def _reasons(self) -> int | Exception:

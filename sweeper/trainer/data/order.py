@@ -161,18 +161,18 @@ class Order:
                 sizes.append(len(order) % size)
             return Epoch(order[: sum(sizes)], sizes, [0] * len(sizes))
         which = self._bucket[order]
-        found: list[tuple[bool, int, Tensor, int]] = []
+        batches: list[tuple[bool, int, Tensor, int]] = []
         for bucket, edge in enumerate(self.edges):
             for places in torch.nonzero(which == bucket).squeeze(1).split(size):
                 short = len(places) < size
                 # split() of nothing yields one empty piece.
                 if len(places) and not (short and drop_last):
-                    found.append((short, int(places[-1]), order[places], edge))
-        found.sort(key=lambda batch: batch[:2])
+                    batches.append((short, int(places[-1]), order[places], edge))
+        batches.sort(key=lambda batch: batch[:2])
         return Epoch(
-            torch.cat([index for _, _, index, _ in found]) if found else order[:0],
-            [len(index) for _, _, index, _ in found],
-            [edge for _, _, _, edge in found],
+            torch.cat([index for _, _, index, _ in batches]) if batches else order[:0],
+            [len(index) for _, _, index, _ in batches],
+            [edge for _, _, _, edge in batches],
         )
 
 

@@ -64,10 +64,10 @@ def _of_workers(config: LoaderConfig) -> dict[str, Any]:
     """Returns the options of workers that differ from torch's defaults."""
     if not config.num_workers:
         return {}
-    found: dict[str, Any] = {} if config.in_order else {"in_order": False}
+    options: dict[str, Any] = {} if config.in_order else {"in_order": False}
     if config.start_method != "default":
-        found["multiprocessing_context"] = config.start_method
-    return found
+        options["multiprocessing_context"] = config.start_method
+    return options
 
 
 class WorkerLoader:
