@@ -138,8 +138,8 @@ for layer in model.modules():
 def _forward(settings: Mapping[str, Scalar]) -> Iterator[str]:
     if settings["memory_format"] == "channels_last":
         yield "batch = ["
-        yield "    each.contiguous(memory_format=torch.channels_last) if each.dim() == 4 else each"
-        yield "    for each in batch"
+        yield "    tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor"
+        yield "    for tensor in batch"
         yield "]"
     if dtype := DTYPES.get(str(settings["precision.amp"])):
         yield f"with torch.autocast(device.type, dtype={dtype}):"

@@ -347,7 +347,7 @@ class Observer:
     def tell(self, message: dict[str, Any]) -> None:
         """Sends a message with the id of this process."""
         # With all that was found outside so far, so that a lost message costs nothing.
-        outside = {"outside": self._outside.found} if self._outside is not None else {}
+        outside = {"outside": self._outside.texts} if self._outside is not None else {}
         self._channel.send({"by": "hook", "pid": os.getpid(), **outside, **message})
 
     def _failed(self, why: str) -> None:

@@ -46,7 +46,7 @@ class Outside:
         self._temporary = os.path.realpath(os.environ.get("TMPDIR") or "/tmp")
         self._local = {*_LOCAL, socket.gethostname()}
         self._tell = tell
-        self.found: list[str] = []
+        self.texts: list[str] = []
         self._events: dict[str, Callable[[Any], str]] = {
             "open": self._opens,
             "os.mkdir": lambda args: "" if os.path.isdir(args[0]) else self._changes(args[0]),
@@ -81,8 +81,8 @@ class Outside:
     def _report(self, find: Callable[[Any], str], args: Any) -> None:
         try:
             text = find(args)
-            if text and text[:MAX_CHARACTERS] not in self.found and len(self.found) < MAX_REPORTS:
-                self.found.append(text[:MAX_CHARACTERS])
+            if text and text[:MAX_CHARACTERS] not in self.texts and len(self.texts) < MAX_REPORTS:
+                self.texts.append(text[:MAX_CHARACTERS])
                 self._tell()
         except Exception:
             # The script continues; only the report is lost.

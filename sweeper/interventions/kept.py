@@ -47,11 +47,11 @@ class _Digest:
     """A file that computes a digest of what is written to it."""
 
     def __init__(self) -> None:
-        self.found = hashlib.blake2b(digest_size=16)
+        self.hash = hashlib.blake2b(digest_size=16)
 
     def write(self, data: Any) -> int:
         """Takes some bytes."""
-        self.found.update(data)
+        self.hash.update(data)
         return len(data)
 
 
@@ -87,7 +87,7 @@ def key_of(torch: Any, loader: Any) -> str:
         # Some modules name a file that never existed.
         with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
             digest.write(os.path.basename(path).encode() + file.read())
-    return digest.found.hexdigest()
+    return digest.hash.hexdigest()
 
 
 def _paths(owner: Any) -> Iterator[str]:

@@ -52,9 +52,9 @@ def in_half(layer, x):
 
 def in_bfloat16(model):
     """Makes a model's layers multiply in bfloat16 as it trains. Everything between them stays float32."""
-    for each in model.modules():
-        if isinstance(each, (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)):
-            each.forward = in_half.__get__(each)
+    for layer in model.modules():
+        if isinstance(layer, (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)):
+            layer.forward = in_half.__get__(layer)
 '''
 
 DEFINITIONS: Mapping[str, str] = {"in_bfloat16": IN_BFLOAT16}

@@ -195,9 +195,9 @@ def statement_start(source: str, line: int) -> int:
     wrapper = MetadataWrapper(cst.parse_module(source))
     finder = _StatementFinder(line)
     wrapper.visit(finder)
-    if not finder.found:
+    if not finder.first_line:
         raise CannotEditError(f"line {line} is not part of a simple statement")
-    return finder.found
+    return finder.first_line
 
 
 class _StatementFinder(cst.CSTVisitor):
@@ -206,13 +206,13 @@ class _StatementFinder(cst.CSTVisitor):
     def __init__(self, line: int) -> None:
         super().__init__()
         self._line = line
-        self.found = 0
+        self.first_line = 0
 
     def visit_SimpleStatementLine(self, node: cst.SimpleStatementLine) -> None:  # noqa: N802
         """Takes the statement if the line is part of it."""
         place = self.get_metadata(PositionProvider, node)
         if place.start.line <= self._line <= place.end.line:
-            self.found = place.start.line
+            self.first_line = place.start.line
 
 
 def statements_by_line(source: str) -> dict[int, int]:

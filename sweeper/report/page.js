@@ -6,7 +6,7 @@
 
   // Colours are given by name, so that one figure serves both schemes and paper.
   const painted = (value, palette, key) => {
-    if (Array.isArray(value)) return value.map((each) => painted(each, palette, key));
+    if (Array.isArray(value)) return value.map((part) => painted(part, palette, key));
     if (value && typeof value === "object") {
       return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, painted(v, palette, k)]));
     }
@@ -35,7 +35,7 @@
     const heads = [...table.tHead.rows[0].cells];
     heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
       const down = head.getAttribute("aria-sort") === "ascending";
-      heads.forEach((each) => each.removeAttribute("aria-sort"));
+      heads.forEach((other) => other.removeAttribute("aria-sort"));
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
       const body = table.tBodies[0];
       const keyed = [...body.rows].map((row) => [key(row, column), row]);
