@@ -100,26 +100,26 @@ def run(name: str, count: int, seed: int) -> dict[str, Any]:
 def figures(name: str, runs: Sequence[dict[str, Any]]) -> Iterator[Figure]:
     """Yields the figures of a part over all its runs."""
     part = PARTS[name]
-    count = sum(each[part.counted] for each in runs)
-    faults = sum(len(each["violations"]) for each in runs)
+    count = sum(record[part.counted] for record in runs)
+    faults = sum(len(record["violations"]) for record in runs)
     yield _figure(f"{name}: violations", faults, "<= 0", "", count)
     if "step" in runs[0]:
-        calls = max(each["calls"] for each in runs)
-        met = {at for each in runs for at in range(each["start"], calls + 1, each["step"])}
+        calls = max(record["calls"] for record in runs)
+        met = {at for record in runs for at in range(record["start"], calls + 1, record["step"])}
         yield _figure(f"{name}: calls that met the fault", 100 * len(met) / calls, ">= 100", "%", calls)
     elif part.count:
         yield _figure(f"{name}: how many", count, f">= {part.count}", "", len(runs))
     if "inside" in runs[0]:
-        share = 100 * sum(each["inside"] for each in runs) / max(count, 1)
+        share = 100 * sum(record["inside"] for record in runs) / max(count, 1)
         yield _figure(f"{name}: landed inside a sweep", share, ">= 95", "%", count)
         windows: Counter[str] = Counter()
-        for each in runs:
-            windows.update(each["windows"])
+        for record in runs:
+            windows.update(record["windows"])
         for window, hits in sorted(windows.items()):
             bar = ">= 20" if not name.startswith("real-") else ""
             yield _figure(f"{name}: kills at `{window}`", hits, bar, "", len(runs))
     for key, unit, bar in part.figures:
-        yield _figure(f"{name}: {key}", max(each[key] for each in runs), bar, unit, count)
+        yield _figure(f"{name}: {key}", max(record[key] for record in runs), bar, unit, count)
 
 
 def _figure(figure: str, value: float, bar: str, unit: str, repeats: int) -> Figure:
@@ -138,14 +138,14 @@ def main() -> int:
     status = 0
     for name in PARTS if asked.part in ("all", "figures") else [asked.part]:
         if asked.part != "figures":
-            found = run(name, asked.count if asked.count is not None else PARTS[name].count, asked.seed)
-            for each in found["violations"][:MAX_NAMED]:
-                print(each, file=sys.stderr)
-            status |= bool(found["violations"])
+            record = run(name, asked.count if asked.count is not None else PARTS[name].count, asked.seed)
+            for violation in record["violations"][:MAX_NAMED]:
+                print(violation, file=sys.stderr)
+            status |= bool(record["violations"])
             with open(RUNS, "a", encoding="utf-8") as file:
-                file.write(json.dumps(found) + "\n")
+                file.write(json.dumps(record) + "\n")
         runs = [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()]
-        if mine := [each for each in runs if each["part"] == name]:
+        if mine := [entry for entry in runs if entry["part"] == name]:
             publish("chaos", list(figures(name, mine)), f"python benchmarks/chaos.py {name}", RESULTS)
     return status
 

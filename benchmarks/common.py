@@ -93,23 +93,23 @@ def publish(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
     rows = []
-    for each in figures:
-        shown = {k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(each).items()}
+    for figure in figures:
+        shown = {k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(figure).items()}
         del shown["noisy"]
         rows.append({**shown, "command": command, "commit": commit, "device": device})
     show(figures)
     path = folder / f"{name}.json"
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    new = {each.figure for each in figures}
+    new = {figure.figure for figure in figures}
     rows = [row for row in known if row["figure"] not in new] + rows
     path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 def show(figures: Sequence[Figure]) -> None:
     """Prints the figures as a table."""
-    for each in figures:
-        verdict = {True: "met", False: "MISSED", None: ""}[each.met]
+    for figure in figures:
+        verdict = {True: "met", False: "MISSED", None: ""}[figure.met]
         print(
-            f"{each.figure:<40} {each.value:10.2f} {each.unit:<4} [{each.low:.2f}, {each.high:.2f}]"
-            f"  {each.bar:<8} {verdict}"
+            f"{figure.figure:<40} {figure.value:10.2f} {figure.unit:<4} [{figure.low:.2f}, {figure.high:.2f}]"
+            f"  {figure.bar:<8} {verdict}"
         )

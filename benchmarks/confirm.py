@@ -77,7 +77,7 @@ def recorded() -> Iterator[Figure]:
     """Yields the share of confirmations of one configuration against itself that see a difference."""
     own = (read(path).rounds for path in recordings())
     rounds = [
-        {key: speed for each in together for key, speed in each.items()}
+        {key: speed for speeds in together for key, speed in speeds.items()}
         for together in zip(*own, strict=True)
     ]
     draw = random.Random(0)
@@ -140,12 +140,12 @@ def live() -> Iterator[Figure]:
                 ):
                     order = [0, 1]
                     random.Random(1000 * count + len(rounds)).shuffle(order)
-                    found: dict[int, float] = {}
+                    speeds: dict[int, float] = {}
                     for number in order:
                         outcome = bench.trial(template, (same, other)[number], PLAN).outcome
                         assert isinstance(outcome, Measurement)
-                        found[number] = outcome.throughput
-                    rounds.append(found)
+                        speeds[number] = outcome.throughput
+                    rounds.append(speeds)
                 low, high = Tally.of(rounds_of_speeds(rounds), 1).interval()
                 seen += low > 0 or high < 0
                 widths.append(50 * (high - low))
@@ -162,13 +162,13 @@ def winners() -> Iterator[Figure]:
     """
     path = device_folder(RESULTS) / "winners.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    found = (
+    sweeps = (
         [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
     )
     ended: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as home:
         waiting: list[str] = []
-        left = list(range(len(found), SWEEPS))
+        left = list(range(len(sweeps), SWEEPS))
         while left or waiting:
             if left:
                 waiting.append(_short_sweep(home, left.pop(0)))
@@ -177,20 +177,20 @@ def winners() -> Iterator[Figure]:
                 name = waiting.pop(0)
                 time.sleep(max(0.0, 60 * LATER_MINUTES - (time.monotonic() - ended[name])))
                 if (line := _measured_later(home, name, ended[name])) is not None:
-                    found.append(line)
+                    sweeps.append(line)
                     print(json.dumps(line), flush=True)
                     with path.open("a", encoding="utf-8") as file:
                         file.write(json.dumps(line) + "\n")
-    before, now = ([each[when] for each in found] for when in ("before", "now"))
+    before, now = ([sweep[when] for sweep in sweeps] for when in ("before", "now"))
     inside = [b["low"] <= n["ratio"] <= b["high"] for b, n in zip(before, now, strict=True)]
     now_inside = [
         b["sitting_low"] <= n["ratio"] <= b["sitting_high"] for b, n in zip(before, now, strict=True)
     ]
     yield _share("winners: later ratio inside of the interval", inside, ">= 90")
     yield _share("winners: later ratio inside of the interval of the same hour", now_inside, "")
-    widths = [100 * (math.sqrt(each["high"] / each["low"]) - 1) for each in before]
+    widths = [100 * (math.sqrt(interval["high"] / interval["low"]) - 1) for interval in before]
     yield _plain("winners: half-width of the interval", statistics.median(widths), "%", len(widths), "<= 15")
-    kept = [each["trained"].startswith("kept") for each in found]
+    kept = [sweep["trained"].startswith("kept") for sweep in sweeps]
     yield _share("winners: production speed inside of its interval", kept, ">= 90")
 
 
@@ -204,7 +204,7 @@ def _short_sweep(home: str, count: int) -> str:
 def _run(space: str, home: str, *changes: str) -> None:
     is_asked = "device.cpu_threads" in (ROOT / space).read_text(encoding="utf-8")
     whole = (*changes, "measure.trace=false", *(() if is_asked else (ONE_THREAD,)))
-    _sweeper("run", space, *(f"--set={each}" for each in whole), "--home", home)
+    _sweeper("run", space, *(f"--set={change}" for change in whole), "--home", home)
 
 
 def _measured_later(home: str, name: str, ended: float) -> dict[str, Any] | None:
@@ -220,7 +220,7 @@ def _measured_later(home: str, name: str, ended: float) -> dict[str, Any] | None
     _sweeper("export", name, "--out", best, "--home", home)
     options = ("--epochs", "100000", "--max-minutes", str(TRAIN_MINUTES), "--json")
     trained = json.loads(_sweeper("train", best, *options, "--home", home))
-    before = next(each for each in result["ratios"] if each["trial"] == result["winner"])
+    before = next(ratio for ratio in result["ratios"] if ratio["trial"] == result["winner"])
     return {
         "name": name,
         "minutes_later": round(minutes, 1),
@@ -232,9 +232,9 @@ def _measured_later(home: str, name: str, ended: float) -> dict[str, Any] | None
     }
 
 
-def _share(title: str, each: Sequence[bool], bar: str) -> Figure:
-    share = 100 * statistics.fmean(each)
-    return Figure(figure=title, value=share, low=share, high=share, bar=bar, unit="%", repeats=len(each))
+def _share(title: str, flags: Sequence[bool], bar: str) -> Figure:
+    share = 100 * statistics.fmean(flags)
+    return Figure(figure=title, value=share, low=share, high=share, bar=bar, unit="%", repeats=len(flags))
 
 
 def to_loss() -> Iterator[Figure]:
@@ -246,19 +246,22 @@ def to_loss() -> Iterator[Figure]:
             _run(space, home, f"name={name}", "confirm.to_loss=true")
             folder = Path(home) / "sweeps" / name
             result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-            found = result.get("to_loss")
-            if found is None:
+            estimate = result.get("to_loss")
+            if estimate is None:
                 print(f"{name}: no time to a loss", flush=True)
                 continue
-            print(f"{name}: {found['ratio']:.2f}x [{found['low']:.2f}, {found['high']:.2f}]", flush=True)
-            arms = [_Arm.of(folder, number, found["loss"]) for number in (0, result["winner"])]
+            print(
+                f"{name}: {estimate['ratio']:.2f}x [{estimate['low']:.2f}, {estimate['high']:.2f}]",
+                flush=True,
+            )
+            arms = [_Arm.of(folder, number, estimate["loss"]) for number in (0, result["winner"])]
             for repeat in range(repeats):
                 places = (Path(home) / f"{name}-{repeat}-{part}" for part in ("before", "after"))
                 seconds = [arm.seconds(place, repeat) for arm, place in zip(arms, places, strict=True)]
                 later = seconds[0] / seconds[1]
                 print(f"  later {later:.2f}x", flush=True)
-                inside.append(found["low"] <= later <= found["high"])
-                ratios.append(later / found["ratio"])
+                inside.append(estimate["low"] <= later <= estimate["high"])
+                ratios.append(later / estimate["ratio"])
     yield _share("time to loss: later ratio inside of the interval", inside, ">= 90")
     yield _plain("time to loss: later ratio / shown", statistics.median(ratios), "x", len(ratios))
 
@@ -295,8 +298,8 @@ class _Arm:
         trained, measured = outcomes
         assert isinstance(trained, Report), trained
         assert isinstance(measured, Measurement), measured
-        found = samples_to_loss([tuple(each) for each in trained.values["curve"]], self.loss)
-        return found[0] / measured.throughput if found else math.inf
+        samples = samples_to_loss([tuple(point) for point in trained.values["curve"]], self.loss)
+        return samples[0] / measured.throughput if samples else math.inf
 
 
 def peers() -> Iterator[Figure]:
@@ -337,9 +340,9 @@ def by_hand() -> Iterator[Figure]:
         bench = Bench(Path(home))
 
         def measured(job: Job, plan: MeasurePlan = PLAN, **changes: Any) -> Measurement:
-            found = bench.trial(job, job.config.replace(changes), plan).outcome
-            assert isinstance(found, Measurement), found
-            return found
+            outcome = bench.trial(job, job.config.replace(changes), plan).outcome
+            assert isinstance(outcome, Measurement), outcome
+            return outcome
 
         def loss(job: Job, **changes: Any) -> float:
             quality = measured(job, replace(PLAN, quality_samples=LOSS_SAMPLES), **changes).quality
@@ -357,7 +360,7 @@ def by_hand() -> Iterator[Figure]:
             for precision, size in batches
             for threads in (1, 2)
         }
-        best = max(tried, key=lambda each: tried[each])
+        best = max(tried, key=lambda setting: tried[setting])
         print(f"by hand: {best} of {tried}", flush=True)
         ratios = []
         for count in range(HAND_ROUNDS):

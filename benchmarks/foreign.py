@@ -51,8 +51,8 @@ def output() -> Iterator[Figure]:
             for count in range(RUNS):
                 folder = Path(name) / f"{title}-{count}"
                 write_job(folder, job_of(script, PARAMS[title]))
-                found = launcher.submit(folder).result(timeout=120)
-                assert isinstance(found, Measurement), found
+                outcome = launcher.submit(folder).result(timeout=120)
+                assert isinstance(outcome, Measurement), outcome
                 heard = json.loads((folder / "script.json").read_text())["heard"]
                 quotient = heard["output_samples_per_s"] / heard["meter_samples_per_s"]
                 differences.append(100 * abs(quotient - 1))

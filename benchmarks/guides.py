@@ -77,7 +77,7 @@ class Case:
 def cases(workload: str) -> Iterator[Case]:
     """Yields the workload at the before's size, and at the after's if that differs."""
     tree = load(ROOT / "search_spaces" / f"{workload}.yaml").to_dict()
-    before, afters = _runnable(tree["baseline"]), [_runnable(each) for each in tree["also_try"]]
+    before, afters = _runnable(tree["baseline"]), [_runnable(after) for after in tree["also_try"]]
     sizes = []
     for config in (before, *afters):
         size = {name: value for name, value in config.items() if name.startswith("model.")}
@@ -117,8 +117,8 @@ def swept(case: Case) -> dict[str, Any]:
     # If the code has changed since an earlier sweep, the new one is called `<name>-2` and so on.
     *_, latest = of_name(HOME, case.name)
     shown = subprocess.run(_command("show", latest.name, "--json"), cwd=ROOT, check=True, capture_output=True)
-    found: dict[str, Any] = json.loads(shown.stdout)
-    return found
+    sweep: dict[str, Any] = json.loads(shown.stdout)
+    return sweep
 
 
 def _command(*arguments: str) -> list[str]:
@@ -136,14 +136,14 @@ def measured(
         rounds: list[dict[int, float]] = []
         winners: list[Measurement] = []
         for _ in range(ROUNDS):
-            found: dict[int, float] = {}
+            speeds: dict[int, float] = {}
             for key in draw.sample(list(configs), len(configs)):
                 outcome = bench.trial(template, configs[key], PLAN).outcome
                 assert isinstance(outcome, Measurement), outcome
-                found[key] = outcome.throughput
+                speeds[key] = outcome.throughput
                 if key == WINNER:
                     winners.append(outcome)
-            rounds.append(found)
+            rounds.append(speeds)
         bench.launcher.close()
     return rounds, winners
 
@@ -154,7 +154,7 @@ def figures_of(case: Case) -> Iterator[Figure]:
     by_number = {trial["number"]: trial for trial in shown["trials"]}
     # References are numbered in the order of the space; one that this device cannot run has no speed.
     tried = [by_number[1 + place] for place in range(len(case.space["also_try"]))]
-    afters = [each for each in tried if "throughput" in each["metrics"]]
+    afters = [trial for trial in tried if "throughput" in trial["metrics"]]
     winner = _winner(case, shown)
     if winner is None:
         yield Figure(figure=f"{case.title}: a winner", value=0, low=0, high=0, bar=">= 1", repeats=1)
@@ -164,14 +164,14 @@ def figures_of(case: Case) -> Iterator[Figure]:
     configs = {key: TrialConfig().replace(trial["config"]) for key, trial in chosen.items()}
     rounds, winners = measured(case, configs)
     for key, title in ((BEFORE, "before"), (AFTER, "after"), (WINNER, "winner")):
-        yield _named(f"{case.title}: {title}", spread([each[key] for each in rounds]), "/s")
+        yield _named(f"{case.title}: {title}", spread([speeds[key] for speeds in rounds]), "/s")
         yield from _loss(f"{case.title}: {title}'s loss", chosen[key])
     yield _over(f"{case.title}: winner over after", rounds, AFTER, 1.0)
     yield _over(
         f"{case.title}: winner over before", rounds, BEFORE, 5.0 if case.workload in FIVE_TIMES else 0.0
     )
-    bare = [ratio for each in winners if (ratio := _over_bare(each)) is not None]
-    share = [100 * each.breakdown.data_fraction for each in winners]
+    bare = [ratio for measurement in winners if (ratio := _over_bare(measurement)) is not None]
+    share = [100 * measurement.breakdown.data_fraction for measurement in winners]
     # If clips have different lengths, there is no single batch for the bare step.
     reached = statistics.median(share) <= 5 or (bool(bare) and statistics.median(bare) >= 0.95)
     if bare:
@@ -192,15 +192,15 @@ def _winner(case: Case, shown: Mapping[str, Any]) -> Mapping[str, Any] | None:
         number = shown["winner"]["number"]
         return dict(next(trial for trial in shown["trials"] if trial["number"] == number))
     searched = shown["trials"][1 + len(case.space["also_try"]) :]
-    found = [trial for trial in searched if trial["feasible"] and "throughput" in trial["metrics"]]
-    if case.space["confirm"]["rounds"] or not found:
+    candidates = [trial for trial in searched if trial["feasible"] and "throughput" in trial["metrics"]]
+    if case.space["confirm"]["rounds"] or not candidates:
         return None
-    return dict(max(found, key=lambda trial: float(trial["metrics"]["throughput"])))
+    return dict(max(candidates, key=lambda trial: float(trial["metrics"]["throughput"])))
 
 
-def _over_bare(found: Measurement) -> float | None:
-    alone = found.diagnosis.device_samples_s if found.diagnosis is not None else None
-    return found.throughput / alone if alone else None
+def _over_bare(measurement: Measurement) -> float | None:
+    alone = measurement.diagnosis.device_samples_s if measurement.diagnosis is not None else None
+    return measurement.throughput / alone if alone else None
 
 
 def _loss(title: str, trial: Mapping[str, Any]) -> Iterator[Figure]:
@@ -225,9 +225,9 @@ def _over(title: str, rounds: Sequence[Mapping[int, float]], under: int, bar: fl
     )
 
 
-def _named(title: str, found: Figure, unit: str) -> Figure:
+def _named(title: str, figure: Figure, unit: str) -> Figure:
     return Figure(
-        figure=title, value=found.value, low=found.low, high=found.high, unit=unit, repeats=found.repeats
+        figure=title, value=figure.value, low=figure.low, high=figure.high, unit=unit, repeats=figure.repeats
     )
 
 

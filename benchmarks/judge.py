@@ -80,15 +80,15 @@ class Asked:
     @property
     def scripts(self) -> Mapping[str, tuple[Path, tuple[str, ...]]]:
         """Folder and command of each script, by name."""
-        found: dict[str, tuple[Path, tuple[str, ...]]] = {}
+        by_name: dict[str, tuple[Path, tuple[str, ...]]] = {}
         for name, (folder, words) in SCRIPTS.items():
             start = ("torchrun", "--nproc-per-node=2") if name == "ranks" else (sys.executable,)
-            found[name] = folder, (*start, *words)
+            by_name[name] = folder, (*start, *words)
         if self.programs is not None:
             for name in PUBLIC:
                 program = PROGRAMS[name]
-                found[name] = self.programs / program.folder, tuple(shlex.split(program.command))
-        return found
+                by_name[name] = self.programs / program.folder, tuple(shlex.split(program.command))
+        return by_name
 
 
 class Unending(Policy):
@@ -102,7 +102,7 @@ def record(asked: Asked) -> Iterator[Figure]:
     """Records races of each script against itself; yields the spread of their rounds."""
     path = _recorded("race-turns.jsonl")
     path.parent.mkdir(parents=True, exist_ok=True)
-    done = {each["script"] for each in _lines(path)}
+    done = {entry["script"] for entry in _lines(path)}
     for name, (folder, command) in asked.scripts.items():
         if name in done:
             continue
@@ -114,13 +114,13 @@ def record(asked: Asked) -> Iterator[Figure]:
         ):
             log: list[Event] = []
             race.run(policy, lives, log)
-        line: dict[str, Any] = {"script": name, "rounds": [_as_line(each) for each in rounds_of(log)]}
+        line: dict[str, Any] = {"script": name, "rounds": [_as_line(round_) for round_ in rounds_of(log)]}
         logs = Tally.of(rounds_of(log), OTHER).logs
-        print(name, *(f"{each:+.3f}" for each in logs), flush=True)
+        print(name, *(f"{value:+.3f}" for value in logs), flush=True)
         line["logs"] = logs
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-    spread = [100 * statistics.stdev(each["logs"]) for each in _lines(path)]
+    spread = [100 * statistics.stdev(entry["logs"]) for entry in _lines(path)]
     yield Figure(
         figure="spread of a round of equals",
         value=statistics.median(spread),
@@ -131,11 +131,11 @@ def record(asked: Asked) -> Iterator[Figure]:
     )
 
 
-def _as_line(found: Round) -> Mapping[str, Any]:
+def _as_line(round_: Round) -> Mapping[str, Any]:
     """Returns a round as plain values: for each arm, its start's seconds, and its turns."""
     return {
-        "company": found.is_in_company,
-        "seconds": round(found.ended_at - found.began_at, 3),
+        "company": round_.is_in_company,
+        "seconds": round(round_.ended_at - round_.began_at, 3),
         "lives": [
             {
                 "start": round(life.started.seconds, 3),
@@ -144,7 +144,7 @@ def _as_line(found: Round) -> Mapping[str, Any]:
                     for turn in life.turns
                 ],
             }
-            for _, life in sorted(found.lives.items())
+            for _, life in sorted(round_.lives.items())
         ],
     }
 
@@ -155,7 +155,7 @@ def _recorded(name: str) -> Path:
 
 def _lines(path: Path) -> list[Any]:
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return [json.loads(each) for each in text.splitlines()]
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def _with_turns(line: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -195,10 +195,10 @@ class RecordedLives:
             drawn = self._draw.choice(self._rounds)
             self._company = drawn["company"] is not False
             self._slots = self._draw.sample(drawn["lives"], 2)
-        found = self._slots.pop()
-        self.now += found["start"]
+        slot = self._slots.pop()
+        self.now += slot["start"]
         faster = math.exp(self._planted if start.arm == OTHER else 0.0)
-        self._left[life] = [(seconds / faster, *others) for seconds, *others in found["turns"]]
+        self._left[life] = [(seconds / faster, *others) for seconds, *others in slot["turns"]]
         return ()
 
     def is_crowded_out(self, life: int) -> bool:
@@ -256,10 +256,10 @@ def _share(what: str, count: int, runs: int, bar: str) -> Figure:
 def equals(asked: Asked) -> Iterator[Figure]:
     """Yields how often a script is called faster or slower than itself."""
     compared = list(_compared(asked, 0.0))
-    found = Counter(each.answer for each in compared)
-    runs, wrong = found.total(), found[Speed.FASTER] + found[Speed.SLOWER]
+    answers = Counter(comparison.answer for comparison in compared)
+    runs, wrong = answers.total(), answers[Speed.FASTER] + answers[Speed.SLOWER]
     yield _share("equals called faster or slower", wrong, runs, "<= 5")
-    yield _share("equals called the same", found[Speed.SAME], runs, "")
+    yield _share("equals called the same", answers[Speed.SAME], runs, "")
     yield _share("equals that are not slower", sum(e.is_not_slower for e in compared), runs, "")
 
 
@@ -267,17 +267,17 @@ def differences(asked: Asked) -> Iterator[Figure]:
     """Yields how often planted differences are found, and with the wrong sign."""
     for percent, bar in ((10, ">= 95"), (3, ">= 60")):
         compared = list(_compared(asked, -math.log(1 + percent / 100)))
-        found = Counter(each.answer for each in compared)
-        runs = found.total()
-        yield _share(f"{percent}% slower, found", found[Speed.SLOWER], runs, bar)
-        yield _share(f"{percent}% slower, called faster", found[Speed.FASTER], runs, "<= 0")
-        passed = sum(each.is_not_slower for each in compared)
+        answers = Counter(comparison.answer for comparison in compared)
+        runs = answers.total()
+        yield _share(f"{percent}% slower, found", answers[Speed.SLOWER], runs, bar)
+        yield _share(f"{percent}% slower, called faster", answers[Speed.FASTER], runs, "<= 0")
+        passed = sum(comparison.is_not_slower for comparison in compared)
         yield _share(f"{percent}% slower, but not slower as required", passed, runs, "")
 
 
 def live(asked: Asked) -> Iterator[Figure]:
     """Yields the same for real runs: steps that take 10% longer, once for each script."""
-    found = runs = 0
+    hits = runs = 0
     for folder, command in asked.scripts.values():
         if command[0] == "torchrun":
             continue
@@ -288,9 +288,9 @@ def live(asked: Asked) -> Iterator[Figure]:
             f" [{compared.low:.3f}, {compared.high:.3f}] {len(compared.before)} rounds",
             flush=True,
         )
-        found += compared.answer is Speed.SLOWER
+        hits += compared.answer is Speed.SLOWER
         runs += 1
-    yield _share("live: 10% slower, found", found, runs, ">= 90")
+    yield _share("live: 10% slower, found", hits, runs, ">= 90")
 
 
 def beside(asked: Asked) -> Iterator[Figure]:
@@ -354,13 +354,13 @@ def wrong(_: Asked) -> Iterator[Figure]:
     for which, script in WRONG.items():
         before = Arm(name="before", command=(sys.executable, *script), folder=TUNING)
         baseline = Baseline(before, measured(before))
-        for each in lists[which]:
-            planted = f"{TUNING / 'planted.py'}:{each.__name__}"
+        for change in lists[which]:
+            planted = f"{TUNING / 'planted.py'}:{change.__name__}"
             command = (sys.executable, CHANGED, planted, *script)
             after = Arm(name="after", command=command, folder=TUNING)
-            found = baseline.compare(after, Claim(is_version=True))
-            print(f"{each.__name__}: {found.answer} {found.why}", flush=True)
-            accepted += found.is_same
+            comparison = baseline.compare(after, Claim(is_version=True))
+            print(f"{change.__name__}: {comparison.answer} {comparison.why}", flush=True)
+            accepted += comparison.is_same
             count += 1
     yield Figure(
         figure=f"wrong changes accepted, of {count}",

@@ -48,12 +48,12 @@ def main() -> None:
             write_csv(made, Path(folder), parts=parts)
             csv_gib = sum(file.stat().st_size for file in Path(folder).iterdir()) / 2**30
             command = [sys.executable, __file__, "--prepare", folder]
-            found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+            report = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         print(f"{kind}: {csv_gib:.2f} GiB of CSV")
-        digests.add(found["digest"])
+        digests.add(report["digest"])
         for name, value, unit, bar in (
-            ("peak_rss", found["peak_gib"], "GiB", "<= 4"),
-            ("seconds", found["seconds"], "s", ""),
+            ("peak_rss", report["peak_gib"], "GiB", "<= 4"),
+            ("seconds", report["seconds"], "s", ""),
         ):
             figure = f"kuairand_csv {kind} {rows} rows {name}"
             figures.append(

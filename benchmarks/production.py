@@ -56,13 +56,13 @@ def promise() -> Iterator[Figure]:
             _call("export", "quick", "--out", best, *home)
             before = canary_ms()
             options = ["--epochs", "100000", "--max-minutes", str(TRAIN_MINUTES), "--json"]
-            found = json.loads(_call("train", best, *options, *home))
+            report = json.loads(_call("train", best, *options, *home))
             canary = max(before, canary_ms())
-        share = sum(found["disturbed"].values()) / (60 * TRAIN_MINUTES)
+        share = sum(report["disturbed"].values()) / (60 * TRAIN_MINUTES)
         is_dirty = share > DISTURBED or canary > CANARY_RATIO * quiet
-        (dirty if is_dirty else clean).append(found["ratio"])
+        (dirty if is_dirty else clean).append(report["ratio"])
         print(
-            f"run {count}: {found['ratio']:.3f}, disturbed {share:.0%}, canary {canary / quiet:.2f}",
+            f"run {count}: {report['ratio']:.3f}, disturbed {share:.0%}, canary {canary / quiet:.2f}",
             flush=True,
         )
     for title, ratios in (("clean", clean), ("dirty", dirty)):
@@ -111,9 +111,9 @@ def kills() -> Iterator[Figure]:
             os.kill(process.pid, signal.SIGKILL)
             process.communicate()
             resumed += 1
-        found = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
-        equal = float(found["val_loss"] == whole["val_loss"] and found["best_loss"] == whole["best_loss"])
-        print(f"{resumed} kills; loss {found['val_loss']!r}, of the whole run {whole['val_loss']!r}")
+        report = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
+        equal = float(report["val_loss"] == whole["val_loss"] and report["best_loss"] == whole["best_loss"])
+        print(f"{resumed} kills; loss {report['val_loss']!r}, of the whole run {whole['val_loss']!r}")
         yield Figure(
             figure="kills survived", value=resumed, low=resumed, high=resumed, bar=">= 20", repeats=1
         )

@@ -216,15 +216,15 @@ def watched(name: str, program: Program, folder: Path) -> Iterator[Figure]:
                     break
             run.process.stop()
             listener.listen()
-        files = [json.loads(each.read_text()) for each in Path(place).glob("reference*")]
-        truth = [step for each in files for step in each]
+        files = [json.loads(file.read_text()) for file in Path(place).glob("reference*")]
+        truth = [step for file in files for step in file]
         mine, meter = listener.watched.timeline, listener._meter
         late = mine.stretches[len(mine.stretches) // 4 : -1]
         began, ended = late[0].start_s, late[-1].end_s
         # Over wall time, because the meter does not know about evaluations.
-        rate = sum(each.samples for each in late) / (ended - began)
-        own = [each for each in meter.stretches if began < each.end_s <= ended]
-        by_meter = sum(each.samples for each in own) / (own[-1].end_s - own[0].start_s)
+        rate = sum(stretch.samples for stretch in late) / (ended - began)
+        own = [stretch for stretch in meter.stretches if began < stretch.end_s <= ended]
+        by_meter = sum(stretch.samples for stretch in own) / (own[-1].end_s - own[0].start_s)
         if len(files) > 1:
             # A meter counts one process only.
             by_meter = sum(samples for moment, samples, _ in truth if began < moment <= ended) / (
@@ -295,7 +295,7 @@ def of_same_samples(program: Program, exported: str, times: float) -> str:
         return exported
     return re.sub(
         rf"({program.steps}[ =])(\d+)",
-        lambda found: f"{found[1]}{round(int(found[2]) / times)}",
+        lambda match: f"{match[1]}{round(int(match[2]) / times)}",
         exported,
     )
 
@@ -309,7 +309,7 @@ def whole(name: str, program: Program, folder: Path, exported: str) -> Figure:
         for command in (program.command, exported):
             with tempfile.TemporaryDirectory() as place:
                 # In a copy of the repository, whose data may lie beside the program.
-                repository = next(each for each in (folder, *folder.parents) if (each / ".git").exists())
+                repository = next(path for path in (folder, *folder.parents) if (path / ".git").exists())
                 shutil.copytree(repository, f"{place}/copy", ignore=shutil.ignore_patterns(".git"))
                 began = time.monotonic()
                 subprocess.run(
@@ -351,7 +351,7 @@ def main() -> None:
     if asked.python:
         os.environ["PATH"] = f"{asked.python}:{os.environ['PATH']}"
     names = asked.only.split(",") if asked.only else [*PROGRAMS]
-    found: list[Figure] = []
+    figures: list[Figure] = []
     for part in asked.parts or [*PARTS]:
         for name in names:
             program = PROGRAMS[name]
@@ -362,10 +362,10 @@ def main() -> None:
             try:
                 for figure in PARTS[part](name, program, folder):
                     print(f"{figure.figure}: {figure.value:.4g}", flush=True)
-                    found.append(figure)
+                    figures.append(figure)
             except Exception as error:
                 print(f"{name}: {type(error).__name__}: {error}", flush=True)
-    publish("programs", found, "benchmarks/programs.py")
+    publish("programs", figures, "benchmarks/programs.py")
 
 
 if __name__ == "__main__":

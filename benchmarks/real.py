@@ -185,16 +185,16 @@ def main() -> None:
             print(f"{name}: {DATA / task.path} is not there")
             continue
         told = train(task)
-        values = [task.figure(each) for each in told]
-        seconds = sum(each.seconds for each in told)
+        values = [task.figure(run) for run in told]
+        seconds = sum(run.seconds for run in told)
         print(f"{name}: {', '.join(f'{value:.4g}' for value in values)} in {seconds:.0f} s", flush=True)
-        found = spread(values)
+        figure = spread(values)
         figures.append(
             Figure(
                 figure=f"real: {name}",
-                value=found.value,
-                low=found.low,
-                high=found.high,
+                value=figure.value,
+                low=figure.low,
+                high=figure.high,
                 bar=task.bar,
                 repeats=len(values),
             )

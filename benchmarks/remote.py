@@ -101,9 +101,9 @@ def main() -> None:
             templates[place] = bench.prepared("remote", {"path": path})
         for turn in range(ROUNDS + 1):
             for place in list(places)[:: 1 if turn % 2 else -1]:
-                found = bench.trial(templates[place], CONFIG, SHORT).outcome
-                assert isinstance(found, Measurement), found
-                rates[place].append(found.throughput)
+                outcome = bench.trial(templates[place], CONFIG, SHORT).outcome
+                assert isinstance(outcome, Measurement), outcome
+                rates[place].append(outcome.throughput)
         bench.launcher.close()
         # The first round reads data that later ones find in memory.
         ratios = [a / b for a, b in zip(rates["bucket"][1:], rates["disk"][1:], strict=True)]

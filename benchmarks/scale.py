@@ -193,7 +193,7 @@ WORK: Mapping[str, tuple[type, str]] = {
 @contextlib.contextmanager
 def timed() -> Iterator[Mapping[str, list[float]]]:
     """Yields the seconds of all calls of WORK, each without the time spent in others of them."""
-    found: dict[str, list[float]] = {name: [] for name in WORK}
+    times: dict[str, list[float]] = {name: [] for name in WORK}
     inner = [0.0]
 
     def wrapped(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -204,7 +204,7 @@ def timed() -> Iterator[Mapping[str, list[float]]]:
                 return method(*args, **kwargs)
             finally:
                 seconds = time.perf_counter() - began
-                found[name].append(seconds - inner.pop())
+                times[name].append(seconds - inner.pop())
                 inner[-1] += seconds
 
         return call
@@ -214,7 +214,7 @@ def timed() -> Iterator[Mapping[str, list[float]]]:
             usual = getattr(owner, method)
             stack.callback(setattr, owner, method, usual)
             setattr(owner, method, wrapped(name, usual))
-        yield found
+        yield times
 
 
 def busy_share(begun: Sequence[tuple[float, float]], start: float, end: float) -> float:
@@ -244,10 +244,7 @@ def workers() -> Iterator[Figure]:
         )
         yield exactly(f"1,000 workers, until all are busy{title}", full - first, "s")
         costs = [1e3 * (b - a) for a, b in itertools.pairwise(stamps[WORKERS:])]
-        each = dataclasses.replace(
-            spread(costs), figure=f"supervisor, a trial{title}", unit="ms", bar="<= 60"
-        )
-        yield each
+        yield dataclasses.replace(spread(costs), figure=f"supervisor, a trial{title}", unit="ms", bar="<= 60")
         late = sorted(costs)[int(0.99 * len(costs))]
         yield exactly(f"supervisor, a trial, 99th percentile{title}", late, "ms")
         for name, seconds in parts.items():
@@ -293,13 +290,13 @@ def asks_of_samplers() -> Iterator[Figure]:
     spec = spec_of(trials=TRIALS)
     of = {name: distribution(parameter) for name, parameter in spec.space.items()}
     for number in range(1, TRIALS + 1):
-        params = {name: drawn(each, draw) for name, each in of.items()}
+        params = {name: drawn(dist, draw) for name, dist in of.items()}
         reached = speed(spec.config(params)) * draw.gauss(1, 0.01)
         fits = draw.random() < 0.9
         told[number] = SearchResult(
             params=params, values=(reached,), constraints={"ran": 0.0, "val_loss": 1.0 - fits}
         )
-    taken = {spec.config(each.params).key() for each in told.values()}
+    taken = {spec.config(search_result.params).key() for search_result in told.values()}
     for name in SAMPLERS:
         seconds = []
         with tempfile.TemporaryDirectory() as folder:

@@ -50,13 +50,13 @@ def services() -> Iterator[Figure]:
     """The MLflow server and its PostgreSQL down for a minute in the middle of a sweep."""
     from services.outage import outage
 
-    found = outage(60)
+    report = outage(60)
     away = "MLflow and its database away for 60 s"
-    yield _exactly(f"{away}: exit code (0 or 7)", found["exit_code"], "<= 7")
-    yield _exactly(f"{away}: trials that ended meanwhile", found["finished_meanwhile"])
-    yield _exactly(f"{away}: sync --verify, exit code", found["verified"], "<= 0")
-    yield _exactly(f"{away}: runs that lack after sync", found["runs_wanted"] - found["runs"], "<= 0")
-    yield _exactly(f"{away}: points, as in a store that never was away", found["points_equal"], ">= 1")
+    yield _exactly(f"{away}: exit code (0 or 7)", report["exit_code"], "<= 7")
+    yield _exactly(f"{away}: trials that ended meanwhile", report["finished_meanwhile"])
+    yield _exactly(f"{away}: sync --verify, exit code", report["verified"], "<= 0")
+    yield _exactly(f"{away}: runs that lack after sync", report["runs_wanted"] - report["runs"], "<= 0")
+    yield _exactly(f"{away}: points, as in a store that never was away", report["points_equal"], ">= 1")
 
 
 def _told(name: str, survived: object, devices: int) -> Iterator[Figure]:

@@ -53,9 +53,9 @@ def run(bench: Bench, job: Job, slots: Sequence[Slot]) -> list[Measurement]:
     while runner.running:
         list(runner.wait())
     outcomes = [read_outcome(folder) for folder in folders]
-    found = [each for each in outcomes if isinstance(each, Measurement)]
-    assert len(found) == len(slots), outcomes
-    return found
+    measurements = [outcome for outcome in outcomes if isinstance(outcome, Measurement)]
+    assert len(measurements) == len(slots), outcomes
+    return measurements
 
 
 def measured(bench: Bench, job: Job, cpus: Sequence[tuple[int, ...]]) -> Interference:
@@ -63,15 +63,15 @@ def measured(bench: Bench, job: Job, cpus: Sequence[tuple[int, ...]]) -> Interfe
 
     Rounds in which a third process took cores from a trial are run again: a neighbour has its own cores.
     """
-    slots = [Slot("cpu", each) for each in cpus]
+    slots = [Slot("cpu", cores) for cores in cpus]
     rounds: list[tuple[float, ...]] = []
     for index in range(MAX_TRIES * ROUNDS):
         counts = sorted((1, len(slots)), reverse=bool(index % 2))
-        found = {count: run(bench, job, slots[:count]) for count in counts}
-        processes = [*found[1], *found[len(slots)]]
-        if all(cpus) and any(OTHERS in each.contamination for each in processes):
+        by_count = {count: run(bench, job, slots[:count]) for count in counts}
+        processes = [*by_count[1], *by_count[len(slots)]]
+        if all(cpus) and any(OTHERS in process.contamination for process in processes):
             continue
-        rounds.append(tuple(each.throughput for each in processes))
+        rounds.append(tuple(process.throughput for process in processes))
         if len(rounds) == ROUNDS:
             break
     print(f"{len(rounds)} undisturbed rounds of {index + 1}")
@@ -90,12 +90,12 @@ def neighbours() -> Iterator[Figure]:
         for name, (pipeline, changes) in TRIALS.items():
             template = bench.prepared(pipeline, {})
             job = dataclasses.replace(template, config=TrialConfig().replace(dict(changes)), plan=plan)
-            found = measured(bench, job, split)
-            print(f"{name}: {found.line}")
+            interference = measured(bench, job, split)
+            print(f"{name}: {interference.line}")
             # If they disturb each other, sweeper runs them one at a time, and there is no bar.
-            bar = "" if found.disturbs else f">= {MIN_RATIO}"
-            yield _figure(found, f"trial beside a neighbour / alone, {name}, cores split", bar)
-            decided = float(not found.disturbs)
+            bar = "" if interference.disturbs else f">= {MIN_RATIO}"
+            yield _figure(interference, f"trial beside a neighbour / alone, {name}, cores split", bar)
+            decided = float(not interference.disturbs)
             yield Figure(
                 figure=f"the tool runs both at once, {name}",
                 value=decided,
@@ -108,9 +108,11 @@ def neighbours() -> Iterator[Figure]:
         bench.launcher.close()
 
 
-def _figure(found: Interference, name: str, bar: str = "") -> Figure:
-    worst = found.worst
-    print(f"{name}: half-width {50 * (worst.high - worst.low):.2f} points of {len(found.rounds)} rounds")
+def _figure(interference: Interference, name: str, bar: str = "") -> Figure:
+    worst = interference.worst
+    print(
+        f"{name}: half-width {50 * (worst.high - worst.low):.2f} points of {len(interference.rounds)} rounds"
+    )
     assert math.isfinite(worst.high)
     return Figure(
         figure=name,
@@ -119,5 +121,5 @@ def _figure(found: Interference, name: str, bar: str = "") -> Figure:
         high=worst.high,
         bar=bar,
         unit="x",
-        repeats=len(found.rounds),
+        repeats=len(interference.rounds),
     )

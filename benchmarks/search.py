@@ -97,9 +97,9 @@ def bars(problems: Sequence[Problem]) -> Iterator[Figure]:
             name: [score(STRATEGIES[name], problem, seed) for seed in range(SEEDS)]
             for name in ("ours", "grid", "tpe")
         }
-        near = {name: [each.near_s for each in found] for name, found in scores.items()}
-        for name, each in near.items():
-            yield _figure(f"{problem.name}: {name}, seconds to 5 %", each, unit="s")
+        near = {name: [run.near_s for run in runs] for name, runs in scores.items()}
+        for name, seconds in near.items():
+            yield _figure(f"{problem.name}: {name}, seconds to 5 %", seconds, unit="s")
         for other, bar in (("grid", "<= 0.25"), ("tpe", "<= 0.2")):
             ratio = statistics.median(near["ours"]) / statistics.median(near[other])
             yield Figure(
@@ -110,7 +110,7 @@ def bars(problems: Sequence[Problem]) -> Iterator[Figure]:
                 bar=bar,
                 repeats=SEEDS,
             )
-        shares = [each.share for each in scores["ours"]]
+        shares = [run.share for run in scores["ours"]]
         yield _figure(
             f"{problem.name}: share of the best for {BUDGET:.0%} of the grid", shares, bar=">= 0.99"
         )
@@ -131,7 +131,7 @@ def _wrongly_passed_over(problem: Problem, seed: int) -> float:
         run_recorded(Path(home), spec, problem, seed)
         journal = Journal(Path(home) / "sweeps" / spec.name)
         entries = list(journal.trials())
-        refused = {each.job.config.key() for each in entries if is_passed_over(each.outcome)}
+        refused = {entry.job.config.key() for entry in entries if is_passed_over(entry.outcome)}
         ran = {step.key for step in steps_of(journal, problem) if step.throughput}
     best = max(problem.share(key) for key in ran)
     return sum(
@@ -141,12 +141,12 @@ def _wrongly_passed_over(problem: Problem, seed: int) -> float:
 
 def _figure(title: str, values: Sequence[float], *, bar: str = "", unit: str = "") -> Figure:
     finite = [value if math.isfinite(value) else 1e6 for value in values]
-    found = spread(finite)
+    figure = spread(finite)
     return Figure(
         figure=title,
-        value=found.value,
-        low=found.low,
-        high=found.high,
+        value=figure.value,
+        low=figure.low,
+        high=figure.high,
         bar=bar,
         unit=unit,
         repeats=len(values),
@@ -160,14 +160,12 @@ def samplers(problems: Sequence[Problem]) -> Iterator[Figure]:
             # A GP takes seconds to ask, in a separate process.
             seeds, trials = (1, 24) if name == "gp" else (6, 56)
             try:
-                found = [score(ours(name, trials), problem, seed) for seed in range(seeds)]
+                runs = [score(ours(name, trials), problem, seed) for seed in range(seeds)]
             except UserError as error:
                 print(error)
                 continue
-            yield _figure(
-                f"{problem.name}: {name}, seconds to 5 %", [each.near_s for each in found], unit="s"
-            )
-            shares = [each.share for each in found]
+            yield _figure(f"{problem.name}: {name}, seconds to 5 %", [run.near_s for run in runs], unit="s")
+            shares = [run.share for run in runs]
             yield _figure(f"{problem.name}: {name}, share for {BUDGET:.0%} of the grid", shares)
 
 
@@ -305,18 +303,18 @@ def warm(problems: Sequence[Problem]) -> Iterator[Figure]:
             with tempfile.TemporaryDirectory(dir=scratch()) as home:
                 before = _named("before", spec_of(pair.past, seed + SEEDS, "auto", PAST_TRIALS))
                 run_recorded(Path(home), before, pair.past, seed + SEEDS)
-                for start, found in spent.items():
+                for start, seconds in spent.items():
                     spec = spec_of(pair.now, seed, "auto", OURS_TRIALS, warm_start=start)
                     run_recorded(Path(home), _named(f"now-{start}", spec), pair.now, seed)
                     steps = steps_of(Journal(Path(home) / "sweeps" / f"now-{start}"), pair.now)
-                    found.append(score(lambda *_, steps=steps: steps, pair.now, seed).near_s)
+                    seconds.append(score(lambda *_, steps=steps: steps, pair.now, seed).near_s)
         yield from _warm_and_cold(pair.title, spent, "<= 1.1" if pair.misleads else "<= 0.5")
 
 
 def _warm_and_cold(title: str, spent: Mapping[str, Sequence[float]], bar: str) -> Iterator[Figure]:
     """Yields the seconds until near the best, without and with an earlier sweep, and their ratio."""
-    for start, found in spent.items():
-        yield _figure(f"{title}: warm_start {start}, seconds to 5 %", found, unit="s")
+    for start, seconds in spent.items():
+        yield _figure(f"{title}: warm_start {start}, seconds to 5 %", seconds, unit="s")
     ratio = statistics.median(spent["before"]) / statistics.median(spent["off"])
     repeats = len(spent["off"])
     yield Figure(figure=f"{title}: warm / cold", value=ratio, low=ratio, high=ratio, bar=bar, repeats=repeats)
@@ -348,9 +346,9 @@ def live(_: Sequence[Problem]) -> Iterator[Figure]:
                     overrides = [*LIVE, *changes, f"search.warm_start={start}", f"search.seed={turn}"]
                     spec = load(ROOT / "search_spaces" / "quick.yaml", overrides)
                     runs[start].append(list(_really_run(Path(home), _named(f"{start}-{turn}", spec))))
-            tried = [each for found in runs.values() for run in found for each in run]
+            tried = [trial for turns in runs.values() for run in turns for trial in run]
             speeds = _measured_again(Path(home), usual, tried)
-        spent = {start: [_near_seconds(run, speeds) for run in found] for start, found in runs.items()}
+        spent = {start: [_near_seconds(run, speeds) for run in turns] for start, turns in runs.items()}
         yield from _warm_and_cold(f"live, {title}", spent, "<= 0.5")
 
 
@@ -362,14 +360,14 @@ def _really_run(home: Path, spec: SweepSpec) -> Iterator[Tried]:
         outcome = entry.outcome
         if entry.job.stage == "search" and isinstance(outcome, Measurement):
             seconds += outcome.startup_seconds + outcome.warmup_seconds
-            seconds += math.fsum(each.seconds for each in outcome.windows)
+            seconds += math.fsum(window.seconds for window in outcome.windows)
             yield Tried(entry.job.config, seconds, outcome.throughput)
 
 
 def _measured_again(folder: Path, spec: SweepSpec, tried: Sequence[Tried]) -> dict[str, float]:
     """Returns the samples per second of the configurations that seemed fast, by their keys."""
-    fastest = max(each.throughput for each in tried)
-    configs = {each.config.key(): each.config for each in tried if each.throughput >= WORTH * fastest}
+    fastest = max(trial.throughput for trial in tried)
+    configs = {trial.config.key(): trial.config for trial in tried if trial.throughput >= WORTH * fastest}
     logs: dict[str, list[float]] = {key: [] for key in configs}
     plan = MeasurePlan(window_seconds=1.0, repeats=1, warmup_cap_seconds=1.0, diagnose=False)
     again = folder / "again"
@@ -385,14 +383,14 @@ def _measured_again(folder: Path, spec: SweepSpec, tried: Sequence[Tried]) -> di
             logs[key].append(math.log(outcome.throughput))
     bench.launcher.close()
     print(f"{len(configs)} configurations measured again, {LIVE_ROUNDS} times", flush=True)
-    return {key: math.exp(statistics.fmean(each)) for key, each in logs.items()}
+    return {key: math.exp(statistics.fmean(values)) for key, values in logs.items()}
 
 
 def _near_seconds(run: Sequence[Tried], speeds: Mapping[str, float]) -> float:
     """Returns the seconds until one of the three that seem fastest is near the best, or all of the time."""
     for count, last in enumerate(run, 1):
-        finalists = sorted(run[:count], key=lambda each: -each.throughput)[:FINALISTS]
-        if max(speeds.get(each.config.key(), 0.0) for each in finalists) >= NEAR * max(speeds.values()):
+        finalists = sorted(run[:count], key=lambda trial: -trial.throughput)[:FINALISTS]
+        if max(speeds.get(trial.config.key(), 0.0) for trial in finalists) >= NEAR * max(speeds.values()):
             return last.seconds
     return LIVE_SECONDS
 
@@ -410,7 +408,7 @@ def a10(_: Sequence[Problem]) -> Iterator[Figure]:
 def _ends(name: str, most: float) -> Iterator[Figure]:
     """Yields how many sweeps end within `most` seconds, Python's start included, and reach the usual gain."""
     seconds: list[float] = []
-    found: list[Ratio] = []
+    ratios: list[Ratio] = []
     for turn in range(END_TURNS):
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "sweeper", "run", name, "--set", f"search.seed={turn}"]
@@ -423,13 +421,13 @@ def _ends(name: str, most: float) -> Iterator[Figure]:
             result = Journal(sweep).result()
             assert result is not None
             winner = result.confirmation.winner
-            (ratio,) = [each for each in result.confirmation.ratios if each.trial == winner]
-            found.append(ratio)
+            (ratio,) = [ratio for ratio in result.confirmation.ratios if ratio.trial == winner]
+            ratios.append(ratio)
             print(f"{name} {turn}: {seconds[-1]:.0f} s, {result.search_end}; {ratio}", flush=True)
-    usual = statistics.median(each.ratio for each in found)
-    alike = sum(each.low <= usual <= each.high for each in found)
+    usual = statistics.median(ratio.ratio for ratio in ratios)
+    alike = sum(ratio.low <= usual <= ratio.high for ratio in ratios)
     yield _figure(f"{name}: seconds", seconds, unit="s")
-    yield _count(f"{name}: within {most:.0f} s", sum(each <= most for each in seconds))
+    yield _count(f"{name}: within {most:.0f} s", sum(duration <= most for duration in seconds))
     yield _count(f"{name}: the usual gain inside of their intervals", alike)
 
 

@@ -74,7 +74,9 @@ class Recorder:
         self._template = bench.prepared(spec.pipeline, dict(spec.data))
         begin(path, Head.of(spec, device_model(Execution()), bench.torch))
         self.processes = list(processes_of(path))
-        self._losses = {each.config(spec).quality_key() for each in self.processes if each.loss is not None}
+        self._losses = {
+            process.config(spec).quality_key() for process in self.processes if process.loss is not None
+        }
 
     def record(self, params: Mapping[str, Scalar] | None, index: int, *, repeated: bool = False) -> None:
         """Measures a configuration and adds its line.
@@ -90,7 +92,7 @@ class Recorder:
             samples = 0
         plan = replace(self._repeat if repeated else self._cell, quality_samples=samples)
         outcome = self._bench.trial(self._template, config, plan).outcome
-        found = Process(
+        process = Process(
             configuration=params or {name: config.flatten().get(name) for name in spec.space},
             baseline=params is None,
             round=index,
@@ -98,11 +100,11 @@ class Recorder:
             timestamp=round(time.time(), 1),
         )
         if isinstance(outcome, Failure):
-            found = replace(found, invalidity=str(outcome.kind))
+            process = replace(process, invalidity=str(outcome.kind))
         elif isinstance(outcome, Measurement):
             quality = outcome.quality
-            found = replace(
-                found,
+            process = replace(
+                process,
                 invalidity=CORRECT,
                 throughput=tuple(float(f"{w.samples / w.seconds:.6g}") for w in outcome.windows),
                 startup_seconds=round(outcome.startup_seconds, 4),
@@ -112,10 +114,10 @@ class Recorder:
                 loss=quality.val_loss if quality is not None else None,
                 disturbed=tuple(outcome.contamination),
             )
-            if found.loss is not None:
+            if process.loss is not None:
                 self._losses.add(config.quality_key())
-        add(self._path, found)
-        self.processes.append(found)
+        add(self._path, process)
+        self.processes.append(process)
 
 
 def measure(bench: Bench, folder: Path, name: str, passes: int) -> None:
@@ -127,9 +129,9 @@ def measure(bench: Bench, folder: Path, name: str, passes: int) -> None:
     used = _seconds(recorder.processes)
     for index in range(passes):
         done = {
-            each.config(spec).key()
-            for each in recorder.processes
-            if each.round == index and not each.repeated
+            process.config(spec).key()
+            for process in recorder.processes
+            if process.round == index and not process.repeated
         }
         in_it = cells if index == 0 else Problem(read(folder / f"{name}.jsonl")).contenders()
         left = [key for key in in_it if key not in done]
@@ -147,7 +149,7 @@ def measure(bench: Bench, folder: Path, name: str, passes: int) -> None:
 
 def _seconds(processes: Sequence[Process]) -> float:
     """Returns the seconds spent, without the pauses between two calls of this command."""
-    times = sorted(each.timestamp for each in processes)
+    times = sorted(process.timestamp for process in processes)
     return sum(min(after - before, 10.0) for before, after in itertools.pairwise(times))
 
 
@@ -159,7 +161,9 @@ def repeat(bench: Bench, folder: Path, name: str) -> None:
     typical = _typical(recorder.processes, spec)
     for index in range(ROUNDS):
         done = {
-            each.config(spec).key() for each in recorder.processes if each.round == index and each.repeated
+            process.config(spec).key()
+            for process in recorder.processes
+            if process.round == index and process.repeated
         }
         order = [key for key in typical if key not in done]
         random.Random(index).shuffle(order)
@@ -172,9 +176,9 @@ def repeat(bench: Bench, folder: Path, name: str) -> None:
 def _typical(processes: Sequence[Process], spec: SweepSpec) -> list[str]:
     """Returns the keys of the cells that are repeated: fast ones, and ones in the middle."""
     speeds = {
-        each.config(spec).key(): each.throughput[0]
-        for each in processes
-        if each.throughput and each.round == 0 and not (each.repeated or each.baseline)
+        process.config(spec).key(): process.throughput[0]
+        for process in processes
+        if process.throughput and process.round == 0 and not (process.repeated or process.baseline)
     }
     order = sorted(speeds, key=lambda key: -speeds[key])
     return [order[len(order) // 20], order[len(order) // 2]][:REPEATED]

@@ -92,25 +92,25 @@ def costs(cores: set[int]) -> list[float]:
             return float(answers.readline())
 
     block(False)
-    found = []
+    percentages = []
     for number in range(PAIRS):
         speeds = {on: block(on) for on in random.Random(number).sample((False, True), 2)}
-        found.append(100 * (1 - speeds[True] / speeds[False]))
+        percentages.append(100 * (1 - speeds[True] / speeds[False]))
     trial.communicate()
-    return found
+    return percentages
 
 
 def reading_ms() -> list[float]:
     """Returns the milliseconds of readings of this process, at the pace of a trial's."""
     probe = HostProbe()
     probe.open(os.getpid(), "")
-    found = []
+    times = []
     for _ in range(READINGS):
         time.sleep(0.05)
         began = time.perf_counter()
         probe.read()
-        found.append(1e3 * (time.perf_counter() - began))
-    return found
+        times.append(1e3 * (time.perf_counter() - began))
+    return times
 
 
 def main() -> None:

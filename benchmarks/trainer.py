@@ -88,7 +88,9 @@ class Bare:
         self.stepper = ours.stepper
         handed = [ours.loader.next() for _ in range(8)]
         self.size = handed[0].size
-        batches = [ours.loader.materialise(ours.loader.to_device(each.batch), each.length) for each in handed]
+        batches = [
+            ours.loader.materialise(ours.loader.to_device(batch.batch), batch.length) for batch in handed
+        ]
         self.batches = [{name: value.clone() for name, value in batch.items()} for batch in batches]
         self.captured: CapturedStep | None = None
         if self.stepper.captured is not None:
@@ -219,16 +221,16 @@ def rows() -> list[Figure]:
     rates = race(contenders)
     for name in contenders:
         contenders[name].loader.close()
-    found = [
+    figures = [
         dataclasses.replace(ratio(rates, "ours", name), figure=f"MLP resident / {name} workers")
         for name in contenders
         if name != "ours"
     ]
-    best = min(found, key=lambda figure: figure.value)
-    found.append(
+    best = min(figures, key=lambda figure: figure.value)
+    figures.append(
         dataclasses.replace(best, figure="MLP resident / best rows", bar=bar(">= 3.9", ">= 10"), unit="x")
     )
-    return found
+    return figures
 
 
 def hand() -> list[Figure]:
@@ -252,8 +254,8 @@ def buckets() -> list[Figure]:
     base = {"batch_size": 32, **({"compile.mode": "graph"} if GPU else {})}
     padded = {**base, "compile.mode": "eager"}
     rates = race({"bucketed": Ours(ctc, {**base, "loader.buckets": 6}), "padded": Ours(ctc, padded)})
-    found = ratio(rates, "bucketed", "padded")
-    return [dataclasses.replace(found, figure="CTC bucketed / padded", bar=bar(">= 1.5", ">= 3"), unit="x")]
+    figure = ratio(rates, "bucketed", "padded")
+    return [dataclasses.replace(figure, figure="CTC bucketed / padded", bar=bar(">= 1.5", ">= 3"), unit="x")]
 
 
 @contextlib.contextmanager
@@ -288,8 +290,8 @@ def trials(pipeline: str) -> Iterator[Callable[[Mapping[str, Any]], Measurement]
 def breakdown() -> list[Figure]:
     """The part of a step that a trial's phases leave unexplained, and the cost of measuring them."""
     with trials("pipelines.tabular") as run:
-        found = [run({"batch_size": 512}).breakdown for _ in range(TRIALS)]
-    gaps = [100 * each.host_gap_s / each.step_s for each in found]
+        breakdowns = [run({"batch_size": 512}).breakdown for _ in range(TRIALS)]
+    gaps = [100 * parts.host_gap_s / parts.step_s for parts in breakdowns]
     figures = [dataclasses.replace(spread(gaps), figure="breakdown: unexplained", unit="%", bar="<= 3")]
     if not GPU:
         rates = race(
@@ -311,9 +313,9 @@ def caches() -> list[Figure]:
         with trials("pipelines.tabular") as run:
             seconds = []
             for how in ("cold", "warm", "warm"):
-                found = run({"batch_size": 512 + 64 * i, "compile.mode": "default"})
-                assert found.compile_cache == how, found.compile_cache
-                seconds.append(found.first_step_seconds)
+                measurement = run({"batch_size": 512 + 64 * i, "compile.mode": "default"})
+                assert measurement.compile_cache == how, measurement.compile_cache
+                seconds.append(measurement.first_step_seconds)
         cold.append(seconds[0])
         ratios += [warm / seconds[0] for warm in seconds[1:]]
     return [
@@ -324,18 +326,18 @@ def caches() -> list[Figure]:
 
 def malloc() -> list[Figure]:
     """An LSTM with freed memory kept, against glibc's default, each in separate processes."""
-    found: dict[str, list[float]] = {
+    rates: dict[str, list[float]] = {
         f"{p} {how}": [] for p in ("fp32", "bf16") for how in ("retain", "default")
     }
     with trials("lstm") as run:
         for i in range(TRIALS):
-            for name in random.Random(i).sample(list(found), len(found)):
+            for name in random.Random(i).sample(list(rates), len(rates)):
                 precision, how = name.split()
                 given = {"batch_size": 256, "precision.amp": precision, "device.malloc": how}
-                found[name].append(run(given).throughput)
+                rates[name].append(run(given).throughput)
     return [
         dataclasses.replace(
-            ratio(found, f"{p} retain", f"{p} default"), figure=f"LSTM {p} malloc retain / default", unit="x"
+            ratio(rates, f"{p} retain", f"{p} default"), figure=f"LSTM {p} malloc retain / default", unit="x"
         )
         for p in ("fp32", "bf16")
     ]
@@ -349,10 +351,10 @@ def main() -> None:
     torch.set_num_threads(1)
     figures = []
     for part in chosen(PARTS).values():
-        found = part()
-        for each in found:
-            print(f"{each.figure:<40} {each.value:.4g} [{each.low:.4g}, {each.high:.4g}]", flush=True)
-        figures += found
+        part_figures = part()
+        for figure in part_figures:
+            print(f"{figure.figure:<40} {figure.value:.4g} [{figure.low:.4g}, {figure.high:.4g}]", flush=True)
+        figures += part_figures
     if not sys.argv[1:]:
         publish("trainer", figures, "python benchmarks/trainer.py")
 

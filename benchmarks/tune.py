@@ -117,7 +117,7 @@ class Tuned:
     @property
     def changes(self) -> str:
         """The winner's changes, in words."""
-        return " ".join(f"{each['name']}={each['value']}" for each in self.verified.get("changes", ()))
+        return " ".join(f"{change['name']}={change['value']}" for change in self.verified.get("changes", ()))
 
 
 def sweeper(*words: str, folder: Path, env: Mapping[str, str] | None = None) -> list[Any]:
@@ -160,14 +160,14 @@ def _read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def figures(name: str, found: Tuned, bar: str = "") -> Iterator[Figure]:
+def figures(name: str, tune: Tuned, bar: str = "") -> Iterator[Figure]:
     """Yields the ratio of a tune, its lower bound if there is a bar for it, and its minutes."""
-    value, low, high = found.ratio
-    print(f"{name}: {found.changes or 'nothing'}; {found.verified.get('kind', '')}", flush=True)
+    value, low, high = tune.ratio
+    print(f"{name}: {tune.changes or 'nothing'}; {tune.verified.get('kind', '')}", flush=True)
     yield Figure(figure=f"{name}: tuned / as it is", value=value, low=low, high=high, unit="x", repeats=1)
     if bar:
         yield Figure(figure=f"{name}: lower bound", value=low, low=low, high=low, bar=bar, repeats=1)
-    minutes = found.minutes
+    minutes = tune.minutes
     yield Figure(figure=f"{name}: minutes", value=minutes, low=minutes, high=minutes, bar="<= 3.3", repeats=1)
 
 
@@ -181,9 +181,9 @@ def scripts(asked: Asked) -> Iterator[Figure]:
         if asked.only and name not in asked.only:
             continue
         command = [sys.executable, f"{name}.py"]
-        found = tuned(f"tune-{name}", command, UNEDITED, asked.home, {})
-        yield from figures(name, found, bar)
-        yield _count(f"{name}: seconds until the first ratio", found.first_ratio_at, "<= 30")
+        tune = tuned(f"tune-{name}", command, UNEDITED, asked.home, {})
+        yield from figures(name, tune, bar)
+        yield _count(f"{name}: seconds until the first ratio", tune.first_ratio_at, "<= 30")
 
 
 def batch(asked: Asked) -> Iterator[Figure]:
@@ -192,9 +192,9 @@ def batch(asked: Asked) -> Iterator[Figure]:
         if asked.only and name not in asked.only:
             continue
         command = [sys.executable, f"{name}.py"]
-        found = tuned(f"batch-{name}", command, UNEDITED, asked.home, {}, "--allow-batch-size")
-        yield from figures(name, found)
-        together = re.search(r"Together with the changes: ([\d.]+)x \[([\d.]+), ([\d.]+)\]", found.output)
+        tune = tuned(f"batch-{name}", command, UNEDITED, asked.home, {}, "--allow-batch-size")
+        yield from figures(name, tune)
+        together = re.search(r"Together with the changes: ([\d.]+)x \[([\d.]+), ([\d.]+)\]", tune.output)
         value, low, high = map(float, together.groups()) if together else alone(name, asked.home)
         what = f"{name}, larger batches allowed: lower bound"
         yield Figure(figure=what, value=low, low=low, high=high, bar=bar, unit="x", repeats=1)
@@ -217,12 +217,12 @@ def programs(asked: Asked) -> Iterator[Figure]:
         if not folder.is_dir():
             print(f"{name}: {folder} is not there")
             continue
-        found = tuned(f"tune-{name}", shlex.split(program.command), folder, asked.home, program.env)
-        yield from figures(name, found)
-        longest = found.seconds_to_first_ratio
-        yield _count(f"{name}: seconds until the first ratio", found.first_ratio_at, f"<= {longest:.0f}")
-        _remember(asked.home, name, found)
-    ratios = [each["ratio"][0] for each in _remembered(asked.home).values()]
+        tune = tuned(f"tune-{name}", shlex.split(program.command), folder, asked.home, program.env)
+        yield from figures(name, tune)
+        longest = tune.seconds_to_first_ratio
+        yield _count(f"{name}: seconds until the first ratio", tune.first_ratio_at, f"<= {longest:.0f}")
+        _remember(asked.home, name, tune)
+    ratios = [entry["ratio"][0] for entry in _remembered(asked.home).values()]
     if len(ratios) == len(PROGRAMS):
         yield Figure(
             figure="median of the programs",
@@ -240,9 +240,9 @@ def _remembered(home: Path) -> dict[str, Any]:
     return _read(home / LATER)
 
 
-def _remember(home: Path, name: str, found: Tuned) -> None:
+def _remember(home: Path, name: str, tune: Tuned) -> None:
     known = _remembered(home)
-    known[name] = {"ratio": found.ratio, "changes": found.changes, "at": time.time()}
+    known[name] = {"ratio": tune.ratio, "changes": tune.changes, "at": time.time()}
     (home / LATER).write_text(json.dumps(known, indent=1), encoding="utf-8")
 
 
@@ -273,7 +273,7 @@ class Winner:
 
 def winners(asked: Asked) -> Iterator[Winner]:
     """Yields the programs' winners in a home."""
-    for name, each in _remembered(asked.home).items():
+    for name, entry in _remembered(asked.home).items():
         best = asked.home / "sweeps" / f"tune-{name}" / "best.yaml"
         if best.exists() and not (asked.only and name not in asked.only):
             program = PROGRAMS[name]
@@ -283,8 +283,8 @@ def winners(asked: Asked) -> Iterator[Winner]:
                 folder=asked.programs / program.folder,
                 command=shlex.split(program.command),
                 env=program.env,
-                ratio=tuple(each["ratio"]),
-                at=each["at"],
+                ratio=tuple(entry["ratio"]),
+                at=entry["at"],
             )
 
 
@@ -294,10 +294,10 @@ def later(asked: Asked) -> Iterator[Figure]:
     for winner in winners(asked):
         print(f"{winner.name}: {(time.time() - winner.at) / 60:.0f} minutes later", flush=True)
         arguments, env = winner.run
-        (found,) = _measured_again(winner.name, winner.command, arguments, winner.folder, env, winner.ratio)
+        (figure,) = _measured_again(winner.name, winner.command, arguments, winner.folder, env, winner.ratio)
         _, low, high = winner.ratio
-        inside.append(low <= found.value <= high)
-        yield found
+        inside.append(low <= figure.value <= high)
+        yield figure
     if inside:
         share = 100 * sum(inside) / len(inside)
         yield Figure(
@@ -322,11 +322,11 @@ def patches(asked: Asked) -> Iterator[Figure]:
         arguments, where = sweeper(*words, folder=winner.folder, env=winner.env)
         done = subprocess.run(arguments, **where, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         print(done.stdout, flush=True)
-        found = PATCHED.search(" ".join(done.stdout.split()))
-        if found is None:
+        match = PATCHED.search(" ".join(done.stdout.split()))
+        if match is None:
             yield _count(f"{winner.name}: patch", 0.0, ">= 1")
             continue
-        value, low, high = map(float, found.groups()[:3])
+        value, low, high = map(float, match.groups()[:3])
         yield Figure(
             figure=f"{winner.name}: patched / as it is",
             value=value,
@@ -335,9 +335,9 @@ def patches(asked: Asked) -> Iterator[Figure]:
             # The confirmed ratio holds if the two intervals overlap.
             bar=f">= {winner.ratio[1] * value / high:.3g}",
             unit="x",
-            repeats=int(found[4]),
+            repeats=int(match[4]),
         )
-        fail = [each for each in _hunks(out.read_text(encoding="utf-8")) if not _applies(each, winner.folder)]
+        fail = [hunk for hunk in _hunks(out.read_text(encoding="utf-8")) if not _applies(hunk, winner.folder)]
         print(*fail, sep="\n", flush=True)
         yield _count(f"{winner.name}: hunks that do not apply alone", float(len(fail)))
 
@@ -359,8 +359,8 @@ def _applies(patch: str, folder: Path) -> bool:
 def hand(asked: Asked) -> Iterator[Figure]:
     """Yields the speed of the programs' winners over that of versions edited by hand."""
     for winner in winners(asked):
-        by_hand = [each.replace(".py", BY_HAND) for each in winner.command]
-        script = next((each for each in by_hand if each.endswith(BY_HAND)), "")
+        by_hand = [word.replace(".py", BY_HAND) for word in winner.command]
+        script = next((word for word in by_hand if word.endswith(BY_HAND)), "")
         if script and (winner.folder / script).exists():
             arguments, env = winner.run
             what = f"{winner.name}: exec / edited by hand"
@@ -392,19 +392,19 @@ def _in_turns(
     own = dict(os.environ)
     os.environ.update(env)
     try:
-        found = compare(commands(command, other, folder), 60 * LATER_MINUTES, lambda _: None)
+        comparison = compare(commands(command, other, folder), 60 * LATER_MINUTES, lambda _: None)
     finally:
         os.environ.clear()
         os.environ.update(own)
-    print(f"{what}: {found.ratio:.2f}x [{found.low:.2f}, {found.high:.2f}]", flush=True)
+    print(f"{what}: {comparison.ratio:.2f}x [{comparison.low:.2f}, {comparison.high:.2f}]", flush=True)
     yield Figure(
         figure=what,
-        value=found.ratio,
-        low=found.low,
-        high=found.high,
+        value=comparison.ratio,
+        low=comparison.low,
+        high=comparison.high,
         bar=bar,
         unit="x",
-        repeats=len(found.before),
+        repeats=len(comparison.before),
     )
 
 
@@ -433,9 +433,9 @@ def idle(asked: Asked) -> Iterator[Figure]:
     names = {f"{work.__name__}_exact" for work in runpy.run_path(str(PLANTED))["HARMLESS"]}
     with _only_changes("planted", names) as file:
         command, env = [sys.executable, "mlp.py"], {"PYTHONPATH": str(PLANTED.parent)}
-        found = tuned("idle", command, UNEDITED, asked.home, env, f"--changes={file}")
-    made = {each["name"] for each in found.verified.get("changes", ())} & names
-    print(f"handed over: {found.changes}", flush=True)
+        tune = tuned("idle", command, UNEDITED, asked.home, env, f"--changes={file}")
+    made = {change["name"] for change in tune.verified.get("changes", ())} & names
+    print(f"handed over: {tune.changes}", flush=True)
     yield _count(f"harmless changes handed over, of {len(names)}", float(len(made)), "<= 1")
 
 
@@ -459,9 +459,9 @@ def tenths(asked: Asked) -> Iterator[Figure]:
         command, env = [sys.executable, script.name, place], {"PYTHONPATH": str(UNEDITED)}
         with _only_changes("wasteful", {place}) as file:
             options = ("--minutes=5", f"--changes={file}")
-            found = tuned(f"tenth-{place}", command, UNEDITED, asked.home, env, *options)
-        is_made = place in {each["name"] for each in found.verified.get("changes", ())}
-        print(f"{place}: {'' if is_made else 'not '}handed over, with {found.changes}", flush=True)
+            tune = tuned(f"tenth-{place}", command, UNEDITED, asked.home, env, *options)
+        is_made = place in {change["name"] for change in tune.verified.get("changes", ())}
+        print(f"{place}: {'' if is_made else 'not '}handed over, with {tune.changes}", flush=True)
         missed += not is_made
     yield _count("changes that bring 10%, not handed over, of 12", float(missed), "<= 2")
 
@@ -485,12 +485,12 @@ def frameworks(asked: Asked) -> Iterator[Figure]:
         if asked.only and name not in asked.only:
             continue
         sweep = f"tune-{command[-1].removesuffix('.py')}"
-        found = tuned(sweep, command, UNEDITED, asked.home, {})
-        yield from figures(name, found)
+        tune = tuned(sweep, command, UNEDITED, asked.home, {})
+        yield from figures(name, tune)
         best = asked.home / "sweeps" / sweep / "best.yaml"
         if best.exists():
             (arguments, where) = sweeper("exec", str(best), "--", *command, folder=UNEDITED)
-            yield from _measured_again(name, command, arguments, UNEDITED, where["env"], found.ratio)
+            yield from _measured_again(name, command, arguments, UNEDITED, where["env"], tune.ratio)
 
 
 def kills(asked: Asked) -> Iterator[Figure]:
@@ -569,14 +569,14 @@ def interrupts(asked: Asked) -> Iterator[Figure]:
 
 def _running(folder: Path) -> list[int]:
     """Returns the processes whose command or folder is below a folder."""
-    found = []
-    for each in Path("/proc").iterdir():
-        if each.name.isdecimal() and int(each.name) != os.getpid():
+    pids = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):
-                words = (each / "cmdline").read_bytes().decode(errors="replace")
-                if str(folder) in words or str(folder) in os.readlink(each / "cwd"):
-                    found.append(int(each.name))
-    return found
+                words = (entry / "cmdline").read_bytes().decode(errors="replace")
+                if str(folder) in words or str(folder) in os.readlink(entry / "cwd"):
+                    pids.append(int(entry.name))
+    return pids
 
 
 def _reads(path: Path) -> bool:

@@ -78,10 +78,10 @@ class Bench:
         self.folder = folder
         self.launcher = LocalLauncher(folder)
         self.count = itertools.count()
-        found = self._run(Job(uid="probe", runner=PROBE_RUNNER, device="auto")).values
-        self.canary_ms = float(found["canary_ms"])
-        self.torch = str(found["versions"].get("torch", ""))
-        uuid = str(found["devices"][0]["uuid"])
+        values = self._run(Job(uid="probe", runner=PROBE_RUNNER, device="auto")).values
+        self.canary_ms = float(values["canary_ms"])
+        self.torch = str(values["versions"].get("torch", ""))
+        uuid = str(values["devices"][0]["uuid"])
         self.device = full_uuid(uuid) if uuid else "cpu"
 
     def _run(self, job: Job) -> Any:
@@ -109,10 +109,10 @@ class Bench:
     ) -> TrialRecord:
         """Returns the record of a trial."""
         config = changes if isinstance(changes, TrialConfig) else TrialConfig().replace(dict(changes))
-        found = self._run(
+        outcome = self._run(
             replace(template, config=config, plan=replace(plan, quiet_canary_ms=self.canary_ms))
         )
-        return TrialRecord(number=0, uid="", stage="", config=config, outcome=found)
+        return TrialRecord(number=0, uid="", stage="", config=config, outcome=outcome)
 
 
 @contextlib.contextmanager
@@ -123,9 +123,9 @@ def busy(count: int) -> Iterator[None]:
     try:
         yield
     finally:
-        for each in loops:
-            each.kill()
-            each.wait()
+        for loop in loops:
+            loop.kill()
+            loop.wait()
 
 
 def known_bottlenecks(bench: Bench) -> Iterator[Figure]:
@@ -163,8 +163,8 @@ def next_steps(bench: Bench) -> Iterator[Figure]:
         assert verdict is not None
         print(name, *trial_card(record), sep="\n  ")
         contenders = {"baseline": baseline, "next": {**baseline, **verdict.changes}}
-        for each in LOADERS:
-            contenders[json.dumps(each)] = {**baseline, **each}
+        for setting in LOADERS:
+            contenders[json.dumps(setting)] = {**baseline, **setting}
         speeds: dict[str, list[float]] = {key: [] for key in contenders}
         for number in range(ROUNDS):
             order = list(contenders)
@@ -200,14 +200,14 @@ def contention(bench: Bench) -> Iterator[Figure]:
     for load in loads:
         with busy(load):
             record = bench.trial(template, {"batch_size": 512}, SHORT)
-        found = record.measurement
-        assert found is not None
-        seen = bool(found.repeated_windows or found.contamination)
+        measurement = record.measurement
+        assert measurement is not None
+        seen = bool(measurement.repeated_windows or measurement.contamination)
         if load:
             noticed += seen
-        elif max(window.canary_ms for window in found.windows) <= QUIET * bench.canary_ms:
+        elif max(window.canary_ms for window in measurement.windows) <= QUIET * bench.canary_ms:
             quiet += 1
-            flagged += bool(found.contamination)
+            flagged += bool(measurement.contamination)
     injected = sum(map(bool, loads))
     yield Figure(
         figure=f"disturbed trials noticed, of {injected}",

@@ -113,28 +113,30 @@ def pairs(kind: str, drain: Drain) -> Iterator[tuple[float, float]]:
     draw = random.Random(0)
     for _ in range(PAIRS[kind]):
         order = draw.sample((True, False), 2)
-        found = {each: seconds_per_step(WIDTH[kind], hooked if each else plain) for each in order}
-        yield found[True], found[False]
+        seconds = {
+            is_hooked: seconds_per_step(WIDTH[kind], hooked if is_hooked else plain) for is_hooked in order
+        }
+        yield seconds[True], seconds[False]
 
 
 def millisecond(drain: Drain) -> Iterator[Figure]:
     """Yields the relative cost for a step of usual length."""
-    found = list(pairs("millisecond", drain))
+    times = list(pairs("millisecond", drain))
     yield dataclasses.replace(
-        spread([plain / hooked for hooked, plain in found]),
+        spread([plain / hooked for hooked, plain in times]),
         figure="speed of a step of 1 ms, watched / not",
         unit="x",
         bar=">= 0.99",
     )
-    usual = spread([1e3 * plain for _, plain in found])
+    usual = spread([1e3 * plain for _, plain in times])
     yield dataclasses.replace(usual, figure="that step", unit="ms")
 
 
 def tiny(drain: Drain) -> Iterator[Figure]:
     """Yields the absolute cost per step."""
-    found = list(pairs("tiny", drain))
+    times = list(pairs("tiny", drain))
     yield dataclasses.replace(
-        spread([1e6 * (hooked - plain) for hooked, plain in found]),
+        spread([1e6 * (hooked - plain) for hooked, plain in times]),
         figure="watching a step",
         unit="us",
         bar="<= 5",
@@ -156,9 +158,9 @@ def verdicts(_: Drain) -> Iterator[Figure]:
     """Yields how many bottlenecks are named, and how many of the lines at fault."""
     named, lines = [], []
     for title, case in CASES.items():
-        found = watched(case)
-        verdict = verdict_of(found, NO_PARAMETERS)
-        shown = "\n".join(card(found, NO_PARAMETERS))
+        measurement = watched(case)
+        verdict = verdict_of(measurement, NO_PARAMETERS)
+        shown = "\n".join(card(measurement, NO_PARAMETERS))
         named.append(verdict.kind == case.verdict)
         lines.append(not case.line_number or f"train.py:{case.line_number}" in shown)
         line = "the line" if lines[-1] else "no line"
@@ -189,11 +191,11 @@ def pipelines(_: Drain) -> Iterator[Figure]:
     yield share("the same verdict as a script and as a pipeline", agree)
 
 
-def share(what: str, found: list[bool]) -> Figure:
+def share(what: str, flags: list[bool]) -> Figure:
     """Returns the share of right answers as a figure."""
-    value = sum(found) / len(found)
+    value = sum(flags) / len(flags)
     return Figure(
-        figure=what, value=value, low=value, high=value, bar=">= 0.9", unit="share", repeats=len(found)
+        figure=what, value=value, low=value, high=value, bar=">= 0.9", unit="share", repeats=len(flags)
     )
 
 

@@ -122,7 +122,7 @@ def _arms(path: Path) -> list[dict[str, str]]:
     """Returns the arms of a tune's race, each with its changes, its kind and what differs first."""
     members: dict[int, str] = {}
     arms: dict[int, int] = {}
-    found: dict[int, dict[str, str]] = {}
+    verdicts: dict[int, dict[str, str]] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         event = json.loads(line)
         if event["event"] == "arm":
@@ -133,8 +133,8 @@ def _arms(path: Path) -> list[dict[str, str]]:
             arm = arms[event["life"]]
             if arm in members:
                 known = {"changes": members[arm], "kind": event["kind"], "fault": event["fault"]}
-                found[arm] = {**known, "extent": event["extent"]}
-    return list(found.values())
+                verdicts[arm] = {**known, "extent": event["extent"]}
+    return list(verdicts.values())
 
 
 def tune(day: Day) -> str:
@@ -161,7 +161,7 @@ def tune(day: Day) -> str:
     said = f"exit {status}; {len(changes) - refused} arms verified, {refused} left out"
     if not winner or not verified:
         return f"{said}; nothing is handed over"
-    made = " ".join(f"{each['name']}={each['value']}" for each in verified["changes"])
+    made = " ".join(f"{change['name']}={change['value']}" for change in verified["changes"])
     ratio, low, high = (winner[key] for key in ("ratio", "ratio_low", "ratio_high"))
     day.figure(f"{name}: tuned / as it is", ratio, "x", low=low, high=high)
     return f"{said}; {ratio:.3g}x [{low:.3g}, {high:.3g}] by {made}"

@@ -66,20 +66,20 @@ def _throughput(answer: Any, arguments: Sequence[Any]) -> Answers:
 
 
 def _fields(answer: Any, arguments: Sequence[Any]) -> Answers:
-    for asked, each in zip(arguments[1], answer, strict=True):
-        if each.nvmlReturn == 0:
-            narrow = each.valueType == 1
+    for asked, field_value in zip(arguments[1], answer, strict=True):
+        if field_value.nvmlReturn == 0:
+            narrow = field_value.valueType == 1
             yield (
                 f"field{32 if narrow else ''}_{asked}",
-                float(each.value.uiVal if narrow else each.value.ullVal),
+                float(field_value.value.uiVal if narrow else field_value.value.ullVal),
             )
 
 
 def _gpm(answer: Any, arguments: Sequence[Any]) -> Answers:
     request = arguments[0]
-    for each in request.metrics[: request.numMetrics]:
-        if each.nvmlReturn == 0:
-            yield f"gpm_{each.metricId}", float(each.value)
+    for metric in request.metrics[: request.numMetrics]:
+        if metric.nvmlReturn == 0:
+            yield f"gpm_{metric.metricId}", float(metric.value)
 
 
 KEYS: Mapping[str, Callable[[Any, Sequence[Any]], Answers]] = {
@@ -147,13 +147,13 @@ class Recorder:
         self.busy: list[list[tuple[int, int]]] = []
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._nvml, name)
+        attribute = getattr(self._nvml, name)
         if name not in KEYS and name not in (LISTING, BUSY):
-            return found
+            return attribute
 
         def call(*arguments: Any) -> Any:
             try:
-                answer = found(*arguments)
+                answer = attribute(*arguments)
             except self._nvml.NVMLError as error:
                 self._refuse(name, error.value)
                 raise
@@ -171,9 +171,9 @@ class Recorder:
     def _keep(self, name: str, answer: Any, arguments: Sequence[Any]) -> None:
         self.refused.pop(name, None)
         if name == LISTING:
-            self.listings.append({int(each.pid): each.usedGpuMemory for each in answer})
+            self.listings.append({int(process.pid): process.usedGpuMemory for process in answer})
         elif name == BUSY:
-            self.busy.append([(int(each.pid), int(each.smUtil)) for each in answer])
+            self.busy.append([(int(sample.pid), int(sample.smUtil)) for sample in answer])
         else:
             for key, value in KEYS[name](answer, arguments):
                 self.values[key].append(value)
@@ -182,7 +182,7 @@ class Recorder:
 def record(situation: str, uuid: str, pid: int, reads: int) -> Recording:
     """Returns what NVML says of a device while `pid` is watched, and what the probe makes of it."""
     with initialised() as nvml:
-        recorder, found = Recorder(nvml), _facts(nvml, situation, uuid)
+        recorder, recording = Recorder(nvml), _facts(nvml, situation, uuid)
         # The probe's own way to pynvml, for as long as it is open.
         before, probes.__dict__["start"] = probes.__dict__["start"], lambda: _opened(nvml, recorder)
         probe, own = NvmlProbe(), set(tree(pid))
@@ -190,29 +190,29 @@ def record(situation: str, uuid: str, pid: int, reads: int) -> Recording:
             probe.open(pid, uuid)
             for number in range(1, reads + 1):
                 began = time.perf_counter()
-                found.readings.append({name: round(value, 4) for name, value in probe.read().items()})
-                found.read_ms.append(round(1e3 * (time.perf_counter() - began), 3))
+                recording.readings.append({name: round(value, 4) for name, value in probe.read().items()})
+                recording.read_ms.append(round(1e3 * (time.perf_counter() - began), 3))
                 own.update(tree(pid))
                 if number % BETWEEN == 0:
-                    found.others.append({name: round(v, 4) for name, v in probe.between().items()})
+                    recording.others.append({name: round(v, 4) for name, v in probe.between().items()})
                 time.sleep(max(0.0, PACE_SECONDS - (time.perf_counter() - began)))
         finally:
             probe.close()
             probes.__dict__["start"] = before
-    found.missing = dict(probe.missing)
-    found.values.update(recorder.values)
+    recording.missing = dict(probe.missing)
+    recording.values.update(recorder.values)
     names = _Names(own)
-    found.processes = list(_spans(recorder.listings, names))
-    found.samples = [
-        (names(each), percent, query + 1)
+    recording.processes = list(_spans(recorder.listings, names))
+    recording.samples = [
+        (names(process_id), percent, query + 1)
         for query, busy in enumerate(recorder.busy)
-        for each, percent in busy
+        for process_id, percent in busy
     ]
-    if recorder.busy and not found.samples:
+    if recorder.busy and not recording.samples:
         # Utilisation is told, and there was none.
-        found.samples = [(OUTSIDER, 0, 0)]
-    found.errors = [(SYMBOLS.get(name, name), code) for name, code in recorder.refused.items()]
-    return found
+        recording.samples = [(OUTSIDER, 0, 0)]
+    recording.errors = [(SYMBOLS.get(name, name), code) for name, code in recorder.refused.items()]
+    return recording
 
 
 def _opened(nvml: Any, recorder: Recorder) -> Recorder:
@@ -222,7 +222,7 @@ def _opened(nvml: Any, recorder: Recorder) -> Recorder:
 
 def _facts(nvml: Any, situation: str, uuid: str) -> Recording:
     handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-    found = Recording(
+    recording = Recording(
         situation=situation,
         name=str(nvml.nvmlDeviceGetName(handle)),
         memory_mib=int(nvml.nvmlDeviceGetMemoryInfo(handle).total // 2**20),
@@ -234,8 +234,8 @@ def _facts(nvml: Any, situation: str, uuid: str) -> Recording:
         ("compute_mode", nvml.nvmlDeviceGetComputeMode),
     ):
         with contextlib.suppress(nvml.NVMLError):
-            found.values[key] = [float(function(handle))]
-    return found
+            recording.values[key] = [float(function(handle))]
+    return recording
 
 
 class _Names:
