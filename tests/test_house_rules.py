@@ -234,7 +234,7 @@ def test_the_wall_clock_is_read_only_for_stamps():
     assert {path for path, tree in modules().items() if list(wall_clock(tree))} == WALL_STAMPS
 
 
-OWN_RECORDS = {"sweeper/sweep/job_runner.py": {"running.handle", "each.num_neighbours"}}
+OWN_RECORDS = {"sweeper/sweep/job_runner.py": {"running.handle", "neighbour.num_neighbours"}}
 """Of a class that is private to its module."""
 
 

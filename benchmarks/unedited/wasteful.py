@@ -57,8 +57,8 @@ PLACES = {
     "gradients_spin": ("gradients", spin),
     "optimizer_spins": ("optimizer", spin),
     "optimizer_copies": ("optimizer", copy),
-    "batch_spins": ("batch", spin),
-    "batch_sleeps": ("batch", time.sleep),
+    "loss_spins": ("loss", spin),
+    "loss_sleeps": ("loss", time.sleep),
 }
 """For each name, the place, how time is wasted, and in which of its calls."""
 
@@ -83,14 +83,9 @@ CHANGES = [EndsWaste(name, "close" if number % 2 else "exact") for number, name 
 def train(place, *waste):
     import torch
     from torch import nn
-    from torch.utils.data import DataLoader, TensorDataset, default_collate
+    from torch.utils.data import DataLoader, TensorDataset
 
     waste = Waste(*waste)
-
-    def collated(rows):
-        if place == "batch":
-            waste()
-        return default_collate(rows)
 
     # Threads that go to sleep while another one wastes time would cost more than a tenth.
     torch.set_num_threads(1)
@@ -107,10 +102,12 @@ def train(place, *waste):
         model[0].weight.register_hook(waste)
     if place == "optimizer":
         optimizer.register_step_post_hook(waste)
-    loader = DataLoader(TensorDataset(rows, labels), batch_size=128, shuffle=True, collate_fn=collated)
+    loader = DataLoader(TensorDataset(rows, labels), batch_size=128, shuffle=True)
     for epoch in range(1000):
         for batch, wanted in loader:
             loss = nn.functional.cross_entropy(model(batch), wanted)
+            if place == "loss":
+                waste()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
