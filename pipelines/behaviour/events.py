@@ -80,7 +80,7 @@ def read_events(
         raise UserError(f"{path} must be JSON with a list of `files`, but is not: {error}.") from None
     if not isinstance(entries, list):
         raise UserError(f"{path} must be JSON with a list of `files`, but `files` is no list.")
-    by_file: dict[Path, Events] = {}
+    found: dict[Path, Events] = {}
     absent = []
     for number, entry in enumerate(entries, 1):
         name, events = _events_of(entry, f"{path}, entry {number}")
@@ -92,13 +92,13 @@ def read_events(
         if not own:
             absent.append(name)
             continue
-        before = by_file.get(own[0], Events())
-        by_file[own[0]] = Events(before.listed + events.listed, events.seconds or before.seconds)
+        before = found.get(own[0], Events())
+        found[own[0]] = Events(before.listed + events.listed, events.seconds or before.seconds)
     if absent:
         notes.append(f"{len(absent)} files named in {opt['events']} are not there: {', '.join(absent[:3])}.")
-    if not by_file:
+    if not found:
         raise UserError(f"{path} must name the recordings in {root}, but names none that is there.")
-    return by_file
+    return found
 
 
 def _events_of(entry: Any, where: str) -> tuple[str, Events]:

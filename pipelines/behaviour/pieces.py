@@ -122,11 +122,9 @@ def arrays(parts: dict[str, list[Piece]], notes: list[str]) -> tuple[dict[str, n
             f"give it more recordings, or another `data.seed`."
         )
     counts = {part: Counter(told) for part, told in labels.items()}
-    per_class = ", ".join(f"{name} {counts['train'][name]} + {counts['val'][name]}" for name in classes)
+    each = ", ".join(f"{name} {counts['train'][name]} + {counts['val'][name]}" for name in classes)
     num = {part: len(own) for part, own in parts.items()}
-    notes.append(
-        f"Windows to train on + held back: {per_class}; from {num['train']} + {num['val']} recordings."
-    )
+    notes.append(f"Windows to train on + held back: {each}; from {num['train']} + {num['val']} recordings.")
 
     known = np.concatenate([piece.x for piece in parts["train"]])
     mean, sd = known.mean(axis=0, dtype=np.float64), known.std(axis=0, dtype=np.float64)

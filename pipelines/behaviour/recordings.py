@@ -161,11 +161,11 @@ def _label_of(file: Path, root: Path, labels: str) -> str:
     own = [word.strip() for word in labels.split(",") if word.strip()]
     words = {word: (word,) for word in own} or WORDS
     name = file.stem.lower()
-    places = [(name.find(word.lower()), label) for label, spelt in words.items() for word in spelt]
-    places = [(place, label) for place, label in places if place >= 0]
-    if not places:
+    found = [(name.find(word.lower()), label) for label, spelt in words.items() for word in spelt]
+    found = [(place, label) for place, label in found if place >= 0]
+    if not found:
         raise UserError(
             f"{file} has no class: put it into a folder named after its class, name one of "
             f"{', '.join(words)} in its file name (or others in `data.labels`), or list it in `data.events`."
         )
-    return min(places)[1]
+    return min(found)[1]

@@ -79,25 +79,25 @@ def find_files(folder: Path) -> Files:
     if not folder.is_dir():
         state = "is a file" if folder.exists() else "does not exist"
         raise UserError(f"`data.path` must be a folder with KuaiRand's CSV files, but {folder} {state}.")
-    matches: list[tuple[str, str, int, Path]] = []
+    found: list[tuple[str, str, int, Path]] = []
     for place in (folder, folder / "data"):
-        for file in sorted(place.iterdir()) if place.is_dir() and not matches else ():
+        for file in sorted(place.iterdir()) if place.is_dir() and not found else ():
             if name := _NAME.fullmatch(file.name):
-                matches.append((name["stem"].lower(), name["version"].lower(), int(name["part"] or 0), file))
-    versions = sorted({version for _, version, _, _ in matches})
-    if not matches:
+                found.append((name["stem"].lower(), name["version"].lower(), int(name["part"] or 0), file))
+    versions = sorted({version for _, version, _, _ in found})
+    if not found:
         raise UserError(
             f"`data.path` must hold KuaiRand's CSV files (log_standard_*_1k.csv, user_features_1k.csv, ...), "
             f"but neither {folder} nor its data folder does."
         )
     if len(versions) > 1:
         raise UserError(
-            f"`data.path` must hold one version of KuaiRand, but {matches[0][3].parent} has "
+            f"`data.path` must hold one version of KuaiRand, but {found[0][3].parent} has "
             f"{' and '.join(versions)}."
         )
     files: dict[str, list[Path]] = {}
     parts: dict[str, list[int]] = {}
-    for stem, _, part, file in sorted(matches):
+    for stem, _, part, file in sorted(found):
         files.setdefault(stem, []).append(file)
         parts.setdefault(stem, []).append(part)
     for stem, numbers in parts.items():
@@ -174,7 +174,7 @@ class _Filling:
         self, files: Sequence[Path], numeric: Sequence[str], at: int, text: Sequence[str], notes: list[str]
     ) -> None:
         """Fills the features `numeric` (from column `at` on) and the categories `text`."""
-        present, rows, foreign = np.zeros(len(self.ids), bool), 0, 0
+        found, rows, foreign = np.zeros(len(self.ids), bool), 0, 0
         kinds = {self.key: "float64", **dict.fromkeys(numeric, "float32"), **dict.fromkeys(text, "str")}
         for file in files:
             for chunk in _chunks(file, kinds):
@@ -183,7 +183,7 @@ class _Filling:
                 place = np.searchsorted(self.ids, ids).clip(max=len(self.ids) - 1)
                 here = self.ids[place] == ids
                 place, chunk = place[here], chunk[here]
-                present[place] = True
+                found[place] = True
                 rows += len(place)
                 foreign += int((~here).sum())
                 self.numeric[place, at : at + len(numeric)] = chunk[list(numeric)].to_numpy(np.float32)
@@ -192,18 +192,18 @@ class _Filling:
                     number = [0, *(self.known[i].setdefault(str(v), len(self.known[i]) + 1) for v in levels)]
                     self.codes[place, i] = np.asarray(number, np.int32)[codes + 1]
         kind = self.key.removesuffix("_id")
-        if not present.any():
+        if not found.any():
             raise UserError(f"{files[0]} must describe the {kind}s of the log, but has none of them.")
         num_read, name = rows + foreign, files[0].name
         left_out(notes, foreign, num_read, "rows", f"of a {kind} that is not in the log", where=name)
-        again = rows - int(present.sum())
+        again = rows - int(found.sum())
         left_out(
             notes, again, num_read, "rows", f"their {kind} comes again, and the last one counts", where=name
         )
-        if not present.all():
+        if not found.all():
             notes.append(
-                f"{int((~present).sum())} of {len(present)} {kind}s in the log are not in {files[0].name}: "
-                "their features count as unknown."
+                f"{int((~found).sum())} of {len(found)} {kind}s in the log are not in {files[0].name}: their "
+                "features count as unknown."
             )
 
     def table(self) -> Table:

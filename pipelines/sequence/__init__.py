@@ -186,5 +186,5 @@ def evaluate(
         squares.append(off.square().sum(dim=(1, 2, 3)))
         count += y.numel()
     error, naive = torch.stack(squares).sum(dim=0).tolist()
-    metrics = {"mse_over_last_value": error / naive}
-    return metrics if unit is None else {**metrics, "rmse": unit * (error / count) ** 0.5}
+    found = {"mse_over_last_value": error / naive}
+    return found if unit is None else {**found, "rmse": unit * (error / count) ** 0.5}

@@ -193,14 +193,14 @@ def loss(model: nn.Module, batch: Batch, *, distill: float = 0.0) -> Tensor:
     """
     scores, steps = model(batch["x"], batch["lengths"])
     scores = scores.float()
-    total = ctc_loss(scores.log_softmax(-1), batch["labels"], steps, batch["counts"])
+    found = ctc_loss(scores.log_softmax(-1), batch["labels"], steps, batch["counts"])
     if distill and len(scores) > 1:
         known = inside(steps, scores.shape[2])
         softer = scores[:4, :, :, 1:] / TEMPERATURE
         teacher, student = softer[0::2].detach().softmax(-1), softer[1::2].log_softmax(-1)
         apart = functional.kl_div(student, teacher, reduction="none").sum(-1) * known
-        total = total + distill * TEMPERATURE**2 * apart.sum() / (2 * known.sum())
-    return total
+        found = found + distill * TEMPERATURE**2 * apart.sum() / (2 * known.sum())
+    return found
 
 
 def _samples(arrays: Mapping[str, np.ndarray], part: str) -> Samples:

@@ -64,7 +64,7 @@ def read_corpus(
             f"{len(unknown)} glosses of {val}.csv are not in train.csv; they count as errors and have no "
             f"part in the loss. The first is {min(unknown)}."
         )
-    parts = {}
+    found = {}
     for part, file in (("train", "train"), ("val", val)):
         clips, missing = [], []
         for row in rows[part]:
@@ -81,8 +81,8 @@ def read_corpus(
             )
         first = missing[0] if missing else ""
         left_out(notes, len(missing), len(rows[part]), "rows", "without a clip", where=part, first=first)
-        parts[part] = clips
-    return parts, names
+        found[part] = clips
+    return found, names
 
 
 def _remedy(rows: Sequence[Row], folder: Path) -> str:
@@ -104,8 +104,8 @@ def read_labels(file: Path, notes: list[str]) -> list[Row]:
             f"{file} needs the columns {', '.join(COLUMNS)}, but {', '.join(missing)} is missing."
         )
     rows: dict[str, Row] = {}
-    for row in table:
-        number, translator, gloss = (row[name] for name in COLUMNS)
+    for each in table:
+        number, translator, gloss = (each[name] for name in COLUMNS)
         where = f"{file} line {table.line_num}"
         if not number or not translator or gloss is None:
             raise UserError(

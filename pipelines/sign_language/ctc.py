@@ -26,7 +26,7 @@ def ctc_loss(log_probs: Tensor, labels: Tensor, steps: Tensor, counts: Tensor) -
         counts: Labels [batch] of each clip.
     """
     heads = log_probs.shape[0]
-    repeated = (tensor.repeat(heads, *[1] * (tensor.dim() - 1)) for tensor in (labels, steps, counts))
+    repeated = (each.repeat(heads, *[1] * (each.dim() - 1)) for each in (labels, steps, counts))
     loss: Tensor = negative_log_likelihood(log_probs.flatten(0, 1), *repeated)
     return (loss / counts.repeat(heads).clamp(min=1)).mean()
 

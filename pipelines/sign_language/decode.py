@@ -31,25 +31,25 @@ def beam_search(probs: np.ndarray, beam: int = BEAM) -> list[int]:
         beam: Prefixes that are kept.
     """
     # By prefix: the probability of its paths that end in blank, and of those that end in its last label.
-    prefixes: dict[tuple[int, ...], tuple[float, float]] = {(): (1.0, 0.0)}
+    found: dict[tuple[int, ...], tuple[float, float]] = {(): (1.0, 0.0)}
     few = min(CLASSES, probs.shape[1])
     likely = np.argpartition(-probs, few - 1, axis=1)[:, :few]
-    for step_probs, classes in zip(probs.astype(np.float64).tolist(), likely.tolist(), strict=True):
+    for each, classes in zip(probs.astype(np.float64).tolist(), likely.tolist(), strict=True):
         longer: dict[tuple[int, ...], tuple[float, float]] = {}
-        for prefix, (blank, label) in prefixes.items():
+        for prefix, (blank, label) in found.items():
             total, last = blank + label, prefix[-1] if prefix else 0
             was = longer.get(prefix, (0.0, 0.0))
-            longer[prefix] = was[0] + total * step_probs[0], was[1] + label * step_probs[last]
+            longer[prefix] = was[0] + total * each[0], was[1] + label * each[last]
             for new in classes:
                 if new:
                     grown = (*prefix, new)
                     was = longer.get(grown, (0.0, 0.0))
-                    longer[grown] = was[0], was[1] + (blank if new == last else total) * step_probs[new]
+                    longer[grown] = was[0], was[1] + (blank if new == last else total) * each[new]
         best = heapq.nlargest(beam, longer.items(), key=lambda item: sum(item[1]))
         # Kept near 1: the product over a long clip would be below the smallest number.
         scale = 1 / max(sum(best[0][1]), 1e-300)
-        prefixes = {prefix: (blank * scale, label * scale) for prefix, (blank, label) in best}
-    return list(max(prefixes.items(), key=lambda item: sum(item[1]))[0])
+        found = {prefix: (blank * scale, label * scale) for prefix, (blank, label) in best}
+    return list(max(found.items(), key=lambda item: sum(item[1]))[0])
 
 
 def edit_distance(read: Sequence[int], truth: Sequence[int]) -> int:

@@ -71,8 +71,8 @@ def read_words(
     words = {}
     for part, size in (("train", count), ("val", max(1, count // 5))):
         usable = [piece for piece in pieces[part] if len(piece) >= RUN[0]]
-        by_letter = {int(letter): [p for p in usable if label[p[0]] == letter] for letter in np.unique(label)}
-        known = [letter for letter, runs in by_letter.items() if runs]
+        by_letter = {int(each): [p for p in usable if label[p[0]] == each] for each in np.unique(label)}
+        known = [each for each, runs in by_letter.items() if runs]
         if len(known) < 2:
             raise UserError(
                 f"{path} needs takes of at least two letters for {part} (`data.split: {split}`), each of "
@@ -100,9 +100,7 @@ def _word(
     letters: list[int] = []
     rows: list[np.ndarray] = []
     for _ in range(int(rng.integers(WORD[0], WORD[1] + 1))):
-        letter = int(
-            rng.choice([candidate for candidate in known if not letters or candidate != letters[-1]])
-        )
+        letter = int(rng.choice([each for each in known if not letters or each != letters[-1]]))
         letters.append(letter)
         runs = by_letter[letter]
         # A take counts by its rows: each row is equally likely to be in a word.

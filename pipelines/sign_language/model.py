@@ -67,11 +67,11 @@ class SignModel(nn.Module):
         features = self.dropout(self.encoder(x, known)).float() * known.unsqueeze(2)
         seen = [features, spectrum(features, lengths)]
         steps = lengths // self.step_frames
-        outputs = [branch(view, lengths) for branch, view in zip(self.branches, seen, strict=True)]
-        fused = self.heads[2](outputs[0][0] + outputs[1][0])
+        found = [branch(each, lengths) for branch, each in zip(self.branches, seen, strict=True)]
+        fused = self.heads[2](found[0][0] + found[1][0])
         if not self.training:
             return fused.unsqueeze(0), steps
-        scores = [head(states) for head, both in zip(self.heads[:2], outputs, strict=True) for states in both]
+        scores = [head(states) for head, both in zip(self.heads[:2], found, strict=True) for states in both]
         return torch.stack([*scores, fused]), steps
 
 
@@ -115,8 +115,8 @@ def spectrum(x: Tensor, lengths: Tensor) -> Tensor:
         angle = turns.float() * (math.pi / lengths[:, None])
         chirp = torch.polar(torch.ones_like(angle), angle).unsqueeze(2)
         spread = torch.fft.fft(x.float() * chirp[:, :frames].conj(), n=size, dim=1)
-        amplitudes: Tensor = torch.fft.ifft(spread * torch.fft.fft(chirp, dim=1), dim=1)[:, :frames].abs()
-        return amplitudes * (inside(lengths, frames) / lengths[:, None]).unsqueeze(2)
+        found: Tensor = torch.fft.ifft(spread * torch.fft.fft(chirp, dim=1), dim=1)[:, :frames].abs()
+        return found * (inside(lengths, frames) / lengths[:, None]).unsqueeze(2)
 
 
 class Branch(nn.Module):

@@ -105,10 +105,10 @@ def prepare(data: Mapping[str, Any]) -> Prepared:
             f"`data` needs an instrument with at least {needed} rows, but found none. {'; '.join(notes[:3])}"
         )
     if any(masked.values()):
-        per_symbol = ", ".join(f"{symbol} {count}" for symbol, count in masked.items() if count)
+        each = ", ".join(f"{symbol} {count}" for symbol, count in masked.items() if count)
         notes.append(
             f"{sum(masked.values())} one-day moves beyond 10 robust sigmas were masked as corporate actions "
-            f"({per_symbol}); days whose target would look across one are left out."
+            f"({each}); days whose target would look across one are left out."
         )
     if opt["evaluate_on"] == "test":
         notes.append("The validation figures are those of the test part; no choice may rest on them.")
