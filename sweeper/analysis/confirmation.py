@@ -155,8 +155,8 @@ def choose_winner(
         by_changes: Whether the simplest is the one with the fewest changes to the baseline, however
             much slower it seems.
         drift: As for `ratios`; `early` likewise.
-        before: Rounds of the race before this one. They count where candidates are compared with each other:
-            what the race before has shown to pay is not left out again.
+        before: Rounds of the race before this one. With `by_changes`, they count where candidates are
+            compared with each other: what that race has shown to pay is not left out again.
     """
     among = [ratio for ratio in ratios(rounds, drift, early) if not keeps_failing(rounds, ratio.trial)]
     faster = [ratio.trial for ratio in among if ratio.low > 1]

@@ -128,11 +128,12 @@ def cut_passes(torch: Any, points: Points, num_batches: int, is_cut: Callable[[A
     points.replace(loaders._BaseDataLoaderIter, "_next_index", cut)
 
 
-def _length(sampler: Any) -> float:
+def _length(sampler: Any) -> int:
     """Returns the number of a sampler's batches; 0 if it is not known."""
     try:
         return len(sampler)
-    except (TypeError, NotImplementedError, AttributeError):
+    except Exception:
+        # It may be the script's own, and the script would fail.
         return 0
 
 

@@ -55,8 +55,9 @@ class FinalRace:
         """
         self._race, self._numbers, self._stopping = race, tuple(numbers), stopping
         self._verifier = verifier
-        # Of other processes than its own; and of its own before the records of other seeds.
+        # What other processes have shown: those of the first race, or the baseline with other seeds.
         self._known = dict(known) if verifier is None else {}
+        # What its own processes had shown before the baseline ran with other seeds.
         self._before: Mapping[int, Verified] = {}
 
     @property
