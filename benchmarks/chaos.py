@@ -25,7 +25,7 @@ from typing import Any
 
 from common import RESULTS, Figure, device_model, publish
 
-from sweeper.spec.sections import Execution
+from sweeper.spec.sections import ExecutionOptions
 
 REPOSITORY = Path(__file__).parents[1]
 HARNESS = REPOSITORY / "tests" / "chaos"
@@ -92,7 +92,7 @@ def run(name: str, count: int, seed: int) -> dict[str, Any]:
         "part": name,
         "seed": seed,
         "commit": commit,
-        "device": device_model(Execution()),
+        "device": device_model(ExecutionOptions()),
         **json.loads(done.stdout),
     }
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from sweeper.spec.sections import Execution
+from sweeper.spec.sections import ExecutionOptions
 from sweeper.sweep.setup import device_model as device_model
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ def chosen(parts: Mapping[str, T]) -> dict[str, T]:
 
 def device_folder(parent: Path) -> Path:
     """Returns the folder in `parent` with the files of this machine's device; it need not exist."""
-    return parent / re.sub(r"[^A-Za-z0-9]+", "-", device_model(Execution())).strip("-").lower()
+    return parent / re.sub(r"[^A-Za-z0-9]+", "-", device_model(ExecutionOptions())).strip("-").lower()
 
 
 def publish(
@@ -87,7 +87,7 @@ def publish(
         folder: Where the file is written, instead of this machine's folder.
         device: The device that was measured; this machine's by default.
     """
-    device, folder = device or device_model(Execution()), folder or device_folder(RESULTS)
+    device, folder = device or device_model(ExecutionOptions()), folder or device_folder(RESULTS)
     folder.mkdir(parents=True, exist_ok=True)
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False

@@ -33,7 +33,7 @@ from sweeper.core.measurement import Measurement
 from sweeper.race.log import rounds_of_speeds
 from sweeper.race.tally import Tally
 from sweeper.spec import load
-from sweeper.sweep.store.catalog import of_name
+from sweeper.sweep.store.catalog import sweeps_of_name
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / "mlruns" / "guides"
@@ -115,7 +115,7 @@ def swept(case: Case) -> dict[str, Any]:
         if done.returncode not in (0, PENDING):
             raise RuntimeError(f"`sweeper run` ended with {done.returncode}")
     # If the code has changed since an earlier sweep, the new one is called `<name>-2` and so on.
-    *_, latest = of_name(HOME, case.name)
+    *_, latest = sweeps_of_name(HOME, case.name)
     shown = subprocess.run(_command("show", latest.name, "--json"), cwd=ROOT, check=True, capture_output=True)
     sweep: dict[str, Any] = json.loads(shown.stdout)
     return sweep

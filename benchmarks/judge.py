@@ -40,7 +40,7 @@ from programs import PROGRAMS
 from sweeper.judging.arms import Arm, commands
 from sweeper.judging.lives import ScriptLives
 from sweeper.judging.losses import Baseline
-from sweeper.judging.speed import OTHER, Compared, Speed, compare, measured
+from sweeper.judging.speed import OTHER, Speed, SpeedComparison, compare, measure_version
 from sweeper.race import race
 from sweeper.race.log import BASELINE, Event, Round, Verified, rounds_of
 from sweeper.race.policy import Policy, Start
@@ -229,7 +229,7 @@ class RecordedLives:
         return self.now
 
 
-def _compared(asked: Asked, planted: float) -> Iterator[Compared]:
+def _compared(asked: Asked, planted: float) -> Iterator[SpeedComparison]:
     """Yields comparisons on recorded turns.
 
     Args:
@@ -245,7 +245,7 @@ def _compared(asked: Asked, planted: float) -> Iterator[Compared]:
             policy = Policy(arms=(BASELINE, OTHER), seconds=60 * asked.minutes, seed=number)
             log: list[Event] = []
             race.run(policy, lives, log, clock=lives.clock)
-            yield Compared.of(Tally.of(rounds_of(log), OTHER))
+            yield SpeedComparison.of(Tally.of(rounds_of(log), OTHER))
 
 
 def _share(what: str, count: int, runs: int, bar: str) -> Figure:
@@ -353,7 +353,7 @@ def wrong(_: Asked) -> Iterator[Figure]:
     accepted = count = 0
     for which, script in WRONG.items():
         before = Arm(name="before", command=(sys.executable, *script), folder=TUNING)
-        baseline = Baseline(before, measured(before))
+        baseline = Baseline(before, measure_version(before))
         for change in lists[which]:
             planted = f"{TUNING / 'planted.py'}:{change.__name__}"
             command = (sys.executable, CHANGED, planted, *script)

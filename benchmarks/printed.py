@@ -46,11 +46,11 @@ from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind, Measurement, Quality
 from sweeper.judging.arms import Arm
-from sweeper.judging.losses import Losses, Trained
-from sweeper.judging.speed import Compared, Speed
-from sweeper.judging.verdict import Required, Verdict
+from sweeper.judging.losses import LossAgreement, LossComparison
+from sweeper.judging.speed import Speed, SpeedComparison
+from sweeper.judging.verdict import RequiredSpeed, Verdict
 from sweeper.results.decision_lines import decision_lines
-from sweeper.search.distributions import distribution, drawn
+from sweeper.search.distributions import distribution, draw_value
 from sweeper.search.presets import presets
 from sweeper.spec import SweepSpec, load
 from sweeper.spec.enough_steps import with_enough_steps
@@ -60,7 +60,7 @@ from sweeper.sweep.publish import run_views, sweep_info
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal, sweeps_folder
 from sweeper.sweep.store.load import load_sweep
-from sweeper.sweep.store.past import earlier
+from sweeper.sweep.store.past import find_past_sweep
 from sweeper.sweep.workloads import fingerprint
 from sweeper.system.cpu import cpu_name
 from sweeper.tracking import NullTracker
@@ -204,9 +204,9 @@ def said_of_spec(spec: SweepSpec, home: Path) -> Iterator[str]:
     yield attempt(lambda: json.dumps(fingerprint(spec, DEVICE), indent=1, default=list))
     yield attempt(lambda: repr(presets(spec)))
     yield repr(with_enough_steps(spec, 20_000)[1])
-    yield attempt(lambda: repr(earlier(home, spec, fingerprint(spec, DEVICE))))
+    yield attempt(lambda: repr(find_past_sweep(home, spec, fingerprint(spec, DEVICE))))
     draw = random.Random(0)
-    params = [{n: drawn(distribution(p), draw) for n, p in spec.space.items()} for _ in range(4)]
+    params = [{n: draw_value(distribution(p), draw) for n, p in spec.space.items()} for _ in range(4)]
     for i, config in enumerate([*spec.references(), *map(spec.config, params)]):
         yield f"{run_name(i, 'search', config, tuple(spec.space))} | {label(config, tuple(spec.space))}"
         yield config.key()
@@ -393,11 +393,13 @@ def verdicts() -> Iterator[tuple[str, str]]:
     """Yields the closing lines of `judge` for each verdict."""
     arms = tuple(Arm(name=name, command=("python",), folder=Path()) for name in ("before", "after"))
     measured = measurement()
-    for speed, losses, required in itertools.product(Speed, Losses, [None, *Required]):
-        compared = Compared(
+    for speed, losses, required in itertools.product(Speed, LossAgreement, [None, *RequiredSpeed]):
+        compared = SpeedComparison(
             answer=speed, ratio=1.2, low=1.1, high=1.3, before=[measured] * 4, after=[measured] * 4
         )
-        verdict = Verdict(arms=(arms[0], arms[1]), speed=compared, training=Trained(answer=losses, why="a"))
+        verdict = Verdict(
+            arms=(arms[0], arms[1]), speed=compared, training=LossComparison(answer=losses, why="a")
+        )
         yield f"judge-{speed}-{losses}-{required}", "\n".join(judge_lines(verdict, required))
 
 

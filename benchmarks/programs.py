@@ -33,7 +33,7 @@ from typing import Any
 from common import Figure, publish
 
 from sweeper.core.job import SCRIPT_RUNNER, Job
-from sweeper.core.progress import Silent
+from sweeper.core.progress import SilentProgress
 from sweeper.core.script import Script
 from sweeper.core.template import literal
 from sweeper.script.start import started
@@ -206,7 +206,7 @@ def watched(name: str, program: Program, folder: Path) -> Iterator[Figure]:
         with (
             (Path(place) / "output").open("w", encoding="utf-8") as output,
             contextlib.redirect_stdout(output),
-            started(job, Silent()) as run,
+            started(job, SilentProgress()) as run,
         ):
             listener, totals = run.listener, Totals(run.listener.watched)
             deadline = time.perf_counter() + 120

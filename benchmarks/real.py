@@ -21,7 +21,7 @@ from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import Quality
-from sweeper.core.progress import Silent
+from sweeper.core.progress import SilentProgress
 from sweeper.trainer import prepare, quality
 
 REPOSITORY = Path(__file__).parents[1]
@@ -167,13 +167,13 @@ def train(task: Task) -> list[Quality]:
             prepared=str(Path(name) / "prepared"),
             plan=MeasurePlan(quality_samples=task.samples),
         )
-        prepare.run(job, Silent())
+        prepare.run(job, SilentProgress())
         return [_trained(job, task, seed) for seed in task.seeds]
 
 
 def _trained(job: Job, task: Task, seed: int) -> Quality:
     config = TrialConfig().replace({"device.cpu_threads": 1, **task.config, "seed": seed})
-    report = quality.run(dataclasses.replace(job, config=config), Silent())
+    report = quality.run(dataclasses.replace(job, config=config), SilentProgress())
     return decode(Quality, report.values)
 
 

@@ -45,10 +45,10 @@ from sweeper.core.job import Job, read_job
 from sweeper.core.measurement import DeviceInfo, Measurement, Outcome, Report
 from sweeper.core.record import SearchResult
 from sweeper.search import Searcher
-from sweeper.search.distributions import distribution, drawn
+from sweeper.search.distributions import distribution, draw_value
 from sweeper.spec import SweepSpec
 from sweeper.sweep.memory_limit import Capacity
-from sweeper.sweep.observer import Quiet
+from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.phases.search import Search
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.trial_runner import TrialRunner
@@ -177,7 +177,7 @@ def swept(home: Path, spec: SweepSpec, cluster: Cluster) -> None:
     """Runs a sweep on a cluster."""
     (home / "no_pipeline.py").write_text(PIPELINE)
     with contextlib.chdir(home), cluster.clock():
-        run_sweep(home, spec, NullTracker(), Quiet(), launch=lambda folder: cluster)
+        run_sweep(home, spec, NullTracker(), QuietObserver(), launch=lambda folder: cluster)
 
 
 WORK: Mapping[str, tuple[type, str]] = {
@@ -290,7 +290,7 @@ def asks_of_samplers() -> Iterator[Figure]:
     spec = spec_of(trials=TRIALS)
     of = {name: distribution(parameter) for name, parameter in spec.space.items()}
     for number in range(1, TRIALS + 1):
-        params = {name: drawn(dist, draw) for name, dist in of.items()}
+        params = {name: draw_value(dist, draw) for name, dist in of.items()}
         reached = speed(spec.config(params)) * draw.gauss(1, 0.01)
         fits = draw.random() < 0.9
         told[number] = SearchResult(

@@ -60,7 +60,7 @@ from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Measurement
 from sweeper.errors import UserError
 from sweeper.spec import SweepSpec, load
-from sweeper.sweep.observer import Quiet
+from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
 from sweeper.tracking import NullTracker
@@ -338,7 +338,7 @@ def live(_: Sequence[Problem]) -> Iterator[Figure]:
     for title, changes in LIVE_PAIRS.items():
         runs: dict[str, list[list[Tried]]] = {"off": [], "before": []}
         with tempfile.TemporaryDirectory() as home:
-            run_sweep(Path(home), _named("before", usual), NullTracker(), Quiet())
+            run_sweep(Path(home), _named("before", usual), NullTracker(), QuietObserver())
             for turn in range(LIVE_TURNS):
                 order = list(runs)
                 random.Random(turn).shuffle(order)
@@ -354,7 +354,7 @@ def live(_: Sequence[Problem]) -> Iterator[Figure]:
 
 def _really_run(home: Path, spec: SweepSpec) -> Iterator[Tried]:
     """Runs a sweep, and yields its searched trials."""
-    run_sweep(home, spec, NullTracker(), Quiet())
+    run_sweep(home, spec, NullTracker(), QuietObserver())
     seconds = 0.0
     for entry in Journal(home / "sweeps" / spec.name).trials():
         outcome = entry.outcome

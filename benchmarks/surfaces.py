@@ -29,7 +29,7 @@ from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Failure, Measurement
 from sweeper.search.distributions import combinations
 from sweeper.spec import SweepSpec, load
-from sweeper.spec.sections import Execution
+from sweeper.spec.sections import ExecutionOptions
 from sweeper.sweep.setup import device_model
 
 FOLDER = Path(__file__).parent / "surfaces"
@@ -72,7 +72,7 @@ class Recorder:
         once = max(seconds, REPEAT_SECONDS)
         self._repeat = replace(self._cell, window_seconds=once, repeats=1, cap_seconds=1.5 * once)
         self._template = bench.prepared(spec.pipeline, dict(spec.data))
-        begin(path, Head.of(spec, device_model(Execution()), bench.torch))
+        begin(path, Head.of(spec, device_model(ExecutionOptions()), bench.torch))
         self.processes = list(processes_of(path))
         self._losses = {
             process.config(spec).quality_key() for process in self.processes if process.loss is not None

@@ -26,7 +26,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.execution.local import TRIAL_ENV
 from sweeper.telemetry.host.probe import HostProbe
 from sweeper.telemetry.nvml.probe import NvmlProbe
-from sweeper.telemetry.sampler import Sampler
+from sweeper.telemetry.sampler import ProbeSampler
 from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.data import make_loader
@@ -63,7 +63,7 @@ def sampled(pid: int, uuid: str, on: bool) -> Iterator[None]:
     if not on:
         yield
         return
-    sampler = Sampler([HostProbe(), NvmlProbe()])
+    sampler = ProbeSampler([HostProbe(), NvmlProbe()])
     sampler.start(pid, uuid)
     try:
         yield

@@ -29,7 +29,7 @@ from pipelines import tabular
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, MeasurePlan, write_job
 from sweeper.core.measurement import Measurement
-from sweeper.core.progress import Silent
+from sweeper.core.progress import SilentProgress
 from sweeper.execution.local import LocalLauncher
 from sweeper.telemetry.nvml.devices import full_uuid
 from sweeper.trainer import device as devices
@@ -94,7 +94,7 @@ class Bare:
         self.batches = [{name: value.clone() for name, value in batch.items()} for batch in batches]
         self.captured: CapturedStep | None = None
         if self.stepper.captured is not None:
-            self.captured = self.stepper.capturing(lambda batch, length: batch)
+            self.captured = self.stepper.captured_step(lambda batch, length: batch)
 
     def __call__(self, steps: int) -> int:
         """Takes `steps` steps."""
@@ -273,7 +273,7 @@ def trials(pipeline: str) -> Iterator[Callable[[Mapping[str, Any]], Measurement]
             device=full_uuid(uuid) if (uuid := devices.describe(DEVICE).uuid) else "cpu",
             plan=PLAN,
         )
-        prepare.run(job, Silent())
+        prepare.run(job, SilentProgress())
         numbers = itertools.count()
 
         def run(changes: Mapping[str, Any]) -> Measurement:

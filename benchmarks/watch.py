@@ -30,7 +30,7 @@ from sweeper import inject, metering
 from sweeper.analysis.bottleneck import verdict_of, verdict_on
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Measurement
-from sweeper.core.progress import Silent
+from sweeper.core.progress import SilentProgress
 from sweeper.results.trial_card import card, trial_card
 from sweeper.script.watch import NO_PARAMETERS, watch
 
@@ -151,7 +151,7 @@ def watched(case: Case) -> Measurement:
             (Path(folder) / "output").open("w", encoding="utf-8") as out,
             contextlib.redirect_stdout(out),
         ):
-            return watch((sys.executable, "train.py"), Path(folder), Silent())
+            return watch((sys.executable, "train.py"), Path(folder), SilentProgress())
 
 
 def verdicts(_: Drain) -> Iterator[Figure]:

@@ -30,12 +30,12 @@ from sweeper.results.trial_line import trial_line
 from sweeper.spec import load
 from sweeper.spec.shipped import space_file
 from sweeper.sweep.commands import unsent_lines
-from sweeper.sweep.observer import Quiet, Status
+from sweeper.sweep.observer import QuietObserver, Status
 from sweeper.sweep.phases.reconfirm import Reconfirmation, reconfirm
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.tracking.mlflow import MlflowTracker
-from sweeper.tuning.handover import Observer
+from sweeper.tuning.handover import TuneObserver
 from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.result import TuneResult
 from sweeper.tuning.tune import Tune
@@ -348,9 +348,9 @@ def export(
 
 
 @contextlib.contextmanager
-def _observer(progress: bool) -> Iterator[Observer]:
+def _observer(progress: bool) -> Iterator[TuneObserver]:
     if not progress:
-        yield Quiet()
+        yield QuietObserver()
         return
     with _Bar() as bar:
         yield bar

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sweeper.analysis.bottleneck import verdict_on
 from sweeper.core.metrics import METRICS
 from sweeper.core.record import TrialRecord
-from sweeper.core.template import shown
+from sweeper.core.template import spell
 from sweeper.errors import UserError, did_you_mean
 from sweeper.sweep.store.catalog import find_sweep
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
@@ -50,7 +50,7 @@ def frame(sweep: LoadedSweep) -> pd.DataFrame:
     import pandas as pd
 
     records = [record for _, record in sorted(sweep.table.records.items())]
-    stages, ratios, names = sweep.stages(), sweep.ratios(), sweep.varied()
+    stages, ratios, names = sweep.stages(), sweep.ratios(), sweep.varied_names()
     flats = [record.config.canonical().flatten() for record in records]
     added = [name for name in sweep.spec.metrics() if name not in METRICS]
     ratio_of = [ratios.get(record.number) for record in records]
@@ -100,7 +100,7 @@ def _column(name: str, values: list[Any], floats: Collection[str]) -> pd.Series[
         return pd.Series(values, dtype="float64")
     if name not in _STRINGS and kinds in ({bool}, {int}):
         return pd.Series(values, dtype="boolean" if kinds == {bool} else "Int64")
-    return pd.Series([None if value is None else shown(value) for value in values], dtype="string")
+    return pd.Series([None if value is None else spell(value) for value in values], dtype="string")
 
 
 def _outcome(record: TrialRecord) -> str:
@@ -109,7 +109,7 @@ def _outcome(record: TrialRecord) -> str:
     return str(record.failure.kind) if record.failure else "measured"
 
 
-def written(table: pd.DataFrame, form: str) -> bytes:
+def render_table(table: pd.DataFrame, form: str) -> bytes:
     """Returns a table as the content of a file: `csv`, `json` (a list of objects), `parquet` or `table`.
 
     Raises:

@@ -153,12 +153,12 @@ class _ReportingMeter(Meter):
             "paused": self._paused,
             "pausing": self._is_pausing,
         }
-        loss = self._losses.taken()
+        loss = self._losses.take()
         if loss is not None:
-            message["loss"] = finite(loss)
+            message["loss"] = finite_or_none(loss)
         if self._val is not None:
             samples, value = self._val
-            message["val"] = [samples, finite(value)]
+            message["val"] = [samples, finite_or_none(value)]
         self._channel.send(message)
 
 
@@ -198,7 +198,7 @@ class Losses:
         self._sum += value
         self._count += count
 
-    def taken(self) -> float | None:
+    def take(self) -> float | None:
         """Returns the mean of the losses that have arrived and starts again; None if there are none."""
         while self._pending and self._pending[0][1].query():
             self.add_number(float(self._pending.pop(0)[0]))
@@ -209,7 +209,7 @@ class Losses:
         return mean
 
 
-def finite(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     """Returns `value` as JSON can hold it: None if it is not finite."""
     return value if math.isfinite(value) else None
 

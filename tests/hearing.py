@@ -17,7 +17,7 @@ import warm
 
 from sweeper import inject, metering
 from sweeper.inject import rest
-from sweeper.script.watched import Watched
+from sweeper.script.watched import WatchedTraining
 
 MAX_SECONDS = 120.0
 TRAININGS = Path(__file__).parent / "inject" / "trainings.py"
@@ -39,8 +39,8 @@ class Run:
         return found
 
     @property
-    def watched(self) -> Watched:
-        found = Watched(0.0)
+    def watched(self) -> WatchedTraining:
+        found = WatchedTraining(0.0)
         for each in self.messages:
             found.take(each)
         return found

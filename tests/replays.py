@@ -15,7 +15,7 @@ from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
 from sweeper.sweep.observer import Status
-from sweeper.sweep.run import Ran, run_sweep
+from sweeper.sweep.run import SweepRun, run_sweep
 from sweeper.sweep.store.journal import Journal
 from sweeper.tracking import NullTracker
 
@@ -117,7 +117,7 @@ class Bench:
         new: bool = False,
         extend: int = 0,
         **about: Any,
-    ) -> Ran:
+    ) -> SweepRun:
         self.watcher = Watcher()
         self.launcher = ReplayLauncher(answer, **about)
         return run_sweep(

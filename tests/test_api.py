@@ -22,7 +22,7 @@ from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
 from sweeper.interventions.change import CLOSE, EXACT
 from sweeper.sweep.observer import Status
-from sweeper.sweep.run import Ran
+from sweeper.sweep.run import SweepRun
 from sweeper.sweep.store.load import load_sweep
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.gains import ChangeGain
@@ -78,7 +78,7 @@ def replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> api.Sweep:
     """A finished sweep, loaded as `run` would."""
     journal = write_sweep(tmp_path / "home", "toy", trials=12, with_series=False)
     sweep = load_sweep(journal)
-    ran = Ran(sweep, ran=False, pending=2, problem="no answer")
+    ran = SweepRun(sweep, ran=False, pending=2, problem="no answer")
     monkeypatch.setattr(api, "run_sweep", lambda *_, **__: ran)
     spec = {**SPEC, "pipeline": "pipelines.tabular"}
     return sweeper.run(spec, home=tmp_path / "home", progress=False)

@@ -230,13 +230,15 @@ OTHERS: tuple[Call, ...] = (
     Call("device.open_device('GPU-1')", FREE),
     Call("device.apply(TrialConfig(), torch.device('cpu'))", FREE),
     Call("device.describe(torch.device('cpu')).kind", FREE, "'cpu'"),
-    Call("ceilings.run(Job(uid='c', device='cpu'), Silent()).values['gpus']", FREE, "[]"),
+    Call("ceilings.run(Job(uid='c', device='cpu'), SilentProgress()).values['gpus']", FREE, "[]"),
     Call("seeding.seed(torch, 3, shift=0, deterministic=True)", FREE),
     Call("torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)", FREE),
     Call("torch.optim.Adam([torch.nn.Parameter(torch.ones(1))], capturable=True, fused=True)", FREE),
     # A CUDA build beside no GPU.
     Call("device.num_visible()", ASKS, "0"),
-    Call("probe.run(Job(uid='p', device='auto'), Silent()).values['devices'][0]['kind']", ASKS, "'cpu'"),
+    Call(
+        "probe.run(Job(uid='p', device='auto'), SilentProgress()).values['devices'][0]['kind']", ASKS, "'cpu'"
+    ),
     Call("first_sentence(ceilings._cuda_problem())", ASKS, "'RuntimeError: No CUDA GPUs are available'"),
     Call("device.open_device('GPU-1', rank=1)", STARTS),
     Call("torch.ones(1).pin_memory()", STARTS),
@@ -263,14 +265,20 @@ def answer(codes: list[str]) -> Iterator[dict[str, Any]]:
     """Yields what becomes of each expression: its value or error, and whether the driver was asked."""
     from sweeper.core.config import TrialConfig
     from sweeper.core.job import Job
-    from sweeper.core.progress import Silent
+    from sweeper.core.progress import SilentProgress
     from sweeper.inject import seeding
     from sweeper.telemetry.gpu_lines import first_sentence
     from sweeper.trainer import ceilings, device, probe
 
     ceilings.SECONDS = 0.0
-    ceilings._compiled = lambda *_: {"problem": ""}  # type: ignore[assignment]
-    names = {"torch": torch, "TrialConfig": TrialConfig, "Job": Job, "Silent": Silent, "seeding": seeding}
+    ceilings._compilation = lambda *_: {"problem": ""}  # type: ignore[assignment]
+    names = {
+        "torch": torch,
+        "TrialConfig": TrialConfig,
+        "Job": Job,
+        "SilentProgress": SilentProgress,
+        "seeding": seeding,
+    }
     names |= {"ceilings": ceilings, "device": device, "probe": probe, "first_sentence": first_sentence}
     for code in codes:
         ours, theirs = os.pipe()

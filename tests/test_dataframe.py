@@ -13,7 +13,7 @@ from thousand import STARTED, write_sweep
 
 import sweeper
 from sweeper.core.metrics import METRICS
-from sweeper.dataframe import FORMATS, written
+from sweeper.dataframe import FORMATS, render_table
 from sweeper.errors import UserError
 from sweeper.sweep.store.load import load_sweep
 
@@ -47,7 +47,7 @@ def test_a_row_a_trial(table, journal):
         told = dict(record.pipeline_metrics).get("val_accuracy")
         assert row["val_accuracy"] == told or (pd.isna(row["val_accuracy"]) and told is None)
         flat = record.config.canonical().flatten()
-        for name in sweep.varied():
+        for name in sweep.varied_names():
             assert row[f"param.{name}"] == flat[name]
 
 
@@ -105,7 +105,7 @@ def test_parameters_of_other_kinds(tmp_path):
     kinds = {name: str(found[f"param.{name}"].dtype) for name in space}
     assert kinds == {"optimizer.lr": "float64", "model.width": "string", "model.dropout": "float64"}
     assert set(found["param.model.width"]) == {"64", "wide"}
-    assert found.equals(pd.read_parquet(io.BytesIO(written(found, "parquet"))))
+    assert found.equals(pd.read_parquet(io.BytesIO(render_table(found, "parquet"))))
 
 
 def test_what_has_no_effect_has_its_default(tmp_path):
@@ -128,22 +128,22 @@ def test_a_sweep_that_has_only_begun(tmp_path):
     empty = sweeper.load("toy", tmp_path)
     assert len(empty) == 0
     assert {"name", "throughput", "param.batch_size", "started"} <= set(empty.columns)
-    assert all(written(empty, form) for form in FORMATS)
+    assert all(render_table(empty, form) for form in FORMATS)
 
 
 def test_it_reads_back(table):
-    assert table.equals(pd.read_parquet(io.BytesIO(written(table, "parquet"))))
-    text = written(table, "csv").decode()
+    assert table.equals(pd.read_parquet(io.BytesIO(render_table(table, "parquet"))))
+    text = render_table(table, "csv").decode()
     read = pd.read_csv(io.StringIO(text), index_col="number", parse_dates=["started", "finished"])
     assert (read["throughput"].dropna() == table["throughput"].dropna()).all()
     assert (read["started"] == table["started"]).all()
     assert list(read["param.batch_size"]) == list(table["param.batch_size"])
-    rows = json.loads(written(table, "json"), parse_constant=pytest.fail)
+    rows = json.loads(render_table(table, "json"), parse_constant=pytest.fail)
     assert [row["number"] for row in rows] == list(table.index)
     assert rows[3]["speedup"] == pytest.approx(table.loc[3, "speedup"], rel=1e-14)
     assert rows[0]["started"] == "2026-09-21T14:13:15.000Z"
     assert rows[-1]["finished"] is None
-    lines = written(table, "table").decode().splitlines()
+    lines = render_table(table, "table").decode().splitlines()
     # A head of two lines; a column that is empty for all is left out.
     assert len(lines) == TRIALS + 2
     assert "host_mem_peak_gib" not in lines[0]
@@ -152,7 +152,7 @@ def test_it_reads_back(table):
 
 def test_another_format_is_an_error(table):
     with pytest.raises(UserError, match="must be one of csv, json, parquet, table, but got 'parkett'"):
-        written(table, "parkett")
+        render_table(table, "parkett")
 
 
 def test_another_name_is_an_error(journal):

@@ -17,7 +17,7 @@ from sweeper.cli import main
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import PREPARE_RUNNER, Job, MeasurePlan, write_job
 from sweeper.core.measurement import Failure, FailureKind, Measurement, Outcome, Report
-from sweeper.core.progress import Silent
+from sweeper.core.progress import SilentProgress
 from sweeper.execution.local import LocalLauncher
 from sweeper.spec import load
 from sweeper.sweep.store.fingerprint import code_of, digest_of_code
@@ -337,7 +337,7 @@ def test_an_installed_pipeline_counts_and_is_sent_with_its_package(
     job = Job(
         uid="p", runner=PREPARE_RUNNER, pipeline="nets.broken", import_paths=(str(empty),), prepared="x"
     )
-    failure = trial.run(job, Silent())
+    failure = trial.run(job, SilentProgress())
     assert isinstance(failure, Failure)
     assert failure.kind is FailureKind.USER_ERROR
     assert failure.message.endswith(f"division by zero ({site}/nets/broken.py:3)")

@@ -14,7 +14,7 @@ from sweeper.errors import UserError
 from sweeper.execution.inline import InlineLauncher
 from sweeper.spec import SweepSpec, load
 from sweeper.spec.shipped import space_file
-from sweeper.sweep.observer import Quiet
+from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.workloads import fingerprint
 from sweeper.tracking import NullTracker
@@ -43,7 +43,7 @@ def test_its_references_build(spec):
 
 
 def test_any_of_its_configurations_builds(spec):
-    params = {name: parameter.first() for name, parameter in spec.space.items()}
+    params = {name: parameter.first_value() for name, parameter in spec.space.items()}
     assert isinstance(spec.config(params), TrialConfig)
     assert spec.size() is None or spec.size() > spec.search.trials
 
@@ -137,7 +137,11 @@ def test_it_runs_for_two_trials(spec, tmp_path, one_thread):
     }
     tree["space"]["batch_size"] = {"type": "categorical", "choices": [32, 64]}
     ran = run_sweep(
-        tmp_path, SweepSpec.from_dict(tree), NullTracker(), Quiet(), launch=lambda folder: InlineLauncher()
+        tmp_path,
+        SweepSpec.from_dict(tree),
+        NullTracker(),
+        QuietObserver(),
+        launch=lambda folder: InlineLauncher(),
     )
     outcomes = [entry.outcome for entry in ran.journal.trials()]
     assert len(outcomes) == 3

@@ -22,7 +22,7 @@ from sweeper.core.measurement import Failure, FailureKind, Measurement, Outcome,
 from sweeper.core.record import SearchResult
 from sweeper.race.log import Ended, Started, Turned
 from sweeper.race.storage import StoredLog
-from sweeper.search.distributions import distribution, drawn
+from sweeper.search.distributions import distribution, draw_value
 from sweeper.spec import SweepSpec
 from sweeper.sweep.store.journal import FINAL_RACE, RESULT, SEARCH_RESULT, Journal, sweeps_folder
 
@@ -149,7 +149,7 @@ def _drawn(spec: SweepSpec, rng: random.Random, count: int) -> list[dict[str, An
     """So many different configurations of the space."""
     found: dict[str, dict[str, Any]] = {}
     while len(found) < count:
-        params = {name: drawn(distribution(parameter), rng) for name, parameter in spec.space.items()}
+        params = {name: draw_value(distribution(parameter), rng) for name, parameter in spec.space.items()}
         found.setdefault(spec.config(params).key(), params)
     return list(found.values())
 

@@ -207,7 +207,7 @@ def install_hook(torch: Any) -> None:
     if str(SITE.parent) not in sys.path:
         return
     site = runpy.run_path(str(SITE), run_name="sitecustomize")
-    waiting = [finder for finder in sys.meta_path if type(finder).__name__ == "_Waiting"]
+    waiting = [finder for finder in sys.meta_path if type(finder).__name__ == "_TorchFinder"]
     for finder in waiting:
         sys.meta_path.remove(finder)
         site["_load_hook"](torch)

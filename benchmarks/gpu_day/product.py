@@ -204,11 +204,11 @@ def _graph(form: str) -> str:
     from exports import export_of
     from replays import spec_of
 
-    from sweeper.exports import rendered
+    from sweeper.exports import render_export
 
     device = DeviceInfo(kind="cuda", name="GPU", uuid="GPU-1", memory_gib=80.0, capability="9.0")
     spec = spec_of(pipeline="pipelines.tabular", data={"source": "synthetic", "rows": 20_000})
-    return rendered(export_of(GRAPH, spec, device=device), form)
+    return render_export(export_of(GRAPH, spec, device=device), form)
 
 
 def rest(day: Day) -> str:

@@ -22,7 +22,7 @@ from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import UserError
 from sweeper.search.distributions import combinations, distributions_of, values
 from sweeper.spec import SweepSpec
-from sweeper.sweep.observer import Quiet
+from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
 from sweeper.tracking import NullTracker
@@ -174,7 +174,7 @@ def run_recorded(home: Path, spec: SweepSpec, problem: Problem, seed: int) -> No
         home,
         spec,
         NullTracker(),
-        Quiet(),
+        QuietObserver(),
         launch=lambda folder: ReplayLauncher(surface, devices=[surface.device]),
     )
 

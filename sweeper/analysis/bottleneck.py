@@ -48,7 +48,7 @@ BANDWIDTH = 0.6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class BottleneckVerdict:
     """Why a trial is not faster.
 
     Attributes:
@@ -149,11 +149,11 @@ def _capacity(s: Signals) -> float | None:
     """Returns the cost of full memory, which matters only if a larger batch would use the device better."""
     if s.memory is None:
         return None if s.on_gpu else 0.0
-    held_back = max(_launch(s) or 0.0, _unfilled(s) or 0.0)
+    held_back = max(_launch(s) or 0.0, _small_kernels(s) or 0.0)
     return held_back if s.memory >= FULL and held_back >= MIN_COST else 0.0
 
 
-def _unfilled(s: Signals) -> float | None:
+def _small_kernels(s: Signals) -> float | None:
     """Returns the cost of kernels that run one after another and are too small for the device."""
     if not s.on_gpu:
         return 0.0
@@ -165,7 +165,7 @@ def _unfilled(s: Signals) -> float | None:
     return max(0.0, s.compute * (1 - s.sm_active) - s.idle) if s.sm_active < FILLED else 0.0
 
 
-def _unfilled_why(s: Signals) -> str:
+def _small_kernels_why(s: Signals) -> str:
     if s.sm_active is None:
         half = percent((1 + (s.fixed or 0)) / 2)
         return f"kernels too small for the device: half a batch takes {half} of the time"
@@ -219,8 +219,8 @@ WASTES: tuple[Rule, ...] = (
     Rule(Bottleneck.LAUNCH, _launch, _launch_why, "compute", "the device's and the host's time for a step"),
     Rule(
         Bottleneck.LAUNCH,
-        _unfilled,
-        _unfilled_why,
+        _small_kernels,
+        _small_kernels_why,
         "compute",
         "performance counters (GPM), or half a batch",
     ),
@@ -253,12 +253,12 @@ LIMITS: tuple[Rule, ...] = (
 """Bottlenecks of a busy device, in the order in which they are considered."""
 
 
-def verdict_on(record: TrialRecord) -> Verdict | None:
+def verdict_on(record: TrialRecord) -> BottleneckVerdict | None:
     """Returns why a trial is not faster; None without a measurement."""
     return verdict_of(record.measurement, record.config) if record.measurement is not None else None
 
 
-def is_unexamined(record: TrialRecord, verdict: Verdict) -> bool:
+def is_unexamined(record: TrialRecord, verdict: BottleneckVerdict) -> bool:
     """Returns whether nothing was concluded because a script's steps were not taken apart."""
     measured = record.measurement
     taken_apart = measured is not None and bool(measured.breakdown.step_s)
@@ -281,38 +281,43 @@ def launch_share(measurement: Measurement) -> float | None:
     return None if signals.fixed is None else signals.fixed * signals.compute
 
 
-def verdict_of(measurement: Measurement, config: TrialConfig) -> Verdict:
+def verdict_of(measurement: Measurement, config: TrialConfig) -> BottleneckVerdict:
     """Returns why a trial of `config` with this measurement is not faster."""
     if is_reported(measurement) and not measurement.breakdown.step_s:
         return _from_outside(measurement)
-    verdict = _judged(measurement, config)
+    verdict = _verdict(measurement, config)
     # A script's steps are taken apart after they were timed.
     return _unless_unclear(verdict, measurement, config) if is_reported(measurement) else verdict
 
 
-def _unless_unclear(verdict: Verdict, measurement: Measurement, config: TrialConfig) -> Verdict:
+def _unless_unclear(
+    verdict: BottleneckVerdict, measurement: Measurement, config: TrialConfig
+) -> BottleneckVerdict:
     """Returns a script's verdict, or that it is unclear if another run might have another one.
 
     It might if the steps that were timed lead to another verdict, or if two causes cost about the same.
     """
     timed = as_timed(measurement)
-    other = verdict if timed is None else _judged(timed, config)
+    other = verdict if timed is None else _verdict(timed, config)
     if timed is not None and other.kind is not verdict.kind:
         steps = figure(measurement.step_ms), figure(1e3 * measurement.breakdown.step_s)
         why = (
             f"a step took {steps[0]} ms when it was timed, but {steps[1]} ms when it was taken apart: it is"
-            f" {other.kind} by the former ({brief(other.why)}),"
-            f" {verdict.kind} by the latter ({brief(verdict.why)})"
+            f" {other.kind} by the former ({first_number(other.why)}),"
+            f" {verdict.kind} by the latter ({first_number(verdict.why)})"
         )
     else:
         rival = _rival(verdict, measurement)
         if rival is None:
             return verdict
-        why = f"about equally {verdict.kind} ({brief(verdict.why)}) and {rival[0]} ({brief(rival[1])})"
+        why = (
+            f"about equally {verdict.kind} ({first_number(verdict.why)})"
+            f" and {rival[0]} ({first_number(rival[1])})"
+        )
     return dataclasses.replace(verdict, kind=Bottleneck.UNCLEAR, share=None, why=why)
 
 
-def brief(why: str) -> str:
+def first_number(why: str) -> str:
     """Returns the first of the numbers behind a verdict."""
     return why.partition(";")[0]
 
@@ -329,7 +334,7 @@ def as_timed(measurement: Measurement) -> Measurement | None:
     return dataclasses.replace(measurement, breakdown=dataclasses.replace(parts, data_s=data_s))
 
 
-def _rival(verdict: Verdict, measurement: Measurement) -> tuple[Bottleneck, str] | None:
+def _rival(verdict: BottleneckVerdict, measurement: Measurement) -> tuple[Bottleneck, str] | None:
     """Returns another cause or limit that might be the verdict of another run; None without one."""
     signals = signals_of(measurement)
     costs = [(rule.cost(signals) or 0.0, rule) for rule in WASTES]
@@ -357,7 +362,7 @@ def _limit(signals: Signals) -> tuple[Bottleneck, str] | None:
     return next(((rule.kind, rule.why(signals)) for rule in LIMITS if rule.cost(signals)), None)
 
 
-def _judged(measurement: Measurement, config: TrialConfig) -> Verdict:
+def _verdict(measurement: Measurement, config: TrialConfig) -> BottleneckVerdict:
     signals = signals_of(measurement)
     costs = [(rule.cost(signals), rule) for rule in WASTES]
     cost, rule = max(((c, r) for c, r in costs if c is not None), key=lambda pair: pair[0])
@@ -371,10 +376,10 @@ def _judged(measurement: Measurement, config: TrialConfig) -> Verdict:
             what = "no cause takes a fifth of the step"
             if idle >= MIN_COST:
                 what = f"the device is idle {percent(idle)} of the step, for no known reason"
-            return Verdict(kind=Bottleneck.INCONCLUSIVE, share=None, why=what + without)
+            return BottleneckVerdict(kind=Bottleneck.INCONCLUSIVE, share=None, why=what + without)
         cost, rule = limit
     remedy = remedy_for(rule.kind, signals, measurement, config)
-    return Verdict(
+    return BottleneckVerdict(
         kind=rule.kind,
         share=cost,
         why=rule.why(signals),
@@ -384,7 +389,7 @@ def _judged(measurement: Measurement, config: TrialConfig) -> Verdict:
     )
 
 
-def _from_outside(measurement: Measurement) -> Verdict:
+def _from_outside(measurement: Measurement) -> BottleneckVerdict:
     """Returns the verdict on a script from telemetry alone, as its steps were not broken down."""
     shares = {name: stats.mean / 100 for name, stats in measurement.telemetry.items()}
     cores = shares.get("cpu_util_pct")
@@ -394,18 +399,18 @@ def _from_outside(measurement: Measurement) -> Verdict:
         has_gpu = measurement.device.kind == "cuda"
         gpu = "the GPU's utilisation is not reported" if has_gpu else "there is no GPU"
         why = f"its steps were not taken apart (`sweeper watch` does this), {gpu}, and {at_work}"
-        return Verdict(kind=Bottleneck.INCONCLUSIVE, share=None, why=why)
+        return BottleneckVerdict(kind=Bottleneck.INCONCLUSIVE, share=None, why=why)
     idle = 1 - busy
     if idle >= MIN_COST:
         why = f"the GPU is idle {percent(idle)} of the time, and {at_work}"
         if cores is not None and cores >= FULL:
-            return Verdict(
+            return BottleneckVerdict(
                 kind=Bottleneck.INPUT,
                 share=idle,
                 why=why,
                 next="less CPU work per sample: fewer or cheaper transforms, data decoded once",
             )
-        return Verdict(
+        return BottleneckVerdict(
             kind=Bottleneck.INCONCLUSIVE,
             share=None,
             why=f"{why}: it waits for data, kernel launches or a synchronisation",
@@ -414,8 +419,10 @@ def _from_outside(measurement: Measurement) -> Verdict:
     dram, active = shares.get("gpu_dram_active_pct"), shares.get("gpu_sm_active_pct")
     if dram is not None and dram >= BANDWIDTH:
         why = f"the device's memory is active {percent(dram)} of the time"
-        return Verdict(kind=Bottleneck.BANDWIDTH, share=dram, why=why)
+        return BottleneckVerdict(kind=Bottleneck.BANDWIDTH, share=dram, why=why)
     if active is not None and active < FILLED:
         why = f"kernels too small for the device: {percent(active)} of its SMs are active"
-        return Verdict(kind=Bottleneck.LAUNCH, share=1 - active, why=why, next="a larger batch")
-    return Verdict(kind=Bottleneck.COMPUTE, share=busy, why=f"the GPU is busy {percent(busy)} of the time")
+        return BottleneckVerdict(kind=Bottleneck.LAUNCH, share=1 - active, why=why, next="a larger batch")
+    return BottleneckVerdict(
+        kind=Bottleneck.COMPUTE, share=busy, why=f"the GPU is busy {percent(busy)} of the time"
+    )

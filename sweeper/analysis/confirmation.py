@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.loaders import traits
-from sweeper.race.drift import Drift, later
+from sweeper.race.drift import Drift, later_mean
 from sweeper.race.log import BASELINE, Round
 from sweeper.race.policy import keeps_failing
 from sweeper.race.tally import LAST_LEVEL, LEVEL, Tally, Variance, contenders
@@ -61,7 +61,7 @@ class Ratio:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class WinnerChoice:
     """The winner, and what it is tied with.
 
     Attributes:
@@ -93,11 +93,11 @@ def _ratio(rounds: Sequence[Round], number: int, drift: Drift | None, early: Seq
     sitting_low, sitting_high = tally.interval() if tally.carries_interval else unknown
     mean, low, high = tally.mean, sitting_low, sitting_high
     if drift:
-        mean, *ends = later(tally, drift.of(mean), Tally.of(early, number).logs)
+        mean, *ends = later_mean(tally, drift.variance_of(mean), Tally.of(early, number).logs)
         low, high = ends if tally.carries_interval else unknown
     shared = tuple(one.speeds[number] for one in rounds if {number, BASELINE} <= one.speeds.keys())
     of_speed = drift.speed if drift else Variance(0.0, 1)
-    speed, throughput_low, throughput_high = later(
+    speed, throughput_low, throughput_high = later_mean(
         Tally([math.log(throughput) for throughput in shared], is_in_turns=False), of_speed
     )
     return Ratio(
@@ -145,7 +145,7 @@ def choose_winner(
     drift: Drift | None = None,
     early: Sequence[Round] = (),
     before: Sequence[Round] = (),
-) -> Chosen:
+) -> WinnerChoice:
     """Returns the winner: the simplest of those that cannot be told apart from the fastest.
 
     There is none if no interval lies above 1.
@@ -165,7 +165,7 @@ def choose_winner(
     if by_changes:
         base = configs[BASELINE].flatten()
         winner = min(tied, key=lambda number: len(changes(configs[number], base)), default=None)
-        return Chosen(winner=winner, ties=tuple(n for n in tied if n != winner))
+        return WinnerChoice(winner=winner, ties=tuple(n for n in tied if n != winner))
     near = [n for n in tied if n == tied[0] or Tally.of(rounds, n, tied[0]).mean >= -TIE]
     winner = min(near, key=lambda number: simplicity(configs[number]), default=None)
-    return Chosen(winner=winner, ties=tuple(n for n in tied if n != winner))
+    return WinnerChoice(winner=winner, ties=tuple(n for n in tied if n != winner))

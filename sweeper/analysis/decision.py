@@ -7,7 +7,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Literal
 
-from sweeper.analysis.bottleneck import Verdict, verdict_on
+from sweeper.analysis.bottleneck import BottleneckVerdict, verdict_on
 from sweeper.analysis.confirmation import TIE, Ratio
 from sweeper.analysis.formatting import per_second, seconds
 from sweeper.analysis.summary import Summary
@@ -43,7 +43,7 @@ class Side:
         return statistics.fmean(self.losses) if self.losses else None
 
     @property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> BottleneckVerdict | None:
         """The trial's bottleneck."""
         return verdict_on(self.record)
 
@@ -93,15 +93,15 @@ def decide(summary: Summary) -> Decision:
     baseline = _side(summary, summary.yardstick.baseline)
     if summary.winner is not None and summary.ratio is not None:
         kind: Kind = "unconfirmed" if summary.is_provisional else "confirmed"
-        return _chosen(summary, kind, baseline, summary.winner)
+        return _recommend(summary, kind, baseline, summary.winner)
     if summary.unconfirmed is not None:
-        return _chosen(summary, "unconfirmed", baseline, summary.unconfirmed)
+        return _recommend(summary, "unconfirmed", baseline, summary.unconfirmed)
     if summary.undecided and math.log(summary.undecided.ratio) > TIE:
         return Decision(kind="undecided", baseline=baseline, ratio=summary.undecided)
     return Decision(kind="baseline", baseline=baseline)
 
 
-def _chosen(summary: Summary, kind: Kind, baseline: Side, record: TrialRecord) -> Decision:
+def _recommend(summary: Summary, kind: Kind, baseline: Side, record: TrialRecord) -> Decision:
     best = _side(summary, record)
     ratio = summary.ratio if record is summary.winner else None
     searched = baseline.record.metric("throughput")
@@ -122,15 +122,15 @@ def _side(summary: Summary, record: TrialRecord) -> Side:
     return Side(
         record=record,
         throughput=summary.throughput_of(record),
-        epoch_seconds=_known(summary.epoch_seconds(record)),
-        hours=_known(summary.projected_hours(record)),
+        epoch_seconds=_drop_nan(summary.epoch_seconds(record)),
+        hours=_drop_nan(summary.projected_hours(record)),
         losses=summary.losses_of(record),
         data_pct=record.metric("data_pct"),
         disturbance=summary.disturbance_of(record),
     )
 
 
-def _known(value: float | None) -> float | None:
+def _drop_nan(value: float | None) -> float | None:
     # A measurement has NaN for a missing figure.
     return value if value is not None and math.isfinite(value) else None
 

@@ -17,7 +17,7 @@ RIDGE = 0.1
 """Penalty on large effects, for columns from -1 to 1; it weighs as much as a tenth of a trial."""
 
 
-def idle(config: TrialConfig, spec: SweepSpec) -> frozenset[str]:
+def idle_names(config: TrialConfig, spec: SweepSpec) -> frozenset[str]:
     """Returns the names of the space that have no effect on a configuration at any value."""
     here = config.canonical()
     flat = here.flatten()
@@ -25,12 +25,12 @@ def idle(config: TrialConfig, spec: SweepSpec) -> frozenset[str]:
         name
         for name, parameter in spec.space.items()
         if not acts(name, spec.space, flat)
-        or config.replace({name: _other(parameter, flat.get(name))}).canonical() == here
+        or config.replace({name: _other_value(parameter, flat.get(name))}).canonical() == here
     )
 
 
-class Idle:
-    """`idle` for many configurations of one space, cached because the answers are few."""
+class IdleNames:
+    """`idle_names` for many configurations of one space, cached because the answers are few."""
 
     def __init__(self, spec: SweepSpec) -> None:
         self._spec = spec
@@ -52,7 +52,7 @@ class Idle:
         """
         key = (config.names_are_fields, *(flat.get(name) for name in self._gates))
         if key not in self._known:
-            self._known[key] = idle(config, self._spec)
+            self._known[key] = idle_names(config, self._spec)
         return self._known[key]
 
 
@@ -62,7 +62,7 @@ def _is_single(parameter: Parameter) -> bool:
     return parameter.low == parameter.high
 
 
-def _other(parameter: Parameter, value: Scalar) -> Scalar:
+def _other_value(parameter: Parameter, value: Scalar) -> Scalar:
     """Returns another value of the parameter, if it has one."""
     few = (
         parameter.choices if isinstance(parameter, CategoricalParameter) else (parameter.low, parameter.high)
@@ -74,11 +74,11 @@ Flat = Mapping[str, Scalar]
 """The values of the searched parameters that have an effect on a configuration, by name."""
 
 
-class Acting:
+class ActiveValues:
     """Reduces configurations of one space to the values that have an effect on them."""
 
     def __init__(self, spec: SweepSpec) -> None:
-        self._spec, self._idle = spec, Idle(spec)
+        self._spec, self._idle = spec, IdleNames(spec)
 
     def __call__(self, config: TrialConfig) -> Flat:
         """Returns the values that have an effect, by name."""
@@ -131,7 +131,7 @@ class Effects:
 
     def __init__(self, trials: Sequence[tuple[TrialConfig, float]], spec: SweepSpec) -> None:
         """Fits the sum to trials: configurations of one space and their throughput in samples/s."""
-        self._acting = Acting(spec)
+        self._acting = ActiveValues(spec)
         self._design = Design([self._acting(config) for config, _ in trials], spec)
         logs = np.log([throughput for _, throughput in trials])
         # Centred, so that the mean is not penalised.

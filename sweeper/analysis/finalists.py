@@ -60,14 +60,14 @@ def finalists(
     for _, record in sorted(scored, key=lambda pair: -pair[0]):
         if len(chosen) == most:
             break
-        if any(alike(record.config, other.config) for other in chosen):
+        if any(are_alike(record.config, other.config) for other in chosen):
             continue
-        twin = next((i for i, other in enumerate(chosen) if _apart(record, other) <= TWINS), None)
+        twin = next((i for i, other in enumerate(chosen) if _distance(record, other) <= TWINS), None)
         if twin is None:
             chosen.append(record)
         elif (
             simplicity(record.config) < simplicity(chosen[twin].config)
-            and _apart(record, chosen[twin]) <= TIE
+            and _distance(record, chosen[twin]) <= TIE
         ):
             # Rounds would not tell them apart, and the simpler one would win.
             chosen[twin] = record
@@ -81,7 +81,7 @@ def beyond_production(record: TrialRecord, spec: SweepSpec) -> str:
     is_resident = config.names_are_fields and traits(config.loader.kind).is_resident
     if spec.production is None or measured is None or not is_resident:
         return ""
-    return spec.production.too_large_for(measured.device)
+    return spec.production.why_too_large(measured.device)
 
 
 def is_speed(spec: SweepSpec) -> bool:
@@ -89,7 +89,7 @@ def is_speed(spec: SweepSpec) -> bool:
     return len(spec.objectives) == 1 and spec.objectives[0].metric in SPEEDS
 
 
-def _apart(record: TrialRecord, other: TrialRecord) -> float:
+def _distance(record: TrialRecord, other: TrialRecord) -> float:
     """Returns the distance of two trials' log speeds; infinite if they differ in more than their loaders."""
     mine, its = (trial.metric("throughput") for trial in (record, other))
     same = record.config.replace(
@@ -100,13 +100,13 @@ def _apart(record: TrialRecord, other: TrialRecord) -> float:
     return abs(math.log(mine / its))
 
 
-def alike(one: TrialConfig, other: TrialConfig) -> bool:
+def are_alike(one: TrialConfig, other: TrialConfig) -> bool:
     """Returns whether two configurations differ only in numbers that are nearly equal."""
     left, right = one.canonical().flatten(), other.canonical().flatten()
-    return left.keys() == right.keys() and all(_near(left[name], right[name]) for name in left)
+    return left.keys() == right.keys() and all(_is_near(left[name], right[name]) for name in left)
 
 
-def _near(one: Scalar, other: Scalar) -> bool:
+def _is_near(one: Scalar, other: Scalar) -> bool:
     if one == other:
         return True
     if not is_number(one) or not is_number(other) or min(one, other) <= 0:

@@ -32,7 +32,7 @@ def times(value: float | None) -> str:
     return f"{value:.3g}x" if value < 100 else f"{value:,.0f}x"
 
 
-def counted(number: float, what: str) -> str:
+def count_of(number: float, what: str) -> str:
     """Returns `1 round`, `1,200 rounds` or `1.5 minutes`."""
     shown = f"{number:,}" if isinstance(number, int) else f"{number:g}"
     return f"{shown} {what}{'' if number == 1 else 's'}"
@@ -65,7 +65,7 @@ def figure(value: float | None) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
-def bare(name: str, value: float | None) -> str:
+def bare_metric(name: str, value: float | None) -> str:
     """Returns a value of the metric `name` for a table column; a duration keeps its unit."""
     if name == "val_loss":
         return loss(value)
@@ -74,7 +74,7 @@ def bare(name: str, value: float | None) -> str:
 
 def metric(name: str, value: float | None) -> str:
     """Returns a value of the metric `name` with its unit."""
-    shown, unit = bare(name, value), metric_row(name).unit
+    shown, unit = bare_metric(name, value), metric_row(name).unit
     return shown if shown == ABSENT or unit == "s" else f"{shown} {unit}".rstrip()
 
 
@@ -103,7 +103,7 @@ def value_of(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def wrapped(text: str, width: int | None) -> str:
+def wrap(text: str, width: int | None) -> str:
     """Returns a line wrapped between words, with an indent; unchanged if `width` is None."""
     if width is None or len(text) <= width:
         return text

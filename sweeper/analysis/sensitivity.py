@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sweeper.analysis.effects import Effects, Idle, idle
+from sweeper.analysis.effects import Effects, IdleNames, idle_names
 from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.measurement import INFEASIBLE
 from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
-from sweeper.spec.neighbours import is_number, nearest, neighbours, place
+from sweeper.spec.neighbours import find_nearest, is_number, neighbours, place
 
 MIN_MEASURED = 8
 PLATEAU = 0.95
@@ -86,9 +86,9 @@ def sensitivity(
     mine = winner.metric("throughput")
     if mine is None:
         return ()
-    here, without = winner.config, idle(winner.config, spec)
-    flat, without_effect = here.canonical().flatten(), Idle(spec)
-    apart = [(record, _apart(record.config, flat, without_effect, without)) for record in records]
+    here, without = winner.config, idle_names(winner.config, spec)
+    flat, without_effect = here.canonical().flatten(), IdleNames(spec)
+    apart = [(record, _differences(record.config, flat, without_effect, without)) for record in records]
     # A trial outside the space, such as a plain script as the baseline, says nothing about it.
     measured = [
         (record.config, speed)
@@ -102,9 +102,9 @@ def sensitivity(
         if name in without or name.partition(".")[0] in OPEN_SECTIONS:
             continue
         value = here.flatten()[name]
-        alone = _alone(name, apart)
+        alone = _best_speeds(name, apart)
         for neighbour in neighbours(parameter, value):
-            seen = nearest(parameter, value, neighbour, alone)
+            seen = find_nearest(parameter, value, neighbour, alone)
             if seen is not None:
                 sensitivities.append(
                     Sensitivity(name=name, value=seen, ratio=alone[seen] / mine, how="measured")
@@ -112,14 +112,14 @@ def sensitivity(
             elif effects is not None and effects.knows(name, neighbour):
                 moved = [here.replace({name: neighbour})]
                 if place(parameter, neighbour) is None:
-                    moved = _chosen(name, neighbour, here, without, flats)
+                    moved = _with_choice(name, neighbour, here, without, flats)
                 ratio = max(effects.ratio(config, here) for config in moved)
                 sensitivities.append(Sensitivity(name=name, value=neighbour, ratio=ratio, how="predicted"))
     return tuple(sensitivities)
 
 
-def _apart(
-    config: TrialConfig, right: Mapping[str, Scalar], idle_in: Idle, without: frozenset[str]
+def _differences(
+    config: TrialConfig, right: Mapping[str, Scalar], idle_in: IdleNames, without: frozenset[str]
 ) -> frozenset[str]:
     """Returns the names in which two configurations differ, without those idle in one of them.
 
@@ -130,7 +130,7 @@ def _apart(
     return differ - without - idle_in(config, left) if differ else differ
 
 
-def _alone(name: str, apart: Sequence[tuple[TrialRecord, frozenset[str]]]) -> dict[Scalar, float]:
+def _best_speeds(name: str, apart: Sequence[tuple[TrialRecord, frozenset[str]]]) -> dict[Scalar, float]:
     """Returns the best throughput by value of `name`, for trials that differ only in it."""
     speeds: dict[Scalar, float] = {}
     for record, names in apart:
@@ -143,7 +143,7 @@ def _alone(name: str, apart: Sequence[tuple[TrialRecord, frozenset[str]]]) -> di
     return speeds
 
 
-def _chosen(
+def _with_choice(
     name: str,
     choice: Scalar,
     here: TrialConfig,

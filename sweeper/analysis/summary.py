@@ -17,8 +17,8 @@ from sweeper.analysis.projection import break_even_steps, eager_rival, projected
 from sweeper.analysis.time_to_loss import TimeToLoss
 from sweeper.core.codec import encode
 from sweeper.core.config import Scalar
-from sweeper.core.metrics import REPORTED_DIGITS, metric_row, rounded
-from sweeper.core.place import Place
+from sweeper.core.metrics import REPORTED_DIGITS, metric_row, round_to
+from sweeper.core.place import TrialPlace
 from sweeper.core.record import TrialRecord
 from sweeper.core.workload import is_reported
 
@@ -200,7 +200,7 @@ def work_title(work: Mapping[str, Scalar], common: Collection[tuple[str, Scalar]
     return ", ".join(f"{name.partition('.')[2]} {value}" for name, value in own) or "the model"
 
 
-def fastest(records: Iterable[TrialRecord], key: Callable[[TrialRecord], Any]) -> dict[Any, TrialRecord]:
+def find_fastest(records: Iterable[TrialRecord], key: Callable[[TrialRecord], Any]) -> dict[Any, TrialRecord]:
     """Returns the fastest feasible record of each `key`."""
     best: dict[Any, TrialRecord] = {}
     for record in records:
@@ -233,7 +233,7 @@ def metrics_of(record: TrialRecord) -> dict[str, float]:
     """Returns the metrics of a record, rounded to meaningful digits."""
     reported = record.pipeline_metrics
     return {
-        name: rounded(value, REPORTED_DIGITS if name in reported else metric_row(name).digits)
+        name: round_to(value, REPORTED_DIGITS if name in reported else metric_row(name).digits)
         for name, value in record.metrics.items()
     }
 
@@ -247,7 +247,7 @@ def trial_json(record: TrialRecord, stage: str) -> dict[str, Any]:
         **_verdict(record),
         "stage": stage,
         **({"origin": record.origin} if record.origin else {}),
-        **({"place": encode(record.place)} if record.place != Place() else {}),
+        **({"place": encode(record.place)} if record.place != TrialPlace() else {}),
         "config": record.config.canonical().flatten(),
         "metrics": metrics_of(record),
         "notes": dict(record.notes),
@@ -297,11 +297,11 @@ def to_json(summary: Summary, stages: Mapping[int, str]) -> dict[str, Any]:
     winner = trial(summary.winner)
     if winner is not None and summary.ratio is not None:
         winner |= {
-            "ratio": rounded(summary.ratio.ratio, 4),
-            "ratio_low": rounded(summary.ratio.low, 4),
-            "ratio_high": rounded(summary.ratio.high, 4),
+            "ratio": round_to(summary.ratio.ratio, 4),
+            "ratio_low": round_to(summary.ratio.low, 4),
+            "ratio_high": round_to(summary.ratio.high, 4),
             **{
-                name: rounded(value, 4)
+                name: round_to(value, 4)
                 for name, value in (
                     ("ratio_sitting_low", summary.ratio.sitting_low),
                     ("ratio_sitting_high", summary.ratio.sitting_high),
@@ -314,10 +314,11 @@ def to_json(summary: Summary, stages: Mapping[int, str]) -> dict[str, Any]:
     if winner is not None and summary.winner is not None and (paid := summary.break_even(summary.winner)):
         winner["break_even_steps"] = paid[1]
     if winner is not None and summary.unreached_loss is not None:
-        winner["unreached_loss"] = rounded(summary.unreached_loss, 4)
+        winner["unreached_loss"] = round_to(summary.unreached_loss, 4)
     if winner is not None and summary.time_to_loss is not None:
         winner["time_to_loss"] = {
-            name: rounded(getattr(summary.time_to_loss, name), 4) for name in ("loss", "ratio", "low", "high")
+            name: round_to(getattr(summary.time_to_loss, name), 4)
+            for name in ("loss", "ratio", "low", "high")
         }
     return {
         "name": summary.name,

@@ -67,7 +67,8 @@ def time_to_loss(
         loss: The loss that all of the baseline's trainings reach.
         baseline: Its curve with each seed, `winner` the winner's with the same seeds.
         speed: The winner's confirmed speed against the baseline.
-        one: How far the log ratio of one process of each may be from that of all rounds (`one_more`).
+        one: How far the log ratio of one process of each may be from that of all rounds
+            (`single_half_width`).
     """
     samples = []
     for curves in zip(baseline, winner, strict=True):
@@ -77,7 +78,7 @@ def time_to_loss(
         samples.append((estimates[0][0], estimates[1][0]))  # type: ignore[index]
     logs = [math.log(base / best) for base, best in samples]
     mean = math.log(speed.ratio) + statistics.fmean(logs)
-    half = _half(logs, speed, one)
+    half = _half_width(logs, speed, one)
     return TimeToLoss(
         loss=loss,
         ratio=math.exp(mean),
@@ -89,7 +90,7 @@ def time_to_loss(
     )
 
 
-def _half(logs: Sequence[float], speed: Ratio, one: float) -> float:
+def _half_width(logs: Sequence[float], speed: Ratio, one: float) -> float:
     """Returns half the width of the interval for one more seed, and for one later process of each."""
     if len(logs) < 2 or not speed.high or not math.isfinite(speed.high) or speed.low <= 0:
         return math.inf

@@ -120,7 +120,7 @@ class TrialTable:
     def _key(self, config: TrialConfig, samples: int) -> str:
         return f"{config.quality_key()}-{samples}"
 
-    def judged(self, number: int) -> TrialRecord:
+    def refresh(self, number: int) -> TrialRecord:
         """Returns a record, judged again by all that is known now."""
         record = self._judge(number)
         self._take_stock()
@@ -182,13 +182,13 @@ class TrialTable:
         yardstick = self.yardstick
         return yardstick.limits(self._spec) if yardstick else []
 
-    def finished(self) -> list[TrialRecord]:
+    def finished_trials(self) -> list[TrialRecord]:
         """Returns the records with an outcome, in order."""
         return [rec for _, rec in sorted(self.records.items()) if rec.outcome is not None]
 
-    def searched(self) -> list[TrialRecord]:
+    def searched_trials(self) -> list[TrialRecord]:
         """Returns the searched trials that have ended."""
-        return [rec for rec in self.finished() if rec.stage == "search"]
+        return [rec for rec in self.finished_trials() if rec.stage == "search"]
 
     def quiet_canary_ms(self) -> float:
         """Returns the shortest canary of any window so far; 0 if there is none."""
@@ -226,14 +226,14 @@ class TrialTable:
             first = min(first, max(cached, default=first))
         return measured.startup_seconds + first
 
-    def best(self, like: TrialConfig | None = None) -> TrialRecord | None:
+    def best_trial(self, like: TrialConfig | None = None) -> TrialRecord | None:
         """Returns the fastest feasible trial with a measured loss, among those of the same work.
 
         Args:
             like: Configuration whose `model.*` and `data.*` to match; the baseline's by default.
         """
         base = self.records.get(BASELINE)
-        number = self._extremes.best((like or (base.config if base else TrialConfig())).work_key())
+        number = self._extremes.best_number((like or (base.config if base else TrialConfig())).work_key())
         return self.records[number] if number is not None else None
 
     def quality_plan(self, config: TrialConfig) -> tuple[int, float]:
@@ -256,7 +256,7 @@ class TrialTable:
         return SCREEN_MARGIN * self._rival_throughput(config) if is_speed(self._spec) else 0.0
 
     def _rival_throughput(self, config: TrialConfig) -> float:
-        rival = self.best(config)
+        rival = self.best_trial(config)
         return (rival.metric("throughput") if rival else None) or 0.0
 
     def new_result(self, number: int, params: Mapping[str, Scalar]) -> SearchResult:
@@ -267,7 +267,7 @@ class TrialTable:
         """
         record = self.records[number]
         # The worst of all trials is among these.
-        worst = map(self.records.__getitem__, self._extremes.worst())
+        worst = map(self.records.__getitem__, self._extremes.worst_numbers())
         values = objective_values(record, worst, self._spec)
         return SearchResult(params=params, values=values, constraints=dict(record.violations))
 
@@ -319,12 +319,12 @@ class _Extremes:
             key = record.config.work_key()
             self._best[key] = max(self._best.get(key, rank), rank)
 
-    def best(self, work_key: str) -> int | None:
+    def best_number(self, work_key: str) -> int | None:
         """Returns the number of the fastest feasible trial of a work key; None if there is none."""
         rank = self._best.get(work_key)
         return -rank[1] if rank else None
 
-    def worst(self) -> set[int]:
+    def worst_numbers(self) -> set[int]:
         """Returns the numbers of the worst trials by each objective, among the feasible and among all."""
         return {number for ranks in self._worst.values() for _, number in ranks}
 

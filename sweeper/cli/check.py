@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sweeper.analysis.formatting import counted
+from sweeper.analysis.formatting import count_of
 from sweeper.cli.options import Home, Json, Sets, Space
 from sweeper.cli.screen import console, say
 from sweeper.core.home import DEFAULT_HOME
@@ -71,7 +71,7 @@ def space_lines(spec: SweepSpec, size: int | None = None) -> Iterator[str]:
     """
     for name, parameter in spec.space.items():
         if isinstance(parameter, CategoricalParameter):
-            values = ", ".join(map(_shown, parameter.choices))
+            values = ", ".join(map(_value_text, parameter.choices))
         else:
             values = f"{parameter.low} to {parameter.high}{' (log)' if parameter.log else ''}"
         when = " and ".join(f"{target} is {_condition(asked)}" for target, asked in parameter.when.items())
@@ -82,9 +82,9 @@ def space_lines(spec: SweepSpec, size: int | None = None) -> Iterator[str]:
     else:
         count = f"{'unlimited' if combined is None else f'{combined:,}'} combinations"
     goals = ", ".join(f"{goal.direction} {goal.metric}" for goal in spec.objectives)
-    budget = counted(spec.search.trials, "trial")
+    budget = count_of(spec.search.trials, "trial")
     if spec.search.minutes is not None:
-        budget += f" or {counted(spec.search.minutes, 'minute')}, including confirmation"
+        budget += f" or {count_of(spec.search.minutes, 'minute')}, including confirmation"
     first = f"{1 + len(spec.also_try)} reference trial{'s' if spec.also_try else ''} first"
     yield f"  {goals}; {count}; {budget}; {first}."
 
@@ -93,8 +93,8 @@ def _condition(asked: Condition) -> str:
     if isinstance(asked, Bounds):
         ends = (("at least", asked.min), ("at most", asked.max))
         return " and ".join(f"{word} {end}" for word, end in ends if end is not None)
-    return " or ".join(map(_shown, asked)) if isinstance(asked, tuple) else _shown(asked)
+    return " or ".join(map(_value_text, asked)) if isinstance(asked, tuple) else _value_text(asked)
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -11,9 +11,9 @@ from sweeper.analysis.labels import label
 from sweeper.cli import signals
 from sweeper.cli.screen import console, print_json, say
 from sweeper.core.loaders import RESIDENT
-from sweeper.scaffold.check_pipeline import Built, Stepped, build_out, expected_gib
+from sweeper.scaffold.check_pipeline import PipelineCheck, StepResult, build_out, expected_gib
 from sweeper.spec import SweepSpec
-from sweeper.sweep.store.load import varied
+from sweeper.sweep.store.load import varied_names
 
 FAILED = 1
 
@@ -33,7 +33,7 @@ def deep_pipeline_command(spec: SweepSpec, home: Path, *, as_json: bool) -> int:
     return FAILED if built.fails_here else 0
 
 
-def built_lines(built: Built) -> Iterator[str]:
+def built_lines(built: PipelineCheck) -> Iterator[str]:
     """Yields lines on the data, on what was left out of the space, and on both configurations' steps."""
     yield from _data_lines(built)
     if built.removed:
@@ -42,7 +42,7 @@ def built_lines(built: Built) -> Iterator[str]:
     if built.baseline is None:
         yield from _failure_lines(built, "The baseline")
         return
-    names = varied(built.spec)
+    names = varied_names(built.spec)
     yield f"The baseline, {label(built.baseline.config, names)}, on {built.device}:"
     yield from _stepped_lines(built, built.baseline)
     yield from _gpu_lines(built)
@@ -55,7 +55,7 @@ def built_lines(built: Built) -> Iterator[str]:
         yield from _failure_lines(built, "The largest configuration")
 
 
-def _data_lines(built: Built) -> Iterator[str]:
+def _data_lines(built: PipelineCheck) -> Iterator[str]:
     data = built.data
     if data["synthetic"]:
         yield "Synthetic data: speeds are real, but losses mean nothing outside this check."
@@ -76,7 +76,7 @@ def _data_lines(built: Built) -> Iterator[str]:
     yield f"  `loader.kind: {RESIDENT}` {fits}."
 
 
-def _stepped_lines(built: Built, stepped: Stepped) -> Iterator[str]:
+def _stepped_lines(built: PipelineCheck, stepped: StepResult) -> Iterator[str]:
     values = stepped.values
     tensors = "; ".join(
         f"{name} {tensor['shape']} {tensor['dtype']}" for name, tensor in values["batch"].items()
@@ -86,7 +86,7 @@ def _stepped_lines(built: Built, stepped: Stepped) -> Iterator[str]:
     yield _cost_line(built, stepped)
 
 
-def _gpu_lines(built: Built) -> Iterator[str]:
+def _gpu_lines(built: PipelineCheck) -> Iterator[str]:
     """Yields GPU findings; without a GPU they are only notes, since no step has run on one."""
     count = len(built.checked)
     of = "the baseline" if count == 1 else f"{count} kinds of model or data"
@@ -100,7 +100,7 @@ def _gpu_lines(built: Built) -> Iterator[str]:
         yield f"  {place}{words[finding['effect']]} in {finding['part'] or 'the check'}: {finding['what']}."
 
 
-def _largest_lines(built: Built) -> Iterator[str]:
+def _largest_lines(built: PipelineCheck) -> Iterator[str]:
     assert built.largest is not None
     most = built.largest.batch_size
     if built.stepped:
@@ -114,30 +114,30 @@ def _largest_lines(built: Built) -> Iterator[str]:
             yield f"  batch {most:,}: about {_gib(built, expected)} (estimated from the two smaller batches)."
 
 
-def _model_line(stepped: Stepped) -> str:
+def _model_line(stepped: StepResult) -> str:
     losses = ", then ".join(map(loss, stepped.values["losses"]))
     return f"  {stepped.values['parameters']:,} parameters; loss {losses}"
 
 
-def _cost_line(built: Built, stepped: Stepped) -> str:
+def _cost_line(built: PipelineCheck, stepped: StepResult) -> str:
     of = "on the GPU" if built.on_gpu else "in the process"
     taken = ", then ".join(map(seconds, stepped.values["step_seconds"]))
     peak = _gib(built, stepped.values["peak_gib"])
     return f"  batch {stepped.config.batch_size:,}: a step took {taken}; peak {peak} {of}"
 
 
-def _gib(built: Built, gib: float) -> str:
+def _gib(built: PipelineCheck, gib: float) -> str:
     return f"{gib:.3g} of {built.room_gib:.3g} GiB" if built.room_gib else f"{gib:.3g} GiB"
 
 
-def _failure_lines(built: Built, which: str) -> Iterator[str]:
+def _failure_lines(built: PipelineCheck, which: str) -> Iterator[str]:
     failure = built.failure
     assert failure is not None
     yield f"{which} did not run: {failure.kind}: {failure.message}"
     yield from (f"    {line}" for line in failure.detail.splitlines()[-5:])
 
 
-def built_json(built: Built) -> dict[str, Any]:
+def built_json(built: PipelineCheck) -> dict[str, Any]:
     """Returns the content of `built_lines` as JSON values, with sizes as numbers."""
     return {
         "name": built.spec.name,
@@ -162,5 +162,5 @@ def built_json(built: Built) -> dict[str, Any]:
     }
 
 
-def _stepped_json(stepped: Stepped) -> dict[str, Any]:
+def _stepped_json(stepped: StepResult) -> dict[str, Any]:
     return {"config": stepped.config.flatten(), **stepped.values}

@@ -10,7 +10,7 @@ from sweeper.analysis.formatting import figure, rate, seconds
 from sweeper.cli.screen import console, print_json, say
 from sweeper.core.measurement import Failure
 from sweeper.core.quantities import QUANTITIES
-from sweeper.scaffold.check_script import Tried, try_out
+from sweeper.scaffold.check_script import ScriptCheck, try_out
 from sweeper.scaffold.suggest_pattern import suggest_pattern
 from sweeper.spec import SweepSpec
 
@@ -27,7 +27,7 @@ def deep_command(spec: SweepSpec, _home: Path, *, as_json: bool) -> int:
     return FAILED if isinstance(tried.outcome, Failure) else 0
 
 
-def tried_lines(tried: Tried) -> Iterator[str]:
+def tried_lines(tried: ScriptCheck) -> Iterator[str]:
     """Yields what ran, what was read from its output, and the result."""
     outcome, heard = tried.outcome, tried.record.get("heard", {})
     if "command" in tried.record:

@@ -17,11 +17,11 @@ from sweeper.cli.options import Home, Json
 from sweeper.cli.screen import console, print_json, say
 from sweeper.core.config import Scalar
 from sweeper.core.home import DEFAULT_HOME
-from sweeper.core.metrics import rounded
+from sweeper.core.metrics import round_to
 from sweeper.core.record import TrialRecord
 from sweeper.errors import UserError
 from sweeper.results import words
-from sweeper.results.comparison import MAX_MOVED, Comparison, Side, Versus
+from sweeper.results.comparison import MAX_MOVED, Comparison, SpeedRatio, SweepSide
 from sweeper.results.comparison import compare as compare_sides
 from sweeper.sweep.store.catalog import find_sweep
 from sweeper.sweep.store.fingerprint import differences
@@ -68,12 +68,12 @@ def compare(
         print_json(comparison_json(comparison, share))
     else:
         out = console()
-        for part in shown(comparison):
+        for part in comparison_blocks(comparison):
             out.print(part, soft_wrap=isinstance(part, str))
         if share is not None:
             say(out, *check_lines(comparison, share))
     answers = [
-        versus.slower(share)
+        versus.is_slower(share)
         for versus in (comparison.baseline, comparison.winner)
         if versus and share is not None
     ]
@@ -111,12 +111,12 @@ def sweep_at(home: Path, text: str) -> Journal:
     return find_sweep(home, text)
 
 
-def side_of(sweep: LoadedSweep) -> Side:
+def side_of(sweep: LoadedSweep) -> SweepSide:
     """Returns a sweep as one side of a comparison."""
-    return Side(
+    return SweepSide(
         summary=summarise(sweep),
         rounds=tuple(one.speeds for one in sweep.rounds),
-        varied=sweep.varied(),
+        varied=sweep.varied_names(),
         fingerprint=sweep.journal.read()["fingerprint"],
     )
 
@@ -128,7 +128,7 @@ def changes(comparison: Comparison) -> list[str]:
     return [f"{key}: differs" if key in _DIGESTS else line for key, line in zip(keys, lines, strict=True)]
 
 
-def shown(comparison: Comparison) -> Iterator[str | Table]:
+def comparison_blocks(comparison: Comparison) -> Iterator[str | Table]:
     """Yields the comparison as text and tables, the decision first."""
     yield _decision(comparison)
     for title, side in (("A", comparison.a), ("B", comparison.b)):
@@ -184,14 +184,14 @@ def _figures(comparison: Comparison) -> Table:
         both = list(zip(sides, records, strict=True))
         names = [_name(side, record) if title == "winner" else "" for side, record in both]
         table.add_row(title, *names, "")
-        table.add_row("  samples/s", *(_speed(side, record) for side, record in both), _versus(versus))
+        table.add_row("  samples/s", *(_speed(side, record) for side, record in both), _ratio_text(versus))
         epochs = [side.summary.epoch_seconds(record) if record else None for side, record in both]
         if any(epochs):
             table.add_row(
-                "  per epoch", *map(seconds, epochs), _versus(versus.of_epochs() if versus else None)
+                "  per epoch", *map(seconds, epochs), _ratio_text(versus.of_epochs() if versus else None)
             )
         if title == "winner":
-            table.add_row("  vs its baseline", *map(_confirmed, sides), _versus(comparison.gain))
+            table.add_row("  vs its baseline", *map(_confirmed_gain, sides), _ratio_text(comparison.gain))
         losses = [side.summary.value_of(record, "val_loss") if record else None for side, record in both]
         if any(value is not None for value in losses):
             table.add_row("  loss", *map(loss, losses), _quotient(losses[0], losses[1]))
@@ -199,18 +199,18 @@ def _figures(comparison: Comparison) -> Table:
     return table
 
 
-def _name(side: Side, record: TrialRecord | None) -> str:
+def _name(side: SweepSide, record: TrialRecord | None) -> str:
     if record is None:
         return "–"
     how = side.best[1] if side.best and side.best[0] is record else "confirmed"
     return f"{record.number:03d}{_HOW[how]}"
 
 
-def _speed(side: Side, record: TrialRecord | None) -> str:
+def _speed(side: SweepSide, record: TrialRecord | None) -> str:
     return f"{side.summary.throughput_of(record):,.0f}" if record is not None else "–"
 
 
-def _confirmed(side: Side) -> str:
+def _confirmed_gain(side: SweepSide) -> str:
     ratio = side.summary.ratio
     return f"{times(ratio.ratio)} {interval(ratio.low, ratio.high)}" if ratio else "–"
 
@@ -232,7 +232,7 @@ def _times(ratio: float) -> str:
     return f"{_digits(ratio)}x"
 
 
-def _versus(versus: Versus | None) -> str:
+def _ratio_text(versus: SpeedRatio | None) -> str:
     if versus is None:
         return "–"
     if versus.low is None or versus.high is None:
@@ -284,11 +284,11 @@ def check_lines(comparison: Comparison, share: float) -> Iterator[str]:
         if versus is None:
             yield f"The {title}: not decided, because one of the two was not measured."
             continue
-        answer, why = str(versus.slower(share)), ""
+        answer, why = str(versus.is_slower(share)), ""
         if answer == "not decided":
             why = f", {words.NO_INTERVAL}" if versus.low is None else f" crosses {1 - share:g}"
             answer += " whether slower"
-        yield f"The {title}: {answer} by {allowed}: {_versus(versus)}{why}."
+        yield f"The {title}: {answer} by {allowed}: {_ratio_text(versus)}{why}."
 
 
 def comparison_json(comparison: Comparison, share: float | None) -> dict[str, Any]:
@@ -298,20 +298,20 @@ def comparison_json(comparison: Comparison, share: float | None) -> dict[str, An
         "b": _side_json(comparison.b),
         "unfair": list(comparison.unfair),
         "differences": changes(comparison),
-        "baseline": _versus_json(comparison.baseline, share),
-        "winner": _versus_json(comparison.winner, share),
-        "gain": _versus_json(comparison.gain, None),
+        "baseline": _ratio_json(comparison.baseline, share),
+        "winner": _ratio_json(comparison.winner, share),
+        "gain": _ratio_json(comparison.gain, None),
         "configuration": {name: list(values) for name, values in comparison.configuration.items()},
         "searched": list(comparison.searched),
         "pairs": [
-            {"a": pair.a.number, "b": pair.b.number, "ratio": rounded(pair.ratio, 4)}
+            {"a": pair.a.number, "b": pair.b.number, "ratio": round_to(pair.ratio, 4)}
             for pair in comparison.pairs
         ],
-        "median": rounded(comparison.median, 4) if comparison.median is not None else None,
+        "median": round_to(comparison.median, 4) if comparison.median is not None else None,
     }
 
 
-def _side_json(side: Side) -> dict[str, Any]:
+def _side_json(side: SweepSide) -> dict[str, Any]:
     summary, best = side.summary, side.best
     return {
         "name": summary.name,
@@ -324,26 +324,26 @@ def _side_json(side: Side) -> dict[str, Any]:
     }
 
 
-def _record_json(side: Side, record: TrialRecord | None) -> dict[str, Any] | None:
+def _record_json(side: SweepSide, record: TrialRecord | None) -> dict[str, Any] | None:
     if record is None:
         return None
     ratio = side.summary.ratio
     fields: dict[str, Any] = {
         "number": record.number,
-        "throughput": rounded(side.summary.throughput_of(record), 4),
+        "throughput": round_to(side.summary.throughput_of(record), 4),
         "epoch_seconds": side.summary.epoch_seconds(record),
         "rounds": len(side.speeds_of(record)),
         "val_loss": record.metric("val_loss"),
         "verdict": verdict.kind.value if (verdict := verdict_on(record)) else None,
     }
     if ratio is not None and ratio.trial == record.number:
-        fields |= {key: rounded(getattr(ratio, key), 4) for key in ("ratio", "low", "high")}
+        fields |= {key: round_to(getattr(ratio, key), 4) for key in ("ratio", "low", "high")}
     return fields
 
 
-def _versus_json(versus: Versus | None, share: float | None) -> dict[str, Any] | None:
+def _ratio_json(versus: SpeedRatio | None, share: float | None) -> dict[str, Any] | None:
     if versus is None:
         return None
     figures = {key: getattr(versus, key) for key in ("ratio", "low", "high", "epoch_ratio")}
-    fields: dict[str, Any] = {k: rounded(v, 4) if v is not None else None for k, v in figures.items()}
-    return fields if share is None else {**fields, "check": versus.slower(share)}
+    fields: dict[str, Any] = {k: round_to(v, 4) if v is not None else None for k, v in figures.items()}
+    return fields if share is None else {**fields, "check": versus.is_slower(share)}

@@ -12,7 +12,7 @@ from sweeper.cli import signals
 from sweeper.cli.options import Home, Json, Name
 from sweeper.cli.screen import Screen, console, print_json, say
 from sweeper.core.home import DEFAULT_HOME
-from sweeper.core.metrics import rounded
+from sweeper.core.metrics import round_to
 from sweeper.errors import UserError
 from sweeper.sweep.phases.reconfirm import Reconfirmation, reconfirm
 from sweeper.sweep.store.catalog import find_sweep
@@ -86,4 +86,4 @@ def _json(reconfirmation: Reconfirmation) -> dict[str, Any]:
 def _ratio(ratio: Ratio | None) -> dict[str, float] | None:
     if ratio is None:
         return None
-    return {key: rounded(getattr(ratio, key), 4) for key in ("ratio", "low", "high", "throughput")}
+    return {key: round_to(getattr(ratio, key), 4) for key in ("ratio", "low", "high", "throughput")}

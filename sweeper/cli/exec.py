@@ -18,7 +18,7 @@ from sweeper.cli.screen import console, say
 from sweeper.errors import UserError
 from sweeper.exports import read, variables_of
 from sweeper.interventions.kept import VARIABLE as KEPT
-from sweeper.interventions.loader import COLLATED, Loader
+from sweeper.interventions.loader import COLLATED, LoaderChange
 from sweeper.sweep.store.fingerprint import digest_of_scripts
 
 
@@ -38,15 +38,17 @@ def exec(
         raise UserError(
             f"`sweeper exec` needs the export of a command, but {str(exported)!r} is a pipeline's."
         )
-    say(console(stderr=True), *(f"sweeper: {difference}." for difference in otherwise(value, command)))
+    say(console(stderr=True), *(f"sweeper: {difference}." for difference in differences(value, command)))
     sys.stdout.flush()
     try:
-        os.execvpe(command[0], command, {**kept(exported, value), **os.environ, **environment(value)})
+        os.execvpe(
+            command[0], command, {**folder_variable(exported, value), **os.environ, **environment(value)}
+        )
     except OSError as error:
         raise UserError(f"the command cannot be run: {command[0]}: {error.strerror}.") from None
 
 
-def otherwise(value: Mapping[str, Any], command: Sequence[str]) -> Iterator[str]:
+def differences(value: Mapping[str, Any], command: Sequence[str]) -> Iterator[str]:
     """Yields the differences from the training that was measured and verified."""
     measured = value["conditions"].get("torch")
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -59,9 +61,9 @@ def otherwise(value: Mapping[str, Any], command: Sequence[str]) -> Iterator[str]
             yield f"the script has changed since it was verified and measured; {again}"
 
 
-def kept(exported: Path, value: Mapping[str, Any]) -> dict[str, str]:
+def folder_variable(exported: Path, value: Mapping[str, Any]) -> dict[str, str]:
     """Returns the variable that names the folder of collated data sets, next to the export, if used."""
-    if value["changes"].get(Loader.name) not in COLLATED:
+    if value["changes"].get(LoaderChange.name) not in COLLATED:
         return {}
     folder = exported.resolve().with_suffix(".batches")
     try:

@@ -26,7 +26,8 @@ def export(
     form: Annotated[
         str,
         typer.Option(
-            "--format", help=f"{export_formats.described()}, {PATCH} (a tune's changes in your own files)."
+            "--format",
+            help=f"{export_formats.describe_formats()}, {PATCH} (a tune's changes in your own files).",
         ),
     ] = export_formats.YAML,
     trial: Annotated[
@@ -44,7 +45,7 @@ def export(
         typer.Option(
             "--out",
             help="Output file, or `-` to print. Default: the sweep's best.yaml; "
-            f"{' and '.join(export_formats.printed())} are printed.",
+            f"{' and '.join(export_formats.printed_formats())} are printed.",
         ),
     ] = None,
     flags: Annotated[

@@ -14,10 +14,10 @@ from sweeper.analysis.formatting import rate, seconds
 from sweeper.cli.screen import console, say
 from sweeper.errors import UserError
 from sweeper.scaffold.command_space import help_of, propose
-from sweeper.scaffold.command_yaml import rendered
+from sweeper.scaffold.command_yaml import yaml_of
 from sweeper.scaffold.pipeline_options import pipeline_options
-from sweeper.scaffold.pipeline_space import first_space, machine_here, name_of, searched
-from sweeper.script.command_line import CommandLine, parted
+from sweeper.scaffold.pipeline_space import first_space, machine_here, name_of, searched_names
+from sweeper.script.command_line import CommandLine, parse_command
 from sweeper.script.first_look import FirstLook, look_at
 from sweeper.spec.rules import leads_elsewhere
 from sweeper.sweep.store.catalog import writing
@@ -76,11 +76,11 @@ def init_pipeline_command(name: str, out: Path | None, *, force: bool) -> None:
     """
     offer = pipeline_options(name)
     usual = Path(f"{name_of(offer)}.yaml")
-    path = _free(out or usual, force=force)
+    path = _check_free(out or usual, force=force)
     machine = machine_here()
     shown = shlex.quote(str(usual if path == STDOUT else path))
-    if _written(path, first_space(offer, machine, shown)):
-        searches = _names(searched(offer, machine))
+    if _write(path, first_space(offer, machine, shown)):
+        searches = _names(searched_names(offer, machine))
         _say(path, [f"Written to {path}, for {machine.line}: it searches {searches}."])
 
 
@@ -96,18 +96,18 @@ def init_command(command: str, out: Path | None, *, force: bool, watch: bool = T
         UserError: It is not a command line, its script does not exist, or the file exists or
             cannot be written.
     """
-    line = parted(command)
+    line = parse_command(command)
     if line.script.endswith(".py") and not Path(line.script).is_file():
         raise UserError(
             f"`--command` must name an existing script, but {line.script!r} is not in"
             f" {str(Path.cwd())!r}. Change to its folder, or give its path."
         )
-    path = _free(out or Path(f"{propose(line).name}.yaml"), force=force)
+    path = _check_free(out or Path(f"{propose(line).name}.yaml"), force=force)
     look = _look(line) if watch else None
     proposal = propose(line, help_of(line), look)
-    if not _written(path, rendered(proposal)):
+    if not _write(path, yaml_of(proposal)):
         return
-    said = [_seen(look)] if look else []
+    said = [_describe(look)] if look else []
     said.append(
         f"Written to {path}: it searches {_names(dimension.name for dimension in proposal.searched)}."
     )
@@ -128,14 +128,14 @@ def _look(line: CommandLine) -> FirstLook | None:
     return look_at(words, Path.cwd(), line.env)
 
 
-def _seen(look: FirstLook) -> str:
+def _describe(look: FirstLook) -> str:
     if look.failure is not None:
         return f"Its training could not be watched ({look.failure.message}). Check it before you sweep."
     startup = seconds(look.startup_seconds)
     return f"It trains at {rate(look.samples_per_s)}, reported by {look.source}; start-up {startup}."
 
 
-def _written(path: Path, text: str) -> bool:
+def _write(path: Path, text: str) -> bool:
     """Writes `text`; returns False for standard output."""
     if path == STDOUT:
         sys.stdout.write(text)
@@ -154,7 +154,7 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(names) or "nothing yet"
 
 
-def _free(path: Path, *, force: bool) -> Path:
+def _check_free(path: Path, *, force: bool) -> Path:
     """Returns `path` if a file can be written there."""
     if path == STDOUT:
         return path

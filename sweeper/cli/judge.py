@@ -15,16 +15,16 @@ import typer
 
 from sweeper.analysis.formatting import times
 from sweeper.cli import signals
-from sweeper.cli.options import Json, PassEnv, Unprotected, understood
+from sweeper.cli.options import Json, PassEnv, Unprotected, interpret
 from sweeper.cli.screen import LiveScreen, console, prose
 from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
 from sweeper.judging.arms import Arm, commands, patched, since
-from sweeper.judging.speed import Compared, Speed
-from sweeper.judging.verdict import SCHEMA, Required, Verdict, words
+from sweeper.judging.speed import Speed, SpeedComparison
+from sweeper.judging.verdict import SCHEMA, RequiredSpeed, Verdict, words
 from sweeper.judging.verdict import judge as judge_change
-from sweeper.judging.whole import Whole, both
-from sweeper.results.words import sure
+from sweeper.judging.whole import WholeRun, common_numbers
+from sweeper.results.words import interval_text
 from sweeper.script.command_line import as_typed
 from sweeper.spec.rules import leads_elsewhere
 from sweeper.system.environment import script_held_back_line
@@ -45,7 +45,7 @@ def judge(
             metavar="-- COMMAND...",
             help="The command of the script, in both versions.",
             show_default=False,
-            callback=understood,
+            callback=interpret,
         ),
     ] = None,
     before: Annotated[
@@ -72,7 +72,7 @@ def judge(
         ),
     ] = 5.0,
     require: Annotated[
-        Required | None,
+        RequiredSpeed | None,
         typer.Option("--require", help="Exit with 1 unless this holds and the new version trains the same."),
     ] = None,
     whole: Annotated[
@@ -184,11 +184,11 @@ def _check_stays(command: Sequence[str]) -> None:
         raise UserError(f"`sweeper judge` runs the command many times on this machine, but {reason}.")
 
 
-def lines(verdict: Verdict, require: Required | None) -> Iterator[str]:
+def lines(verdict: Verdict, require: RequiredSpeed | None) -> Iterator[str]:
     """Yields the verdict in words."""
     speed = verdict.speed
     yield ""
-    known = sure(speed.low, speed.high, len(speed.before), of="", what="start")
+    known = interval_text(speed.low, speed.high, len(speed.before), of="", what="start")
     yield f"{speed.answer}: {speed.ratio:.3g}x ({known}); losses {words(verdict.training)}."
     sides = verdict.to_dict()
     for key, what, unit in _COSTS:
@@ -207,7 +207,7 @@ def lines(verdict: Verdict, require: Required | None) -> Iterator[str]:
         yield f"  The requirement ({require}, and trains the same) is {met}."
 
 
-def _whole_lines(before: Whole, after: Whole) -> Iterator[str]:
+def _whole_lines(before: WholeRun, after: WholeRun) -> Iterator[str]:
     """Yields how both versions ended."""
     failures = {"before": before.failure, "after": after.failure}
     for when, why in failures.items():
@@ -215,16 +215,16 @@ def _whole_lines(before: Whole, after: Whole) -> Iterator[str]:
             yield f"  At the end, the version {when} failed: {why}."
     if any(failures.values()):
         return
-    numbers = both(before, after)
+    numbers = common_numbers(before, after)
     for name, (was, now) in numbers.items():
         yield f"  At the end, {name}: {was:g} before, {now:g} after."
     if not numbers:
         yield "  At the end: no number with a name, such as `loss: 0.31`, was printed by both."
 
 
-def _of_both_kinds(speed: Compared) -> Iterator[str]:
+def _of_both_kinds(speed: SpeedComparison) -> Iterator[str]:
     """Yields the ratios without and with other programs, where there are rounds of both kinds."""
     if speed.quiet is not None and speed.busy is not None:
         for kind, part in (("On a quiet machine", speed.quiet), ("Beside other programs", speed.busy)):
-            known = sure(part.low, part.high, part.rounds, of="", what="start")
+            known = interval_text(part.low, part.high, part.rounds, of="", what="start")
             yield f"  {kind}: {times(part.ratio)} ({known})."

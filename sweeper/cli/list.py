@@ -15,7 +15,7 @@ from sweeper.execution.cluster import jobs_of
 from sweeper.sweep.launchers import waiting_sweeps
 from sweeper.sweep.store.catalog import all_sweeps
 from sweeper.sweep.store.journal import sweeps_folder
-from sweeper.sweep.store.load import Listed, listed
+from sweeper.sweep.store.load import ListedSweep, listed_sweep
 from sweeper.sweep.store.lock import is_gone
 
 
@@ -27,7 +27,7 @@ def list_sweeps(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:
     sweeps, damaged = [], []
     for journal in all_sweeps(home):
         try:
-            sweeps.append(listed(journal))
+            sweeps.append(listed_sweep(journal))
         except EnvironmentStopError as error:
             damaged.append(error)
     if as_json:
@@ -38,7 +38,7 @@ def list_sweeps(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:
         raise damaged[0]
 
 
-def _print_list(home: Path, sweeps: Sequence[Listed], *, any_damaged: bool) -> None:
+def _print_list(home: Path, sweeps: Sequence[ListedSweep], *, any_damaged: bool) -> None:
     out = console()
     waiting = [folder for folder in waiting_sweeps(home) if not is_gone(folder)]
     for folder in waiting:

@@ -66,7 +66,7 @@ def mcp(
     server(Runner(folder=folder.resolve(), command=tuple(command), max_minutes=minutes)).run("stdio")
 
 
-class RefusedError(Exception):
+class RequestError(Exception):
     """The agent's request is not allowed; the text says what is."""
 
 
@@ -91,13 +91,13 @@ class Runner:
             most: Maximum length in characters; the beginning of a longer text is left out.
 
         Raises:
-            RefusedError: Another command is running, or the minutes are beyond the limit.
+            RequestError: Another command is running, or the minutes are beyond the limit.
         """
         if not 0 < minutes <= self.max_minutes:
             limit = f"above 0 and at most {self.max_minutes:g}"
-            raise RefusedError(f"`minutes` must be {limit}, but got {minutes}.")
+            raise RequestError(f"`minutes` must be {limit}, but got {minutes}.")
         if self.is_busy:
-            raise RefusedError("another measurement is running and would be disturbed. Wait for its answer.")
+            raise RequestError("another measurement is running and would be disturbed. Wait for its answer.")
         self.is_busy = True
         try:
             return await self._run(words, 60 * minutes + GRACE_SECONDS, most)
@@ -123,7 +123,7 @@ class Runner:
                 is_late = scope.cancelled_caught
             finally:
                 with anyio.CancelScope(shield=True):
-                    await _ended(process)
+                    await _end(process)
             output.seek(max(0, output.seek(0, os.SEEK_END) - 4 * most))
             text = output.read()
         if len(text) > most:
@@ -133,7 +133,7 @@ class Runner:
         return text if not process.returncode else f"{text}\n(exit code {process.returncode})"
 
 
-async def _ended(process: Any) -> None:
+async def _end(process: Any) -> None:
     """Ends a process that is still running, and its group."""
     import anyio
 
@@ -151,12 +151,12 @@ def server(runner: Runner) -> Any:
     from mcp.server.mcpserver import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
 
-    def refusing(tool: Tool) -> Tool:
+    def with_refusals(tool: Tool) -> Tool:
         @functools.wraps(tool)
         async def call(*args: Any, **kwargs: Any) -> str:
             try:
                 return await tool(*args, **kwargs)
-            except RefusedError as refusal:
+            except RequestError as refusal:
                 # The text of any other error is not passed on.
                 raise ToolError(str(refusal)) from None
 
@@ -189,9 +189,9 @@ def server(runner: Runner) -> Any:
             minutes: Limit.
         """
         if bool(patch) == bool(ref):
-            raise RefusedError("name either `patch` or `ref`.")
+            raise RequestError("name either `patch` or `ref`.")
         if len(patch) > MAX_PATCH:
-            raise RefusedError(f"`patch` must have at most {MAX_PATCH:,} characters, but has {len(patch):,}.")
+            raise RequestError(f"`patch` must have at most {MAX_PATCH:,} characters, but has {len(patch):,}.")
         asked = ["judge", "--json", f"--minutes={minutes}"]
         if ref:
             return await runner.run([*asked, f"--ref={ref}", *training], minutes)
@@ -211,5 +211,5 @@ def server(runner: Runner) -> Any:
         return json.dumps(summary, indent=1)
 
     for tool in (watch, tune, judge, show):
-        made.tool()(refusing(tool))
+        made.tool()(with_refusals(tool))
     return made

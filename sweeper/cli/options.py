@@ -54,7 +54,7 @@ def _space(given: Path) -> Path:
     return space_file(str(given))
 
 
-def understood(words: list[str] | None) -> list[str] | None:
+def interpret(words: list[str] | None) -> list[str] | None:
     """Returns a command as it was meant (`sweeper.script.command_line.as_typed`)."""
     from sweeper.script.command_line import as_typed
 
@@ -130,7 +130,7 @@ Command = Annotated[
         metavar="-- COMMAND...",
         help="The command of the script.",
         show_default=False,
-        callback=understood,
+        callback=interpret,
     ),
 ]
 Home = Annotated[
@@ -162,18 +162,18 @@ def _store(context: typer.Context, parameter: typer.CallbackParam, uri: str | No
     source = context.get_parameter_source(parameter.name or "")
     if not uri or source is None or source.name != "ENVIRONMENT":
         return uri
-    from sweeper.tracking.uri import Place, is_folder
+    from sweeper.tracking.uri import TrackingPlace, is_folder
 
     home: Path = context.params["home"]
     if is_folder(uri):
         typer.echo(
-            f"MLflow: the database in {home}. {SHELL_URI}={Place(uri).shown} is a folder, to which MLflow"
-            " no longer writes; --tracking-uri names another store.",
+            f"MLflow: the database in {home}. {SHELL_URI}={TrackingPlace(uri).shown} is a folder, to which"
+            " MLflow no longer writes; --tracking-uri names another store.",
             err=True,
         )
         return None
     try:
-        place = Place.of(home, uri)
+        place = TrackingPlace.of(home, uri)
     except UserError as error:
         remedy = f"It is from {SHELL_URI}: correct or unset that, or use --tracking-uri."
         raise UserError(f"{error} {remedy}") from None

@@ -16,10 +16,10 @@ from sweeper.core.workload import script_of
 from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.exports import verification
 from sweeper.exports.verification import VerifiedChange
-from sweeper.interventions import FILE_VARIABLE, known
-from sweeper.interventions.loader import GATHERED, Loader
+from sweeper.interventions import FILE_VARIABLE, load_changes
+from sweeper.interventions.loader import GATHERED, LoaderChange
 from sweeper.judging.arms import root_of
-from sweeper.judging.speed import Compared
+from sweeper.judging.speed import SpeedComparison
 from sweeper.patching.edits import PatchedChange
 from sweeper.patching.patch import Patch, make
 from sweeper.results import words
@@ -44,7 +44,7 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
             or the patch is not shown to be faster.
     """
     sweep = load_sweep(find_sweep(home, name))
-    made = _made(sweep)
+    made = _patched_changes(sweep)
     job = read_job(sweep.journal.trial_folder(BASELINE))
     script = script_of(job)
     # With the values that its own options had, if a tune searched those, too.
@@ -58,7 +58,7 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
     with gpus_for(command, lambda line: prose(screen, line)), LiveScreen(screen) as live:
         live.line(f"Writing {', '.join(f'{e.name} {e.value}' for e in made)} into a copy of {folder}.")
         try:
-            patch = make(command, folder, made, MINUTES, live.line, known(file))
+            patch = make(command, folder, made, MINUTES, live.line, load_changes(file))
         except TrialFailedError as error:
             raise NothingFeasibleError(f"the script cannot be measured: {error}") from error
     if patch.speed is None:
@@ -68,7 +68,7 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
         with writing(path_of_diff.parent):
             write_atomic(path_of_diff, patch.text)
         raise NothingFeasibleError(
-            f"`{name}` has no patch: {not_faster(patch, path_of_diff, command, folder)}"
+            f"`{name}` has no patch: {why_not_faster(patch, path_of_diff, command, folder)}"
         )
     if path == STDOUT:
         print(patch.text, end="")
@@ -77,23 +77,23 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
         write_atomic(path, patch.text)
     for line in lines(patch):
         prose(screen, line)
-    say(screen, f"Apply for good: {applying(path, root_of(folder))}")
+    say(screen, f"Apply for good: {apply_command(path, root_of(folder))}")
 
 
 def lines(patch: Patch) -> Iterator[str]:
     """Yields the speed and the training of a patch that holds."""
     assert patch.speed is not None
-    yield f"The patched script, without sweeper: {_measured(patch.speed)}."
+    yield f"The patched script, without sweeper: {_speed_text(patch.speed)}."
     if patch.training is not None:
         yield f"Its training is {patch.training.answer} over {patch.training.covers}."
 
 
-def _measured(speed: Compared) -> str:
-    sure = words.sure(speed.low, speed.high, len(speed.before), of="", what="start")
+def _speed_text(speed: SpeedComparison) -> str:
+    sure = words.interval_text(speed.low, speed.high, len(speed.before), of="", what="start")
     return f"{times(speed.ratio)} ({sure})"
 
 
-def not_faster(patch: Patch, path: Path, command: Sequence[str], folder: Path) -> str:
+def why_not_faster(patch: Patch, path: Path, command: Sequence[str], folder: Path) -> str:
     """Returns the speed of a patch that does not hold, and the command that judges it for longer.
 
     Args:
@@ -104,12 +104,12 @@ def not_faster(patch: Patch, path: Path, command: Sequence[str], folder: Path) -
     alone = ", or some of its hunks alone," if patch.text.count("\n@@ ") > 1 else ""
     judge = ["sweeper", "judge", f"--minutes={MORE_MINUTES}", f"--patch={path.resolve()}", "--", *command]
     return (
-        f"it runs at {_measured(patch.speed)}, which does not show it to be faster."
+        f"it runs at {_speed_text(patch.speed)}, which does not show it to be faster."
         f" To judge it{alone} for longer, run in {folder}: {shlex.join(judge)}"
     )
 
 
-def applying(path: Path, root: Path) -> str:
+def apply_command(path: Path, root: Path) -> str:
     """Returns the command that applies a patch, to run in the current folder.
 
     Args:
@@ -120,7 +120,7 @@ def applying(path: Path, root: Path) -> str:
     return shlex.join(["git", "-C", str(root), "apply", str(path.resolve())])
 
 
-def _made(sweep: LoadedSweep) -> list[PatchedChange]:
+def _patched_changes(sweep: LoadedSweep) -> list[PatchedChange]:
     winner = sweep.summary.winner
     verified = verification.read(winner) if winner is not None else None
     if verified is None:
@@ -152,7 +152,7 @@ def _gains(sweep: LoadedSweep, names: Sequence[str]) -> Mapping[str, str]:
     if len(names) == 1:
         if ratio is None:
             return {}
-        return {names[0]: f"{times(ratio.ratio)} as fast ({words.later(ratio)})"}
+        return {names[0]: f"{times(ratio.ratio)} as fast ({words.later_interval(ratio)})"}
     # No intervals: those of single changes hold for the hour of their rounds, not for later runs.
     return {
         gain.name: f"{known[0]:.3g}x as fast {'on top of the other changes' if gain.stacked else 'alone'}"
@@ -162,7 +162,7 @@ def _gains(sweep: LoadedSweep, names: Sequence[str]) -> Mapping[str, str]:
 
 
 def _comment(change: VerifiedChange, gain: str, device: str) -> str:
-    is_gathered = (change.name, change.value) == (Loader.name, GATHERED)
+    is_gathered = (change.name, change.value) == (LoaderChange.name, GATHERED)
     why = "the dataset is loaded into memory once, and batches are indexed" if is_gathered else change.why
     text = f"{why[:1].upper()}{why[1:]}"
     return f"{text}: {gain}, on {device}." if gain else f"{text}."

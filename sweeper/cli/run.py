@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from sweeper.analysis.formatting import counted
+from sweeper.analysis.formatting import count_of
 from sweeper.analysis.labels import label, run_name
 from sweeper.cli import signals
 from sweeper.cli.check import space_lines
@@ -26,7 +26,7 @@ from sweeper.sweep.commands import look_command, place_lines, unsent_lines
 from sweeper.sweep.dry_run import Plan, dry_run
 from sweeper.sweep.launchers import launcher_for, other_models
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.store.load import LoadedSweep, varied
+from sweeper.sweep.store.load import LoadedSweep, varied_names
 from sweeper.tracking.mlflow import MlflowTracker, start_preload
 
 INTERRUPTED = 130
@@ -78,7 +78,7 @@ def run(
 
 def plan_lines(plan: Plan) -> Iterator[str]:
     """Yields a plan line by line."""
-    spec, names = plan.spec, varied(plan.spec)
+    spec, names = plan.spec, varied_names(plan.spec)
     yield f"Dry run of {spec.name} on {plan.device}: nothing is trained or stored."
     if plan.existing:
         yield plan.existing
@@ -93,13 +93,13 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     yield "First configurations of the search:"
     for number, config in enumerate(plan.first, start=len(plan.references)):
         yield f"  {run_name(number, 'search', config, names)}"
-    yield f"Duration without data preparation: {expected(plan)}."
+    yield f"Duration without data preparation: {expected_duration(plan)}."
     if plan.script:
         yield f"At most {plan.at_once} jobs run at a time, each with this script:"
         yield from (f"  {line}" for line in plan.script.splitlines())
 
 
-def expected(plan: Plan) -> str:
+def expected_duration(plan: Plan) -> str:
     """Returns the expected duration of a sweep, as far as its settings show it."""
     about = f"about {_minutes(plan.minutes)}"
     if plan.at_most_minutes is None:
@@ -109,7 +109,7 @@ def expected(plan: Plan) -> str:
 
 def _minutes(value: float) -> str:
     rounded = f"{value:.1f}" if value < 2 else f"{value:.0f}"
-    return counted(float(rounded), "minute")
+    return count_of(float(rounded), "minute")
 
 
 def device_override(device: str | None) -> list[str]:

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from sweeper.analysis.formatting import interval, seconds, times, wrapped
+from sweeper.analysis.formatting import interval, seconds, times, wrap
 from sweeper.core.codec import encode
 from sweeper.core.record import TrialRecord
 from sweeper.results.trial_line import trial_line
@@ -57,7 +57,7 @@ def columns(out: Console) -> int | None:
 
 def prose(out: Console, text: str) -> None:
     """Prints a line of words so that it fits a terminal."""
-    say(out, wrapped(text, columns(out)))
+    say(out, wrap(text, columns(out)))
 
 
 def say(out: Console, *lines: str) -> None:
@@ -92,9 +92,9 @@ class LiveScreen:
 
     def line(self, text: str) -> None:
         """Prints one line."""
-        self._print(wrapped(text, columns(self._out)))
+        self._print(wrap(text, columns(self._out)))
 
-    def live(self, text: str, below: RenderableType | None = None) -> None:
+    def update(self, text: str, below: RenderableType | None = None) -> None:
         """Updates the live line; in a file, it is printed now and then.
 
         Args:
@@ -124,7 +124,7 @@ class Screen(LiveScreen):
 
     def status(self, status: Status) -> None:
         """Updates the live line."""
-        self.live(status_line(status), race_table(status.race) if status.race else None)
+        self.update(status_line(status), race_table(status.race) if status.race else None)
 
 
 def status_line(status: Status) -> str:

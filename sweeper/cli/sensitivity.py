@@ -10,7 +10,7 @@ from rich.table import Table
 
 from sweeper.analysis.sensitivity import Sensitivity, by_parameter, terrain
 from sweeper.core.codec import encode
-from sweeper.core.metrics import rounded
+from sweeper.core.metrics import round_to
 from sweeper.results import words
 
 MAX_NAMED = 2
@@ -18,7 +18,7 @@ MAX_NAMED = 2
 
 def sensitivity_json(sensitivities: Sequence[Sensitivity]) -> list[dict[str, Any]]:
     """Returns `name`, `value`, `ratio` and `how` of each neighbour of the winner."""
-    return [{**encode(neighbour), "ratio": rounded(neighbour.ratio, 4)} for neighbour in sensitivities]
+    return [{**encode(neighbour), "ratio": round_to(neighbour.ratio, 4)} for neighbour in sensitivities]
 
 
 def sensitivity_line(sensitivities: Sequence[Sensitivity]) -> str:
@@ -26,7 +26,7 @@ def sensitivity_line(sensitivities: Sequence[Sensitivity]) -> str:
     ran = by_parameter([neighbour for neighbour in sensitivities if neighbour.ratio])
     expensive = [min(near, key=lambda neighbour: neighbour.ratio) for near in ran.values()]
     costly = (one for one in expensive if round(100 * (1 - one.ratio)) > 0)
-    named = [f"{one.name} ({_shown(one.value)} {words.cost(one)})" for one in costly]
+    named = [f"{one.name} ({_value_text(one.value)} {words.cost(one)})" for one in costly]
     first = f"What mattered most: {', '.join(named[:MAX_NAMED])}." if named else ""
     return " ".join(filter(None, [first, _ground(sensitivities)]))
 
@@ -52,14 +52,14 @@ def sensitivity_table(sensitivities: Sequence[Sensitivity]) -> list[Table | str]
     made.add_column("")
     made.add_column("vs the winner's value")
     for name, near in by_parameter(sensitivities).items():
-        made.add_row(name, words.costs(near, _shown))
+        made.add_row(name, words.costs(near, _value_text))
     if any(neighbour.how == "predicted" for neighbour in sensitivities):
         made.caption, made.caption_justify = "about: predicted from all trials", "left"
     said = _ground(sensitivities)
     return [made, *([said] if said else [])]
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     return (
         str(value).lower()
         if isinstance(value, bool)

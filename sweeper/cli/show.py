@@ -17,7 +17,7 @@ from sweeper.cli.summary import print_summary
 from sweeper.cli.trial_view import trial_lines
 from sweeper.core.home import DEFAULT_HOME, home_option
 from sweeper.core.record import TrialRecord
-from sweeper.dataframe import frame, written
+from sweeper.dataframe import frame, render_table
 from sweeper.errors import UserError
 from sweeper.race.log import Round
 from sweeper.results.trial_line import trial_line
@@ -129,7 +129,7 @@ def why_command(home: Path, name: str) -> None:
 def table_command(home: Path, name: str, form: str, out: Path | None) -> None:
     """Writes a sweep's trials as a table, to standard output unless it is Parquet."""
     sweep = load_sweep(find_sweep(home, name))
-    content = written(frame(sweep), form)
+    content = render_table(frame(sweep), form)
     path = out or (sweep.journal.folder / "trials.parquet" if form == "parquet" else STDOUT)
     if path == STDOUT:
         sys.stdout.buffer.write(content)
@@ -153,4 +153,4 @@ def show_trial_command(home: Path, name: str, number: int, *, as_json: bool) -> 
     if as_json:
         print_json({**trial_json(record, stage), "outcome": record.outcome})
     else:
-        say(console(), *trial_lines(record, sweep.name_of(record), stage, sweep.traced(number)))
+        say(console(), *trial_lines(record, sweep.name_of(record), stage, sweep.trace_report(number)))

@@ -176,7 +176,7 @@ class SignalHandler:
 _handler: SignalHandler | None = None
 
 
-def current() -> SignalHandler | None:
+def current_handler() -> SignalHandler | None:
     """Returns the handler of this process's signals; None outside the command line, as in a test."""
     return _handler
 
@@ -192,7 +192,7 @@ def line_of(number: int) -> str:
     return f"sweeper: stopped ({name}). Finished work is kept; run the same command to continue."
 
 
-def stopped(number: int) -> int:
+def report_stop(number: int) -> int:
     """Prints that `number`, or an earlier signal, ended the program; returns the exit code."""
     number = _handler.first or number if _handler else number
     if _handler is None or _handler.may_speak():
@@ -228,7 +228,7 @@ def run(program: Callable[[], object]) -> NoReturn:
         code = _outcome(program)
     except BaseException:
         # Raised before `_outcome` or between two of its lines. A signal raises only once.
-        code = stopped(signal.SIGTERM)
+        code = report_stop(signal.SIGTERM)
     handler.end(code)
 
 
@@ -241,7 +241,7 @@ def _outcome(program: Callable[[], object]) -> int:
     except BaseException as error:
         if _handler.first:
             # For any exception, because some libraries raise another one in its place.
-            return stopped(_handler.first)
+            return report_stop(_handler.first)
         print(f"sweeper: cannot start: {type(error).__name__}: {error}", file=sys.stderr)
         return BUG
     return 0

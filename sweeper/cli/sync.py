@@ -61,7 +61,7 @@ def sync_command(home: Path, name: str | None, uri: str | None, *, verify: bool,
                     say(console(), line)
                 continue
             require_schema(journal, "send")
-            document, lines = _verified(home, journal, uri) if verify else _sent(home, journal, uri)
+            document, lines = _verify(home, journal, uri) if verify else _send(home, journal, uri)
         except (SweepConflictError, EnvironmentStopError, DeletedError) as error:
             # A sweep that is damaged or was deleted must not keep the others from being sent.
             if name:
@@ -79,7 +79,7 @@ def sync_command(home: Path, name: str | None, uri: str | None, *, verify: bool,
     return code
 
 
-def _sent(home: Path, journal: Journal, uri: str | None) -> tuple[dict[str, Any], list[str]]:
+def _send(home: Path, journal: Journal, uri: str | None) -> tuple[dict[str, Any], list[str]]:
     tracker = MlflowTracker(home, uri, thorough=True)
     # Anything that a running supervisor sends meanwhile would arrive twice.
     lock = lock_of(journal)
@@ -93,28 +93,28 @@ def _sent(home: Path, journal: Journal, uri: str | None) -> tuple[dict[str, Any]
             publisher.close()
     finally:
         lock.release()
-    runs, deleted = len(sweep.table.finished()), tracker.num_deleted
+    runs, deleted = len(sweep.table.finished_trials()), tracker.num_deleted
     complete = f"{runs - len(pending) - deleted} of {runs} runs are complete in MLflow"
-    lines = [f"{journal.name}: {complete}{_deleted(deleted)}."]
+    lines = [f"{journal.name}: {complete}{_deleted_text(deleted)}."]
     if problem:
         options = home_option(home) + uri_option(tracker, uri)
         lines.append(pending_line(len(pending), problem, journal.name, options))
     return {"name": journal.name, "runs": runs, "pending": pending, "problem": problem}, lines
 
 
-def _deleted(count: int) -> str:
+def _deleted_text(count: int) -> str:
     """Returns the end of a sentence on runs that the user deleted; empty without any."""
     said = "1 that was deleted there stays so" if count == 1 else f"{count} that were deleted there stay so"
     return f"; {said}" if count else ""
 
 
-def _verified(home: Path, journal: Journal, uri: str | None) -> tuple[dict[str, Any], list[str]]:
+def _verify(home: Path, journal: Journal, uri: str | None) -> tuple[dict[str, Any], list[str]]:
     sweep = load_sweep(journal)
     trials = list(run_views(sweep, made_files(sweep)))
     comparison = compare(MlflowTracker(home, uri), sweep_info(sweep), trials)
     what = f"{comparison.runs} runs with {comparison.points} points"
     if not comparison.lacking and not comparison.extra:
-        lines = [f"{journal.name}: MLflow matches the folder: {what}{_deleted(comparison.deleted)}."]
+        lines = [f"{journal.name}: MLflow matches the folder: {what}{_deleted_text(comparison.deleted)}."]
     else:
         lines = [
             f"{journal.name}: MLflow differs from the folder ({what}):"

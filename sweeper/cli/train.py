@@ -24,11 +24,11 @@ from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS
 from sweeper.errors import UserError
 from sweeper.exports import pass_env, read
 from sweeper.production import run as production
-from sweeper.production.request import wanted
-from sweeper.production.run import Trained
-from sweeper.production.watch import Now
+from sweeper.production.request import read_request
+from sweeper.production.run import TrainResult
+from sweeper.production.watch import RunState
 from sweeper.sweep.store.catalog import writing
-from sweeper.system.environment import OF_A_RUN, held_back_line, passed
+from sweeper.system.environment import OF_A_RUN, held_back_line, trial_env
 from sweeper.system.files import write_atomic
 from sweeper.tracking.mlflow import MlflowTracker
 
@@ -80,7 +80,7 @@ def train(
 
     Example: sweeper train mlruns/sweeps/stocks-a10/best.yaml --epochs 20 --require 0.95
     """
-    asked = Asked(
+    asked = TrainOptions(
         epochs=epochs,
         max_minutes=max_minutes,
         overrides=tuple(overrides or ()),
@@ -95,7 +95,7 @@ def train(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class TrainOptions:
     """The options of the command line."""
 
     epochs: int | None = None
@@ -109,7 +109,7 @@ class Asked:
     as_json: bool = False
 
 
-def train_command(exported: Path, home: Path, asked: Asked) -> int:
+def train_command(exported: Path, home: Path, asked: TrainOptions) -> int:
     """Runs an export. A pipeline runs in the trainer; a command replaces this process.
 
     Raises:
@@ -122,7 +122,7 @@ def train_command(exported: Path, home: Path, asked: Asked) -> int:
         raise UserError(f"`--require` must be a share such as 0.95, but got {asked.require:g}.")
     if asked.device not in ("auto", "cpu") and not _names_gpu(asked.device):
         raise UserError(f"`--device` must be `cpu` or `cuda:N` such as `cuda:0`, but got {asked.device!r}.")
-    want = wanted(exported, asked.overrides, asked.epochs, asked.max_minutes)
+    want = read_request(exported, asked.overrides, asked.epochs, asked.max_minutes)
     out = console(stderr=asked.as_json)
     # Ctrl-C waits for a checkpoint, however long it takes: the user can press it again.
     signals.allow(SAVING_SECONDS, None)
@@ -144,7 +144,7 @@ def train_command(exported: Path, home: Path, asked: Asked) -> int:
     return _code(ran, asked, out)
 
 
-def _code(ran: Trained, asked: Asked, out: Console) -> int:
+def _code(ran: TrainResult, asked: TrainOptions, out: Console) -> int:
     # With --new, it would start another run.
     same = "the same command without --new" if asked.new else "the same command"
     if ran.values["ended"] == "stopped":
@@ -169,7 +169,7 @@ _ENDED = {
 }
 
 
-def _print_end(out: Console, ran: Trained) -> None:
+def _print_end(out: Console, ran: TrainResult) -> None:
     values, judgement = ran.values, ran.judgement
     said = [] if ran.ran else ["The run was already finished; nothing was run."]
     said.append(
@@ -186,7 +186,7 @@ def _print_end(out: Console, ran: Trained) -> None:
     say(out, "", *said)
 
 
-def _as_json(ran: Trained) -> dict[str, Any]:
+def _as_json(ran: TrainResult) -> dict[str, Any]:
     values, judgement = ran.values, ran.judgement
     named = ("ended", "epochs", "samples", "seconds", "val_loss", "metrics", "best_loss", "best_epoch")
     return {
@@ -211,11 +211,11 @@ class _Screen(LiveScreen):
 
     _said_at = 0.0
 
-    def now(self, now: Now) -> None:
+    def state(self, now: RunState) -> None:
         """Updates the live line."""
-        self.live(now_line(now))
+        self.update(now_line(now))
 
-    def validated(self, epoch: int, now: Now, *, better: bool) -> None:
+    def validated(self, epoch: int, now: RunState, *, better: bool) -> None:
         """Prints the line of a finished epoch, at most one per second."""
         if time.monotonic() - self._said_at >= LINE_SECONDS:
             self._said_at = time.monotonic()
@@ -226,7 +226,7 @@ class _Screen(LiveScreen):
             )
 
 
-def now_line(now: Now) -> str:
+def now_line(now: RunState) -> str:
     """Returns the progress of a run in one line."""
     promised = f" ({times(now.ratio)} the promised speed)" if now.ratio is not None else ""
     parts = [
@@ -240,9 +240,9 @@ def now_line(now: Now) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _become(value: Mapping[str, Any], asked: Asked) -> NoReturn:
+def _become(value: Mapping[str, Any], asked: TrainOptions) -> NoReturn:
     """Writes the files of an exported command and replaces this process with it."""
-    if asked != Asked(force=asked.force, tracking_uri=asked.tracking_uri):
+    if asked != TrainOptions(force=asked.force, tracking_uri=asked.tracking_uri):
         raise UserError(
             "the options of `sweeper train` are for pipelines, but this is an exported command,"
             " which takes only --force. Change the command itself."
@@ -262,6 +262,6 @@ def _become(value: Mapping[str, Any], asked: Asked) -> NoReturn:
     say(console(), f"Running {shlex.join(command)}")
     sys.stdout.flush()
     try:
-        os.execvpe(command[0], command, {**passed(os.environ, names), **environment(value)})
+        os.execvpe(command[0], command, {**trial_env(os.environ, names), **environment(value)})
     except OSError as error:
         raise UserError(f"the command cannot be run: {command[0]}: {error.strerror}.") from None

@@ -15,7 +15,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import LOG, RECORD, SERIES, TELEMETRY_LOG, TRACE, read_job
 from sweeper.core.measurement import Measurement
 from sweeper.core.metrics import metric_row
-from sweeper.core.place import said
+from sweeper.core.place import describe_place
 from sweeper.core.record import TrialRecord
 from sweeper.errors import EnvironmentStopError
 from sweeper.results.trial_card import trial_card
@@ -49,7 +49,7 @@ def trial_lines(record: TrialRecord, name: str, stage: str, traced: Mapping[str,
     yield f"{name} ({stage})"
     if record.origin:
         yield f"  tried because: {record.origin}"
-    if where := said(record.place):
+    if where := describe_place(record.place):
         yield f"  ran on: {where}"
     if _is_cold(Path(record.folder)):
         yield "  cold cache: its data was read from the disk"

@@ -24,7 +24,7 @@ from sweeper.tracking.ui import (
     UI_ENV,
     find_experiment,
     is_loopback,
-    reached_at,
+    reachable_host,
     repair_artifact_locations,
     ui_url,
     view_url,
@@ -82,19 +82,19 @@ def ui_command(
     chosen = find_sweep(home, name).name if name else sweeps[0].name
     tracker = MlflowTracker(home, uri)
     if tracker.place:
-        return _on_server(tracker, uri, chosen, home)
+        return _print_address(tracker, uri, chosen, home)
     experiment = find_experiment(home, chosen)
     if experiment is None:
-        raise UserError(_nothing_yet(tracker, uri, chosen, home))
+        raise UserError(_missing_text(tracker, uri, chosen, home))
     _check_free(host, port)
     repair_artifact_locations(home)
     out = console()
     out.print(f"Starting MLflow on {host}:{port} ...")
     log = home / "ui.log"
-    server = _started(home, port, host, log)
+    server = _start(home, port, host, log)
     try:
         try:
-            _wait(server, reached_at(host), port, log)
+            _wait(server, reachable_host(host), port, log)
         except EnvironmentStopError:
             # It may be the database, which MLflow's client says more plainly.
             tracker.find(chosen)
@@ -109,19 +109,19 @@ def ui_command(
             server.wait(timeout=10)
 
 
-def _started(home: Path, port: int, host: str, log: Path) -> subprocess.Popen[bytes]:
+def _start(home: Path, port: int, host: str, log: Path) -> subprocess.Popen[bytes]:
     with writing(home), open(log, "wb") as file:
         command = command_line(home, port, host)
         return subprocess.Popen(command, env={**os.environ, **UI_ENV}, stdout=file, stderr=file)
 
 
-def _nothing_yet(tracker: MlflowTracker, uri: str | None, name: str, home: Path) -> str:
+def _missing_text(tracker: MlflowTracker, uri: str | None, name: str, home: Path) -> str:
     place = f"at {tracker.place}" if tracker.place else "in MLflow"
     command = f"sweeper sync {name}{home_option(home)}{uri_option(tracker, uri)}"
     return f"`{name}` has no runs {place} yet; `{command}` sends them."
 
 
-def _on_server(tracker: MlflowTracker, uri: str | None, name: str, home: Path) -> int:
+def _print_address(tracker: MlflowTracker, uri: str | None, name: str, home: Path) -> int:
     if not tracker.place.startswith(("http:", "https:")):
         raise UserError(
             f"`--tracking-uri` must be the address of a server here, but got {tracker.place}."
@@ -129,7 +129,7 @@ def _on_server(tracker: MlflowTracker, uri: str | None, name: str, home: Path) -
         )
     experiment = tracker.find(name)
     if experiment is None:
-        raise UserError(_nothing_yet(tracker, uri, name, home))
+        raise UserError(_missing_text(tracker, uri, name, home))
     say(console(), f"{name}: {view_url(tracker.place, experiment)}")
     return 0
 

@@ -61,16 +61,16 @@ FORMATS = Registry("`--format`", ExportFormat, BUILTIN)
 """What `--format` can name."""
 
 
-def described() -> str:
+def describe_formats() -> str:
     """Returns the built-in formats for `--help`: `yaml, args (flags), ...`."""
     return ", ".join(f"{name} ({row.about})" if row.about else name for name, row in BUILTIN.items())
 
 
-def printed() -> Iterator[str]:
+def printed_formats() -> Iterator[str]:
     """Yields the built-in formats that are printed."""
     return (name for name, row in BUILTIN.items() if not row.suffix)
 
 
-def taking(option: str) -> str:
+def formats_with(option: str) -> str:
     """Returns the built-in formats that have the trait `option`, such as `args`."""
     return " or ".join(name for name, row in BUILTIN.items() if getattr(row, option))

@@ -15,8 +15,8 @@ from sweeper.core.recording import Recording
 from sweeper.core.script import Script
 from sweeper.core.training import Training
 from sweeper.errors import EnvironmentStopError
-from sweeper.system.files import make_folder, ours, read_json, write_json
-from sweeper.system.secrets import struck_tree
+from sweeper.system.files import make_folder, read_json, reading, write_json
+from sweeper.system.secrets import strike_tree
 
 SCHEMA = 2
 """Version of what is stored of a sweep."""
@@ -175,7 +175,7 @@ def read_job(folder: Path) -> Job:
         EnvironmentStopError: Its file is damaged.
     """
     path = folder / CONFIG
-    with ours(path, f"Restore it, or remove {folder}"):
+    with reading(path, f"Restore it, or remove {folder}"):
         job = decode(Job, {**schema_1.job(read_json(path)), "folder": str(folder)})
     return job
 
@@ -190,7 +190,7 @@ def write_outcome(folder: Path, outcome: Outcome | Report, secrets: Collection[s
         secrets: Values to strike from its texts, since an exception's message may hold anything.
     """
     name = type(outcome).__name__.lower()
-    write_json(folder / OUTCOME, {"schema": SCHEMA, "type": name, **struck_tree(encode(outcome), secrets)})
+    write_json(folder / OUTCOME, {"schema": SCHEMA, "type": name, **strike_tree(encode(outcome), secrets)})
 
 
 def decode_outcome(value: Any) -> Outcome | Report:
@@ -206,7 +206,7 @@ def read_outcome(folder: Path) -> Outcome | Report | None:
     """
     path = folder / OUTCOME
     try:
-        with ours(path, RESTORE_HINT):
+        with reading(path, RESTORE_HINT):
             outcome = decode_outcome(schema_1.outcome(read_json(path)))
     except FileNotFoundError:
         return None

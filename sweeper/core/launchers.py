@@ -30,8 +30,8 @@ class LauncherTraits:
         example_address: An example of `execution.address` for messages; empty if it takes no address.
         needs_address: `execution.address` is required.
         takes_tls: `execution.tls` is accepted, and required for a `tls://` address.
-        job_script: Import string of a function `(Execution, gpus, sweep) -> str` that returns the script of
-            one job, given the GPUs per job and the name of the sweep; empty where there is none.
+        job_script: Import string of a function `(ExecutionOptions, gpus, sweep) -> str` that returns the
+            script of one job, given the GPUs per job and the name of the sweep; empty where there is none.
         requires: Module that must be installed; empty for none.
         install: The requirement that pip installs to get that module.
     """
@@ -100,7 +100,7 @@ def traits(name: str) -> LauncherTraits:
     return LAUNCHERS.look_up(name) or LauncherTraits(factory="")
 
 
-def named_with(trait: str) -> list[str]:
+def names_with(trait: str) -> list[str]:
     """Returns the built-in launchers whose `trait` is set, for messages."""
     return [name for name, row in BUILTIN.items() if getattr(row, trait)]
 

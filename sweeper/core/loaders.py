@@ -76,7 +76,7 @@ BUILTIN: Mapping[str, LoaderTraits] = {
         implementation="sweeper.trainer.data.stream:StreamLoader",
         why="samples are gathered in host memory and copied ahead of the step",
         copies_ahead=True,
-        python="sweeper.exports.python_loading:copied_ahead",
+        python="sweeper.exports.python_loading:copy_ahead",
     ),
 }
 KINDS = Registry("`loader.kind`", LoaderTraits, BUILTIN)
@@ -90,7 +90,7 @@ RESIDENT_SHARE = 0.8
 """The largest share of a device's memory that resident data may take."""
 
 
-def too_large(what: str, data_gib: float, room_gib: float) -> str:
+def why_too_large(what: str, data_gib: float, room_gib: float) -> str:
     """Returns why data does not fit into `room_gib` of device memory; empty if it does or may."""
     if room_gib and data_gib > RESIDENT_SHARE * room_gib:
         return f"{what} takes {data_gib:.3g} GiB and the device has {room_gib:g} GiB"

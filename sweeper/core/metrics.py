@@ -74,7 +74,7 @@ def _memory_fraction(m: Measurement) -> float | None:
     return m.gpu_mem_peak_gib / m.device.memory_gib
 
 
-def _busy(m: Measurement) -> float | None:
+def _busy_pct(m: Measurement) -> float | None:
     """Returns the percentage of the time in which the device had work, by device events."""
     if m.diagnosis is None or m.diagnosis.busy_s is None or not m.step_ms:
         return None
@@ -117,7 +117,7 @@ METRICS: Mapping[str, Metric] = {
     ),
     **_summaries("gpu_util_pct", "%", "maximize"),
     **_summaries("gpu_sm_active_pct", "%", "maximize"),
-    "gpu_busy_pct": Metric("%", "maximize", _of_measurement(_busy)),
+    "gpu_busy_pct": Metric("%", "maximize", _of_measurement(_busy_pct)),
     "gpu_power_w": Metric("W", "minimize", _series("gpu_power_w")),
     "gpu_power_w_p95": Metric("W", "minimize", _series("gpu_power_w", "p95")),
     "joules_per_sample": Metric("J", "minimize", _joules),
@@ -158,13 +158,13 @@ def with_added(record: TrialRecord, names: Iterable[str]) -> TrialRecord:
     values: dict[str, float] = {}
     for name in names:
         if name not in METRICS and record.measurement is not None:
-            value = _asked(name, record)
+            value = _read_metric(name, record)
             if value is not None:
                 values[name] = value
     return dataclasses.replace(record, derived={**record.derived, **values}) if values else record
 
 
-def _asked(name: str, record: TrialRecord) -> float | None:
+def _read_metric(name: str, record: TrialRecord) -> float | None:
     try:
         value = metric_row(name).of(record)
         return None if value is None else float(value)
@@ -175,6 +175,6 @@ def _asked(name: str, record: TrialRecord) -> float | None:
         ) from error
 
 
-def rounded(value: float, digits: int) -> float:
+def round_to(value: float, digits: int) -> float:
     """Returns `value` with that many significant digits."""
     return float(f"{value:.{digits}g}")

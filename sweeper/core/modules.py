@@ -202,8 +202,8 @@ def is_shipped_pipeline(filename: str) -> bool:
 
 def make_importable() -> None:
     """Lets `import pipelines.x` find a shipped module where the user has none of that name."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    if not any(isinstance(finder, _PipelineFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _PipelineFinder())
 
 
 def _is_in(name: str, package: str) -> bool:
@@ -219,7 +219,7 @@ def _file(folder: Path, name: str) -> Path | None:
     return None
 
 
-class _Finder(MetaPathFinder):
+class _PipelineFinder(MetaPathFinder):
     """Finds modules of `pipelines` by `find_uninstalled`; `pipelines.x` is a shipped one's second name."""
 
     def find_spec(

@@ -14,7 +14,7 @@ PLACE = "place.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class TrialPlace:
     """The place where a trial ran.
 
     Attributes:
@@ -32,7 +32,7 @@ class Place:
     num_neighbours: int = 0
 
 
-def said(place: Place) -> str:
+def describe_place(place: TrialPlace) -> str:
     """Returns the place in words; empty if there is nothing to say."""
     parts = [
         place.host,
@@ -45,16 +45,16 @@ def said(place: Place) -> str:
     return ", ".join(filter(None, parts))
 
 
-def write_place(folder: Path, place: Place) -> None:
+def write_place(folder: Path, place: TrialPlace) -> None:
     """Writes `folder/place.json`, unless the trial had the supervisor's machine to itself."""
-    if place != Place():
+    if place != TrialPlace():
         # Not synced to disk: nothing depends on it, and a trial's outcome must not wait for it.
         (folder / PLACE).write_text(json.dumps(encode(place)), encoding="utf-8")
 
 
-def read_place(folder: Path) -> Place:
+def read_place(folder: Path) -> TrialPlace:
     """Returns where the trial in `folder` ran; an unreadable file counts as none."""
     try:
-        return decode(Place, schema_1.place(read_json(folder / PLACE)))
+        return decode(TrialPlace, schema_1.place(read_json(folder / PLACE)))
     except (OSError, ValueError, TypeError, KeyError):
-        return Place()
+        return TrialPlace()

@@ -52,7 +52,7 @@ class Progress(Protocol):
         """Reports that a timed window has ended; returns the disturbances that telemetry shows in it."""
 
 
-class OwnSteps:
+class LocalSteps:
     """A counter that only this process sees.
 
     Attributes:
@@ -77,12 +77,12 @@ class OwnSteps:
             self.pauses -= 1
 
 
-class Silent:
+class SilentProgress:
     """Progress without a listener; it keeps only the latest stage."""
 
     def __init__(self) -> None:
         self.reached = ""
-        self.steps: Steps = OwnSteps()
+        self.steps: Steps = LocalSteps()
 
     def stage(self, name: str) -> None:
         """Keeps the stage."""

@@ -10,7 +10,7 @@ from typing import Any
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Failure, Measurement, Outcome, Quality
 from sweeper.core.metrics import METRICS
-from sweeper.core.place import Place
+from sweeper.core.place import TrialPlace
 
 BASELINE = 0
 """The baseline's number."""
@@ -51,7 +51,7 @@ class TrialRecord:
     notes: Mapping[str, str] = field(default_factory=dict)
     created_at: float = 0.0
     folder: str = ""
-    place: Place = field(default_factory=Place)
+    place: TrialPlace = field(default_factory=TrialPlace)
 
     @property
     def measurement(self) -> Measurement | None:

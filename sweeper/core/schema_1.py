@@ -88,7 +88,7 @@ def job(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the content of `config.json`."""
     if not is_of(tree):
         return tree
-    translated = _renamed(tree, _JOB)
+    translated = _rename(tree, _JOB)
     if translated.get("script"):
         translated["script"] = script = _script(translated["script"])
         names = _parameters(script)
@@ -103,21 +103,21 @@ def outcome(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the content of `outcome.json`."""
     if not is_of(tree):
         return tree
-    translated = _renamed(tree, _MEASUREMENT)
+    translated = _rename(tree, _MEASUREMENT)
     if "windows" in translated:
-        translated["windows"] = [_renamed(window, _WINDOW) for window in translated["windows"]]
+        translated["windows"] = [_rename(window, _WINDOW) for window in translated["windows"]]
     return translated
 
 
 def place(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the content of `place.json`."""
-    return _renamed(tree, _PLACE)
+    return _rename(tree, _PLACE)
 
 
 def result(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the content of `result.json`, or of `interim_result.json`."""
-    translated = _renamed(tree, _RESULT)
-    translated["ratios"] = [_renamed(ratio, _RATIO) for ratio in tree.get("ratios", ())]
+    translated = _rename(tree, _RESULT)
+    translated["ratios"] = [_rename(ratio, _RATIO) for ratio in tree.get("ratios", ())]
     return translated
 
 
@@ -151,13 +151,13 @@ def verification(tree: Mapping[str, Any], trial: int) -> Mapping[str, Any] | Non
 
 def export(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the content of an export (schema 1 or 2)."""
-    translated = _renamed(tree, _EXPORT)
+    translated = _rename(tree, _EXPORT)
     measurement = translated.get("measurement")
     if isinstance(measurement, Mapping):
-        translated["measurement"] = _renamed(measurement, {"x_baseline": "speedup"})
+        translated["measurement"] = _rename(measurement, {"x_baseline": "speedup"})
     verified = translated.get("verification")
     if isinstance(verified, Mapping):
-        translated["verification"] = _renamed(verified, {"covers": "extent"})
+        translated["verification"] = _rename(verified, {"covers": "extent"})
     if isinstance(translated.get("env"), Mapping):
         # Parameters have the earlier names of the changes.
         names = {name for name, _ in _words(translated["env"])}
@@ -206,5 +206,5 @@ def _value(value: Any) -> Any:
     return ORIGINAL if value == _OWN else value
 
 
-def _renamed(tree: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+def _rename(tree: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     return {names.get(key, key): value for key, value in tree.items()}

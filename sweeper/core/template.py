@@ -35,7 +35,7 @@ def render(text: str, values: Mapping[str, Scalar]) -> str:
     Raises:
         UserError: A name has no value.
     """
-    return _FIELD.sub(lambda field: _replaced(field, values), text)
+    return _FIELD.sub(lambda field: _fill_in(field, values), text)
 
 
 def literal(text: str) -> str:
@@ -44,11 +44,11 @@ def literal(text: str) -> str:
 
 
 def cases(name: str, words: Mapping[str, str]) -> str:
-    """Returns the template in which the values of a name, as `shown`, become words."""
+    """Returns the template in which the values of a name, as `spell`, become words."""
     return f"{{{name}: {'; '.join(f'{value} -> {word}' for value, word in words.items())}}}"
 
 
-def respelled(text: str, words: Mapping[str, Mapping[str, str]]) -> str:
+def respell(text: str, words: Mapping[str, Mapping[str, str]]) -> str:
     """Returns a template in which the values of some names become words, except where it has cases."""
     return _FIELD.sub(
         lambda field: field[0] if field[3] or field[2] not in words else cases(field[2], words[field[2]]),
@@ -66,13 +66,13 @@ def arguments(items: Sequence[str], values: Mapping[str, Scalar]) -> list[str]:
     for item in items:
         whole = _FIELD.fullmatch(item)
         if whole is not None and whole[3]:
-            words += shlex.split(_replaced(whole, values))
+            words += shlex.split(_fill_in(whole, values))
         else:
             words.append(render(item, values))
     return words
 
 
-def shown(value: Scalar) -> str:
+def spell(value: Scalar) -> str:
     """Returns a value as command lines, YAML, JSON and TOML write it: `true`, `null`, `0.0003`."""
     if isinstance(value, str):
         return value
@@ -83,16 +83,16 @@ def shown(value: Scalar) -> str:
 
 def _is_for(case: str, value: Scalar) -> bool:
     """Returns whether a case is for a value, which YAML may spell `true` or `True`."""
-    return (case.lower() if isinstance(value, bool | None) else case) == shown(value)
+    return (case.lower() if isinstance(value, bool | None) else case) == spell(value)
 
 
-def _replaced(field: re.Match[str], values: Mapping[str, Scalar]) -> str:
+def _fill_in(field: re.Match[str], values: Mapping[str, Scalar]) -> str:
     if field[1]:
         return f"{{{field[1]}}}"
     name = field[2]
     if name not in values:
         raise UserError(f"`{field[0]}` must name a parameter, but {name!r} has no value.")
-    value = shown(values[name])
+    value = spell(values[name])
     if not field[3]:
         return value
     for case in field[3].split(";"):

@@ -33,11 +33,11 @@ def examine(
     """
     began = time.monotonic()
     # Other load is checked first, before ours adds to it.
-    checks = [*_made(host.looks()), *software.look()]
+    checks = [*_make_checks(host.looks()), *software.look()]
     problem = driver_problem()
     gpus = [] if problem else describe_gpus()
-    is_present, visible = nvidia.present(), os.environ.get("CUDA_VISIBLE_DEVICES")
-    stored = list(_made(storage.looks(home)))
+    is_present, visible = nvidia.has_gpu(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    stored = list(_make_checks(storage.looks(home)))
     can_write = not any(check.state is State.FAIL and check.name in ("home", "disk") for check in stored)
     cache = home.resolve() / "cache" / "compile" / "doctor" if can_write else None
     # CUDA may work where NVML does not, but not where the driver hangs.
@@ -66,7 +66,7 @@ def examine(
     )
 
 
-def _made(looks: Sequence[Look]) -> Iterator[Check]:
+def _make_checks(looks: Sequence[Look]) -> Iterator[Check]:
     """Yields the checks; one that raises becomes a warning, and the others still run."""
     for name, look in looks:
         try:

@@ -76,7 +76,7 @@ class Examination:
         return [check for check in self.checks if check.state is state]
 
 
-def judged(name: str, text: str, remedies: Sequence[tuple[bool, State, str]]) -> Check:
+def make_check(name: str, text: str, remedies: Sequence[tuple[bool, State, str]]) -> Check:
     """Returns a check with the state and remedy of the first `(holds, state, remedy)` that holds, else ok."""
     for holds, state, remedy in remedies:
         if holds:

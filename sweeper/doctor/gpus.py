@@ -12,15 +12,15 @@ from sweeper.telemetry.gpu_lines import (
     VISIBLE,
     cuda_remedy,
     first_sentence,
+    has_gpu,
     hides_all,
-    install,
+    install_remedy,
     is_full,
     memory,
-    present,
 )
 from sweeper.telemetry.nvml.devices import HANGS, GpuFacts
 
-__all__ = ["covers", "look", "num_visible", "present", "torch_build", "used_by_torch"]
+__all__ = ["covers", "has_gpu", "look", "num_visible", "torch_build", "torch_device"]
 
 # Chips that share memory with the processor. Their machine code runs on no other chip, and they run no
 # other chip's machine code.
@@ -47,7 +47,7 @@ def look(
 
     Args:
         problem: Why NVML cannot be used; empty if it can.
-        is_present: The answer of `present`.
+        is_present: The answer of `has_gpu`.
         num_seen: GPUs that torch sees; None if that could not be found out.
     """
     if problem == HANGS:
@@ -152,7 +152,7 @@ def torch_build(
     driver = gpus[0].cuda_driver_version
     if not cuda:
         text += f", but there is a GPU ({gpus[0].name}): trials would run on the CPU"
-        return Check("torch", State.FAIL, text, install(None, driver))
+        return Check("torch", State.FAIL, text, install_remedy(None, driver))
     if (problem or not num_seen) and visible is not None and _names_none(visible, gpus):
         text += f", but it sees no GPU: {VISIBLE}={visible!r} names none of this machine"
         return Check("torch", State.FAIL, text, f"Unset it, or name one of {', '.join(g.uuid for g in gpus)}")
@@ -174,7 +174,7 @@ def _names_none(visible: str, gpus: Sequence[GpuFacts]) -> bool:
     return not first.startswith("MIG-") and not any(gpu.uuid.startswith(first) for gpu in gpus)
 
 
-def used_by_torch(index: int, device: Mapping[str, Any], torch: Mapping[str, Any], driver_cuda: str) -> Check:
+def torch_device(index: int, device: Mapping[str, Any], torch: Mapping[str, Any], driver_cuda: str) -> Check:
     """Returns whether torch has code for a GPU that it sees, and could compute on it.
 
     Args:
@@ -186,7 +186,7 @@ def used_by_torch(index: int, device: Mapping[str, Any], torch: Mapping[str, Any
     if not covers(torch["arch_list"], capability):
         built = ", ".join(torch["arch_list"])
         text += f": torch {torch['version']} has no code for it (only for {built})"
-        return Check(name, State.FAIL, text, install(capability, driver_cuda))
+        return Check(name, State.FAIL, text, install_remedy(capability, driver_cuda))
     if device["problem"]:
         remedy = "Check whether something else uses it (`nvidia-smi`) and what `dmesg | grep -i xid` says"
         return Check(name, State.FAIL, f"{text}: computing on it failed ({device['problem']})", remedy)

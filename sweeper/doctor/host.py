@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from sweeper.core.loaders import RESIDENT
-from sweeper.doctor.finding import Check, Look, State, judged
+from sweeper.doctor.finding import Check, Look, State, make_check
 from sweeper.script.sandbox import why_unguarded
 from sweeper.system.cpu import cpu_limits, usable_cpus
 from sweeper.system.memory import group_memory
@@ -65,7 +65,7 @@ def load(pressure_pct: float | None, load_1min: float, num_cores: int) -> Check:
     text = f"load {load_1min:.2g} on {num_cores} cores in the last minute{waits}"
     busy = load_1min > LOADED * num_cores or (pressure_pct or 0.0) >= BUSY_PCT
     remedy = "Something else is running (see `top`), so timings will be repeated: end it, or wait"
-    return judged("load", text, [(busy, State.WARN, remedy)])
+    return make_check("load", text, [(busy, State.WARN, remedy)])
 
 
 def cores(limits: Mapping[str, float], usable: int, num_cores: int) -> Check:
@@ -79,7 +79,7 @@ def cores(limits: Mapping[str, float], usable: int, num_cores: int) -> Check:
         "Loader workers compete with training: request more cores (`--cpus-per-task`, `--cpus`), or keep "
         f"`loader.kind: {RESIDENT}` in the space, which needs no workers"
     )
-    return judged("cores", text, [(usable == 1, State.WARN, remedy)])
+    return make_check("cores", text, [(usable == 1, State.WARN, remedy)])
 
 
 def quiet_cores(isolated: str, stolen_pct: float) -> Check:
@@ -96,7 +96,7 @@ def quiet_cores(isolated: str, stolen_pct: float) -> Check:
     text = free if isolated else "no core is kept free of other processes (`isolcpus`, or a cpuset partition)"
     if stolen_pct >= STOLEN_PCT:
         text += f"; the host gave {stolen_pct:.0f}% of this machine's time to others"
-    return judged("quiet cores", text, [])
+    return make_check("quiet cores", text, [])
 
 
 def _quiet_cores() -> Check:
@@ -119,7 +119,7 @@ def memory(total: int, free: int, group: tuple[int, int] | None) -> Check:
         text += f"; the control group leaves {group[1] / GIB:.3g} of {group[0] / GIB:.3g} GiB"
         free = min(free, group[1])
     remedy = "The kernel kills trials when memory runs out: free some, or request more"
-    return judged("memory", text, [(free < MIN_MEMORY, State.WARN, remedy)])
+    return make_check("memory", text, [(free < MIN_MEMORY, State.WARN, remedy)])
 
 
 def _memory() -> Check:
@@ -134,7 +134,7 @@ def swap(used: int, pressure_pct: float | None) -> Check:
     if swapping:
         text += f", and processes waited for memory {pressure_pct:.0f}% of the last 10 s"
     remedy = "End the processes that use the memory: timings mean nothing until then"
-    return judged("swap", text, [(swapping, State.WARN, remedy)])
+    return make_check("swap", text, [(swapping, State.WARN, remedy)])
 
 
 def shared_memory(total: int, free: int) -> Check:
@@ -147,7 +147,7 @@ def shared_memory(total: int, free: int) -> Check:
     )
     if total >= MIN_SHM:
         remedy = "Remove leftover files from /dev/shm"
-    return judged("shared memory", text, [(free < MIN_SHM, State.WARN, remedy)])
+    return make_check("shared memory", text, [(free < MIN_SHM, State.WARN, remedy)])
 
 
 def _shared_memory() -> Check:
@@ -162,10 +162,10 @@ def _shared_memory() -> Check:
 def open_files(soft: int, hard: int) -> Check:
     """Returns a check of the limit on open files; each batch in flight uses several."""
 
-    def shown(limit: int) -> str:
+    def describe(limit: int) -> str:
         return "no limit" if limit == resource.RLIM_INFINITY else f"{limit:,}"
 
-    text = f"{shown(soft)} per process (hard limit: {shown(hard)})"
+    text = f"{describe(soft)} per process (hard limit: {describe(hard)})"
     enough = hard == resource.RLIM_INFINITY or hard >= MIN_FILES
     remedy = (
         f"Run `ulimit -n {MIN_FILES if hard < 0 else max(MIN_FILES, min(hard, 65536))}` before `sweeper run`"
@@ -173,7 +173,7 @@ def open_files(soft: int, hard: int) -> Check:
     if not enough:
         remedy = "Raise nofile in /etc/security/limits.conf; Docker: `--ulimit nofile=65536`"
     few = soft != resource.RLIM_INFINITY and soft < MIN_FILES
-    return judged("open files", text, [(few, State.WARN, remedy)])
+    return make_check("open files", text, [(few, State.WARN, remedy)])
 
 
 def pressure(what: str) -> float | None:

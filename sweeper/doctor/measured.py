@@ -51,7 +51,7 @@ def measure(cache: Path | None, num_gpus: int | None = 0, runner: str = CEILINGS
     job = Job(uid="doctor", runner=runner, device=device, plan=plan, cache=kept, timeout_seconds=seconds)
     write_job(folder, job)
     try:
-        said = _worked(folder, seconds)
+        said = _run_job(folder, seconds)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -65,7 +65,7 @@ def measure(cache: Path | None, num_gpus: int | None = 0, runner: str = CEILINGS
     return Check("measuring", State.FAIL, f"{text}. {line}".strip(), f"Its log is {folder / LOG}")
 
 
-def _worked(folder: Path, seconds: float) -> str:
+def _run_job(folder: Path, seconds: float) -> str:
     """Runs the job in `folder` for at most `seconds`; returns its keeper's output."""
     keeper = subprocess.Popen(
         python_module("sweeper.worker", str(folder)),
@@ -108,12 +108,12 @@ def assess(values: Mapping[str, Any], gpus: Sequence[GpuFacts], visible: str | N
     yield nvidia.torch_build(torch, gpus, len(seen), visible)
     driver_cuda = gpus[0].cuda_driver_version if gpus else ""
     for index, device in enumerate(seen):
-        yield nvidia.used_by_torch(index, device, torch, driver_cuda)
+        yield nvidia.torch_device(index, device, torch, driver_cuda)
     figures = {ceiling.name: ceiling.value for ceiling in ceilings_of(values)}
-    yield from _behind(seen, figures)
+    yield from _slow_gpus(seen, figures)
     yield _precision((seen or [values["cpu"]])[0]["lacks"])
     yield from _threads(figures)
-    yield _compiling(values["compile"])
+    yield _compilation(values["compile"])
     for what, state in (("cpu", State.FAIL), ("loader", State.FAIL), ("disk", State.WARN)):
         if problem := values.get(what, {}).get("problem"):
             remedy = "Reinstall torch" if state is State.FAIL else "Check that the home is writable"
@@ -127,7 +127,7 @@ def _precision(lacks: Mapping[str, str]) -> Check:
     return Check("precision", State.OK, f"{', '.join(native)}{left}")
 
 
-def _compiling(compilation: Mapping[str, Any]) -> Check:
+def _compilation(compilation: Mapping[str, Any]) -> Check:
     if problem := compilation["problem"]:
         late = problem.startswith("not done")
         otherwise = "Run it again (compiled code is kept)" if late else "Fix what the compiler reports"
@@ -149,7 +149,7 @@ def _threads(figures: Mapping[str, float]) -> Iterator[Check]:
         yield Check("threads", State.WARN, text, remedy)
 
 
-def _behind(seen: Sequence[Mapping[str, Any]], figures: Mapping[str, float]) -> Iterator[Check]:
+def _slow_gpus(seen: Sequence[Mapping[str, Any]], figures: Mapping[str, float]) -> Iterator[Check]:
     """Yields a warning for each GPU that is slower than others of its model."""
     rates = [figures.get(f"cuda:{index}.matmul_fp32") for index in range(len(seen))]
     for index, device in enumerate(seen):

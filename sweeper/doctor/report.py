@@ -19,8 +19,8 @@ from typing import Any
 from sweeper._version import __version__
 from sweeper.core.codec import encode
 from sweeper.doctor.finding import Check, Examination
-from sweeper.doctor.software import SHOWN, installed
-from sweeper.system.secrets import struck
+from sweeper.doctor.software import SHOWN, installed_version
+from sweeper.system.secrets import strike
 from sweeper.telemetry.nvml.capabilities import Capabilities, capabilities
 from sweeper.telemetry.nvml.devices import GpuFacts
 
@@ -51,14 +51,14 @@ def make_report(
         "sweeper": __version__,
         "python": platform.python_version(),
         "system": {"kernel": platform.release(), "machine": platform.machine(), "libc": platform.libc_ver()},
-        "packages": {name: installed(name) for name in SHOWN},
+        "packages": {name: installed_version(name) for name in SHOWN},
         "torch": values.get("torch", {}),
         "cpu": _without_uuid(values.get("cpu", {})),
         "cuda": [_without_uuid(device) for device in values.get("gpus", ())],
         "compile": values.get("compile", {}),
         "nvml": {
             "problem": examination.problem,
-            "gpus": [_of_gpu(gpu, describe) for gpu in examination.gpus],
+            "gpus": [_gpu_report(gpu, describe) for gpu in examination.gpus],
         },
         "checks": [
             {"name": check.name, "state": check.state, "text": _text(check)} for check in examination.checks
@@ -66,7 +66,7 @@ def make_report(
         "ceilings": encode(examination.ceilings),
         "seconds": examination.seconds,
     }
-    cleaned: dict[str, Any] = _clean(encode(report), _private())
+    cleaned: dict[str, Any] = _clean(encode(report), _private_words())
     return cleaned
 
 
@@ -74,7 +74,7 @@ def _without_uuid(device: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in device.items() if name != "uuid"}
 
 
-def _of_gpu(gpu: GpuFacts, describe: Callable[[str], Capabilities]) -> dict[str, Any]:
+def _gpu_report(gpu: GpuFacts, describe: Callable[[str], Capabilities]) -> dict[str, Any]:
     """Returns a GPU's facts and capabilities; of other processes, only their number."""
     facts = _without_uuid(encode(gpu))
     return {**facts, "foreign": len(gpu.foreign), **encode(describe(gpu.uuid))}
@@ -87,7 +87,7 @@ def _text(check: Check) -> str:
     return check.text.partition(". ")[0] if check.name == _OF_A_JOB else check.text
 
 
-def _private() -> Collection[str]:
+def _private_words() -> Collection[str]:
     """Returns the names of this user and this machine, and the values of the environment."""
     names = {socket.gethostname(), platform.node(), Path.home().name, str(Path.home()), str(Path.cwd())}
     with contextlib.suppress(Exception):
@@ -110,7 +110,7 @@ def _clean(value: Any, private: Collection[str]) -> Any:
 
 def clean_text(text: str, private: Collection[str]) -> str:
     """Returns a text without UUIDs, values of variables, paths, secrets and `private` words."""
-    text = _VARIABLE.sub(r"\1=<value>", _UUID.sub("<uuid>", struck(text)))
+    text = _VARIABLE.sub(r"\1=<value>", _UUID.sub("<uuid>", strike(text)))
     for word in sorted(private, key=len, reverse=True):
         # A short one may be a part of another word.
         edges = ("", "") if len(word) >= _MIN_VALUE_LENGTH else (r"(?<!\w)", r"(?!\w)")

@@ -32,8 +32,8 @@ def look() -> Iterator[Check]:
         remedy = "Install it from its folder: `pip install .`"
         yield Check("packages", State.WARN, "sweeper is not installed; its requirements are unknown", remedy)
         return
-    yield from packages(demands, installed)
-    if installed("pynvml"):
+    yield from packages(demands, installed_version)
+    if installed_version("pynvml"):
         yield Check(
             "pynvml",
             State.WARN,
@@ -42,7 +42,7 @@ def look() -> Iterator[Check]:
         )
 
 
-def installed(name: str) -> str:
+def installed_version(name: str) -> str:
     """Returns the version of a distribution, or an empty string."""
     try:
         return metadata.version(name)

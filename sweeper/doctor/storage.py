@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from sweeper.doctor.finding import Check, Look, State, judged
+from sweeper.doctor.finding import Check, Look, State, make_check
 from sweeper.tracking.ui import DATABASE
 
 GIB = 2**30
@@ -28,7 +28,7 @@ NETWORK = frozenset(
 def looks(home: Path) -> Sequence[Look]:
     """Returns the checks of a home, which need not exist yet."""
     return (
-        ("home", lambda: writable(home)),
+        ("home", lambda: write_access(home)),
         ("disk", lambda: disk(shutil.disk_usage(existing_parent(home)).free)),
         (
             "file system",
@@ -43,7 +43,7 @@ def existing_parent(folder: Path) -> Path:
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 
-def writable(home: Path) -> Check:
+def write_access(home: Path) -> Check:
     """Returns whether files can be created in the home, or the home itself."""
     there = existing_parent(home)
     try:
@@ -66,7 +66,7 @@ def disk(free: int) -> Check:
     """Returns a check of the free space for the home."""
     remedy = "Free some space, or choose a folder on another disk with --home DIR"
     cases = [(free < FULL_DISK, State.FAIL, remedy), (free < MIN_DISK, State.WARN, remedy)]
-    return judged("disk", f"{free / GIB:.3g} GiB are free for the home", cases)
+    return make_check("disk", f"{free / GIB:.3g} GiB are free for the home", cases)
 
 
 def file_system(home: Path, mounts: str) -> Check:
@@ -90,7 +90,7 @@ def file_system(home: Path, mounts: str) -> Check:
         "local disk with --home DIR, and copy it afterwards: a home may be moved"
     )
     text = f"{kind} at {best}{', a network file system' if kind in NETWORK else ''}"
-    return judged("file system", text, [(kind in NETWORK, State.WARN, remedy)])
+    return make_check("file system", text, [(kind in NETWORK, State.WARN, remedy)])
 
 
 def store(path: Path) -> Check:

@@ -17,7 +17,7 @@ from sweeper.execution.dask import CALL_SECONDS, CONNECT_SECONDS, JOB_NAME, Dask
 from sweeper.execution.job_options import options
 from sweeper.execution.launcher import LaunchRequest
 from sweeper.spec.cluster import BatchJob
-from sweeper.spec.sections import Execution
+from sweeper.spec.sections import ExecutionOptions
 
 ASK_SECONDS = 15.0
 """Seconds between two queries to the batch system while workers are missing, and after a refusal."""
@@ -56,7 +56,7 @@ def launch(request: LaunchRequest) -> RemoteLauncher:
     return on_workers(request, pool)
 
 
-def script_of(execution: Execution, gpus: int, sweep: str) -> str:
+def script_of(execution: ExecutionOptions, gpus: int, sweep: str) -> str:
     """Returns the script of one job of the sweep `sweep`, with `gpus` GPUs.
 
     Raises:
@@ -115,7 +115,7 @@ class BatchPool(DaskPool):
         self._refused = self._in_vain = 0
         self._logs = logs
         try:
-            self._cluster = _with_keys_in_its_script(_cluster_class(kind))(
+            self._cluster = _class_with_keys(_cluster_class(kind))(
                 scheduler_options=scheduler,
                 security=security,
                 protocol="tls://",
@@ -124,7 +124,7 @@ class BatchPool(DaskPool):
             )
         except (OSError, RuntimeError, ValueError) as error:
             raise UserError(
-                f"cannot start the scheduler for {self._kind} jobs here: {_inner(error)}. See"
+                f"cannot start the scheduler for {self._kind} jobs here: {_first_message(error)}. See"
                 " `execution.job.interface`."
             ) from error
         self._use(distributed.Client(self._cluster, set_as_default=False, timeout=CONNECT_SECONDS))
@@ -159,13 +159,13 @@ class BatchPool(DaskPool):
             self._retry_at, self._refused = now + ASK_SECONDS, self._refused + 1
             if not self._started:
                 raise UserError(
-                    f"{self._kind} rejects the jobs of `execution.job`: {_said(error)}. `sweeper run"
+                    f"{self._kind} rejects the jobs of `execution.job`: {_message_of(error)}. `sweeper run"
                     " --dry-run` prints their script."
                 ) from error
             if not cluster.workers and self._refused >= MAX_REFUSALS:
                 raise EnvironmentStopError(
-                    f"{self._kind} no longer accepts jobs: {_said(error)}. Finished trials are kept; run the"
-                    " same command to continue."
+                    f"{self._kind} no longer accepts jobs: {_message_of(error)}. Finished trials are kept;"
+                    " run the same command to continue."
                 ) from error
         else:
             self._refused = 0
@@ -191,7 +191,7 @@ class BatchPool(DaskPool):
         if not waiting or now - self._asked_at < ASK_SECONDS:
             return
         self._asked_at = now
-        listed = _listed(self._name)
+        listed = _list_jobs(self._name)
         if listed is None:
             return
         for name, job in waiting.items():
@@ -231,7 +231,7 @@ class BatchPool(DaskPool):
             self._cluster.close(timeout=CALL_SECONDS)
 
 
-def _listed(kind: str) -> set[str] | None:
+def _list_jobs(kind: str) -> set[str] | None:
     """Returns the IDs of the user's jobs in the batch system; None unless it is SLURM and answers."""
     if kind != "slurm":
         return None
@@ -273,7 +273,7 @@ def _exports(security: Any) -> list[str]:
     return [f"export DASK_DISTRIBUTED__COMM__TLS__{name}='{keys[key]}'" for key, name in names.items()]
 
 
-def _with_keys_in_its_script(cluster: Any) -> Any:
+def _class_with_keys(cluster: Any) -> Any:
     """Returns a cluster class that does not write key files into the current folder."""
     return type(cluster.__name__, (cluster,), {"_get_worker_security": lambda self, security: None})
 
@@ -282,7 +282,7 @@ def _job_class(kind: str) -> Any:
     return _cluster_class(kind).job_cls
 
 
-def _said(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     """Returns the batch system's message; the rest of the error is about the call."""
     if isinstance(error, FileNotFoundError) and error.filename:
         return f"`{error.filename}` was not found on this machine"
@@ -291,7 +291,7 @@ def _said(error: Exception) -> str:
     return "; ".join(lines) or str(error)
 
 
-def _inner(error: BaseException) -> str:
+def _first_message(error: BaseException) -> str:
     """Returns the message of the first error in a chain."""
     while error.__cause__ is not None:
         error = error.__cause__

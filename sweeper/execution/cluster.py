@@ -15,13 +15,13 @@ from typing import Any
 from sweeper.core.job import RACE_STAGE, read_job
 from sweeper.core.launchers import traits
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
-from sweeper.core.place import Place, write_place
+from sweeper.core.place import TrialPlace, write_place
 from sweeper.errors import EnvironmentStopError, SweeperError
 from sweeper.execution import node
 from sweeper.execution.launcher import Launcher, LaunchRequest, outcome_or_lost
 from sweeper.execution.parcel import Parcel, unpack_into
 from sweeper.execution.pool import Pool, Worker, WorkerLostError
-from sweeper.execution.workers import Known, RemoteHandle, seconds_of, where
+from sweeper.execution.workers import ConnectedWorker, RemoteHandle, seconds_of, worker_place
 from sweeper.system.files import read_json, write_json
 
 JOBS = "jobs.json"
@@ -121,7 +121,7 @@ class RemoteLauncher(Launcher):
         self._same_gpu, self._models = same_gpu, list[str]()
         self._patience = min(most, MAX_REFUSALS)
         self.model, self._folder, self._say = model, folder, say
-        self._workers: dict[str, Known] = {}
+        self._workers: dict[str, ConnectedWorker] = {}
         self._queue: list[RemoteHandle] = []
         self._last, self._seconds, self._refusals = "", 0.0, 0
         self._written: Any = None
@@ -138,12 +138,12 @@ class RemoteLauncher(Launcher):
             if self._broken is not None:
                 raise self._broken
             usable = sum(
-                worker.handle is not None or self._takes(worker, self._seconds) for worker in self.known
+                worker.handle is not None or self._may_take(worker, self._seconds) for worker in self.known
             )
             return min(self._wanted, usable)
 
     @property
-    def known(self) -> list[Known]:
+    def known(self) -> list[ConnectedWorker]:
         """The present workers."""
         return list(self._workers.values())
 
@@ -166,7 +166,9 @@ class RemoteLauncher(Launcher):
             if handle in self._queue:
                 self._queue.remove(handle)
                 later.append(
-                    partial(handle.set_result, _lost("it was cancelled before a worker was available"))
+                    partial(
+                        handle.set_result, _lost_failure("it was cancelled before a worker was available")
+                    )
                 )
             else:
                 handle.is_ending = True
@@ -183,7 +185,8 @@ class RemoteLauncher(Launcher):
         self._pool.close()
         with self._locked() as later:
             later += [
-                partial(handle.set_result, _lost("the launcher was closed")) for handle in self._given_up()
+                partial(handle.set_result, _lost_failure("the launcher was closed"))
+                for handle in self._give_up()
             ]
         if self._folder is not None:
             (self._folder / JOBS).unlink(missing_ok=True)
@@ -234,9 +237,9 @@ class RemoteLauncher(Launcher):
             )
         with self._locked() as later:
             self._broken = error
-            later += [partial(handle.set_exception, error) for handle in self._given_up()]
+            later += [partial(handle.set_exception, error) for handle in self._give_up()]
 
-    def _given_up(self) -> list[RemoteHandle]:
+    def _give_up(self) -> list[RemoteHandle]:
         """Returns the unfinished jobs and forgets them; later results are ignored."""
         handles = [*self._queue, *(worker.handle for worker in self.known if worker.handle)]
         self._queue.clear()
@@ -248,7 +251,7 @@ class RemoteLauncher(Launcher):
         """Adds new workers, removes lost ones, releases idle ones that are not needed, and places jobs."""
         names = self._pool.workers()
         new = [name for name in names if name not in self._workers]
-        about = self._pool.call(new, node.here, *self._asked_of_all) if new else {}
+        about = self._pool.call(new, node.describe_worker, *self._asked_of_all) if new else {}
         if about:
             self._pool.call(list(about), node.relieve, self._template.sweep, self._template.turn)
         with self._locked() as later:
@@ -258,7 +261,9 @@ class RemoteLauncher(Launcher):
                 self._welcome(name, description)
             for hanging in [worker for worker in self.known if worker.is_overdue]:
                 hanging.refusal = "it has been silent for longer than a trial may take"
-                self._say(f"The worker on {where(hanging.about)} takes no more trials: {hanging.refusal}.")
+                self._say(
+                    f"The worker on {worker_place(hanging.about)} takes no more trials: {hanging.refusal}."
+                )
                 self._lose(hanging, later)
             idle = [worker for worker in self.known if worker.handle is None and not worker.leaving]
             spare = sum(not worker.leaving for worker in self.known) - self._wanted
@@ -287,7 +292,7 @@ class RemoteLauncher(Launcher):
 
     def _welcome(self, name: str, about: Worker) -> None:
         left = float("inf") if about.seconds_left is None else about.seconds_left
-        known = Known(name, about, time.monotonic() + left, refusal=about.refusal)
+        known = ConnectedWorker(name, about, time.monotonic() + left, refusal=about.refusal)
         self.model = self.model or ("" if known.refusal else about.model)
         if not known.refusal and about.model != self.model:
             known.refusal = f"it has {about.model}, but this sweep is on {self.model}: "
@@ -302,7 +307,7 @@ class RemoteLauncher(Launcher):
                 # A replacement would likely be refused as well.
                 self._most = max(1, self._most - 1)
                 self._wanted = min(self._wanted, self._most)
-            self._say(f"The worker on {where(about)} takes no trials: {known.refusal}.")
+            self._say(f"The worker on {worker_place(about)} takes no trials: {known.refusal}.")
         else:
             self._refusals = 0
         self._workers[name] = known
@@ -312,12 +317,16 @@ class RemoteLauncher(Launcher):
             self._models.append(model)
             write_json(self._folder / MODELS, self._models)
 
-    def _lose(self, worker: Known, later: Later) -> None:
+    def _lose(self, worker: ConnectedWorker, later: Later) -> None:
         handle, worker.handle = worker.handle, None
         if handle is not None:
-            later.append(partial(handle.set_result, _lost(f"the worker on {where(worker.about)} was lost")))
+            later.append(
+                partial(
+                    handle.set_result, _lost_failure(f"the worker on {worker_place(worker.about)} was lost")
+                )
+            )
 
-    def _takes(self, worker: Known, seconds: float) -> bool:
+    def _may_take(self, worker: ConnectedWorker, seconds: float) -> bool:
         free = worker.handle is None and not worker.leaving and not worker.refusal
         return free and worker.has_time_for(seconds)
 
@@ -325,7 +334,7 @@ class RemoteLauncher(Launcher):
 
     def _dispatch(self, later: Later) -> None:
         for handle in list(self._queue):
-            takers = [worker for worker in self.known if self._takes(worker, seconds_of(handle.job))]
+            takers = [worker for worker in self.known if self._may_take(worker, seconds_of(handle.job))]
             if not takers:
                 continue
             # Trials that are compared run on the same worker, as long as it is present.
@@ -335,14 +344,14 @@ class RemoteLauncher(Launcher):
             self._queue.remove(handle)
             self._start(handle, worker, later)
 
-    def _start(self, handle: RemoteHandle, worker: Known, later: Later) -> None:
+    def _start(self, handle: RemoteHandle, worker: ConnectedWorker, later: Later) -> None:
         about, self._last = worker.about, worker.name
         mates = [
             other.handle
             for other in self.known
             if other.about.host == about.host and other.handle is not None
         ]
-        handle.place = Place(
+        handle.place = TrialPlace(
             host=about.host, gpu=about.gpu, job=about.job, worker=worker.name, num_neighbours=len(mates)
         )
         for mate in mates:
@@ -359,40 +368,46 @@ class RemoteLauncher(Launcher):
             future = Future()
             future.set_exception(error)
         # A future that has ended calls back immediately.
-        later.append(partial(future.add_done_callback, partial(self._arrived, handle, worker)))
+        later.append(partial(future.add_done_callback, partial(self._receive, handle, worker)))
 
-    def _arrived(self, handle: RemoteHandle, worker: Known, future: Future[bytes]) -> None:
+    def _receive(self, handle: RemoteHandle, worker: ConnectedWorker, future: Future[bytes]) -> None:
         """Takes a worker's result, unless the worker counts as lost."""
         with self._locked() as later:
             if worker.handle is not handle:
                 return
             worker.handle = None
             try:
-                outcome = self._unpacked(handle, worker, future)
+                outcome = self._unpack(handle, worker, future)
             except Exception as error:
                 later.append(partial(handle.set_exception, error))
                 return
             if isinstance(outcome, Failure) and outcome.kind is FailureKind.DEVICE_LOST:
                 worker.refusal = "its GPU was lost"
-                self._say(f"The worker on {where(worker.about)} takes no more trials: its GPU was lost.")
+                self._say(
+                    f"The worker on {worker_place(worker.about)} takes no more trials: its GPU was lost."
+                )
             later.append(partial(handle.set_result, outcome))
 
-    def _unpacked(self, handle: RemoteHandle, worker: Known, future: Future[bytes]) -> Outcome | Report:
+    def _unpack(
+        self, handle: RemoteHandle, worker: ConnectedWorker, future: Future[bytes]
+    ) -> Outcome | Report:
         try:
             data = future.result()
         except WorkerLostError:
             # Nothing more is sent there unless it answers again.
             self._workers.pop(worker.name, None)
-            return _lost(f"the worker on {where(worker.about)} was lost")
+            return _lost_failure(f"the worker on {worker_place(worker.about)} was lost")
         except Exception as error:
             said = next(iter(str(error).splitlines()), "")[:MAX_SAID]
-            return _lost(f"the worker on {where(worker.about)} failed ({type(error).__name__}: {said})")
+            return _lost_failure(
+                f"the worker on {worker_place(worker.about)} failed ({type(error).__name__}: {said})"
+            )
         assert handle.place is not None
         write_place(handle.folder, handle.place)
         try:
             unpack_into(handle.folder, data)
         except ValueError as error:
-            return _lost(str(error))
+            return _lost_failure(str(error))
         return outcome_or_lost(handle.folder)
 
     def _write(self) -> None:
@@ -416,5 +431,5 @@ class RemoteLauncher(Launcher):
             self._written = listed
 
 
-def _lost(message: str) -> Failure:
+def _lost_failure(message: str) -> Failure:
     return Failure(kind=FailureKind.LOST, message=message)

@@ -131,7 +131,7 @@ class DaskPool:
             retries=0,
         )
 
-        def done(task: Any) -> None:
+        def deliver(task: Any) -> None:
             try:
                 future.set_result(_result_of(task))
             except (distributed.scheduler.KilledWorker, CancelledError, OSError) as error:
@@ -139,7 +139,7 @@ class DaskPool:
             except Exception as error:
                 future.set_exception(error)
 
-        task.add_done_callback(done)
+        task.add_done_callback(deliver)
         return future
 
     def call(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sweeper.core.job import read_job, write_outcome
 from sweeper.core.measurement import Outcome, Report
-from sweeper.core.progress import Silent
+from sweeper.core.progress import SilentProgress
 from sweeper.execution.launcher import Launcher, LaunchRequest, outcome_or_lost
 from sweeper.system.environment import secrets
 from sweeper.worker.trial import run
@@ -21,7 +21,7 @@ class InlineLauncher(Launcher):
 
     def submit(self, folder: Path) -> Future[Outcome | Report]:
         """Runs the job immediately and returns a finished future."""
-        write_outcome(folder, run(read_job(folder), Silent()), secrets(os.environ))
+        write_outcome(folder, run(read_job(folder), SilentProgress()), secrets(os.environ))
         future: Future[Outcome | Report] = Future()
         future.set_result(outcome_or_lost(folder))
         return future

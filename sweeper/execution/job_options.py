@@ -33,9 +33,9 @@ def options(kind: str, job: BatchJob, gpus: int) -> dict[str, Any]:
         *job.prologue,
     ]
     return {
-        **_of("queue", job.partition),
-        **_of("interface", job.interface),
-        **_of("python", job.python),
+        **_option("queue", job.partition),
+        **_option("interface", job.interface),
+        **_option("python", job.python),
         **asked,
         # One Dask thread, for one trial at a time.
         "cores": 1,
@@ -58,7 +58,7 @@ def _slurm(job: BatchJob, gpus: int) -> dict[str, Any]:
         *([f"--constraint={job.constraint}"] if job.constraint else []),
         *(["--exclusive"] if job.exclusive else []),
     ]
-    return {"job_cpu": job.cores, "job_extra_directives": directives, **_of("account", job.account)}
+    return {"job_cpu": job.cores, "job_extra_directives": directives, **_option("account", job.account)}
 
 
 def _pbs(job: BatchJob, gpus: int) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def _pbs(job: BatchJob, gpus: int) -> dict[str, Any]:
     return {
         "resource_spec": ":".join(parts),
         "job_extra_directives": directives,
-        **_of("account", job.account),
+        **_option("account", job.account),
     }
 
 
@@ -80,7 +80,7 @@ def _lsf(job: BatchJob, gpus: int) -> dict[str, Any]:
         *([f'-R "select[{job.constraint}]"'] if job.constraint else []),
         *(["-x"] if job.exclusive else []),
     ]
-    return {"ncpus": job.cores, "job_extra_directives": directives, **_of("project", job.account)}
+    return {"ncpus": job.cores, "job_extra_directives": directives, **_option("project", job.account)}
 
 
 def _sge(job: BatchJob, gpus: int) -> dict[str, Any]:
@@ -93,11 +93,11 @@ def _sge(job: BatchJob, gpus: int) -> dict[str, Any]:
         "resource_spec": ",".join(asked) or None,
         # Many sites run a script with csh unless it names a shell here.
         "job_extra_directives": ["-S /bin/bash"],
-        **_of("project", job.account),
+        **_option("project", job.account),
     }
 
 
-def _of(name: str, value: str) -> dict[str, str]:
+def _option(name: str, value: str) -> dict[str, str]:
     return {name: value} if value else {}
 
 

@@ -18,13 +18,13 @@ from sweeper.core.registry import resolve
 
 if TYPE_CHECKING:
     from sweeper.execution.parcel import Parcel
-    from sweeper.spec.sections import Execution
+    from sweeper.spec.sections import ExecutionOptions
 
 
 class Handle(Protocol):
     """A running job: a subset of concurrent.futures.Future.
 
-    If the job may run on another machine, the handle also has a `place` (`sweeper.core.place.Place`),
+    If the job may run on another machine, the handle also has a `place` (`sweeper.core.place.TrialPlace`),
     which its launcher writes to the job's folder.
     """
 
@@ -92,7 +92,7 @@ class LaunchRequest:
     """
 
     folder: Path
-    execution: Execution
+    execution: ExecutionOptions
     gpus: int
     parcel: Callable[[], Parcel]
     most: int | None = None

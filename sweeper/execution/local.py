@@ -21,7 +21,7 @@ from typing import IO, Any
 from sweeper.core.measurement import Outcome, Report
 from sweeper.errors import EnvironmentStopError
 from sweeper.execution.launcher import Launcher, LaunchRequest, outcome_or_lost
-from sweeper.system.environment import held_back_line, passed
+from sweeper.system.environment import held_back_line, trial_env
 from sweeper.system.interpreter import python_module
 
 MARK = "SWEEPER_SWEEP"
@@ -61,10 +61,10 @@ def environment_of(
 
     Args:
         pass_env: Environment variables that trials get in addition to the usual ones
-            (`sweeper.system.environment.passed`).
+            (`sweeper.system.environment.trial_env`).
         environ: The environment they are taken from.
     """
-    return {**TRIAL_ENV, **passed(environ, pass_env), MARK: str(folder.resolve())}
+    return {**TRIAL_ENV, **trial_env(environ, pass_env), MARK: str(folder.resolve())}
 
 
 class LocalHandle(Future[Outcome | Report]):
@@ -106,7 +106,7 @@ class LocalLauncher(Launcher):
 
         Args:
             pass_env: Environment variables that trials get in addition to the usual ones
-                (`sweeper.system.environment.passed`).
+                (`sweeper.system.environment.trial_env`).
             environ: The environment they are taken from.
             program: Arguments for Python that run a server other than the usual one.
         """

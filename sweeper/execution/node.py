@@ -66,7 +66,7 @@ _LOCK = threading.Lock()
 _NODES: dict[str, Node] = {}
 
 
-def here(needs_gpu: bool, on_cpu: bool = False) -> Worker:
+def describe_worker(needs_gpu: bool, on_cpu: bool = False) -> Worker:
     """Returns the description of the worker that calls it.
 
     Args:
@@ -80,12 +80,12 @@ def here(needs_gpu: bool, on_cpu: bool = False) -> Worker:
         gpu=gpu,
         job=next((os.environ[name] for name in _JOB_IDS if os.environ.get(name)), ""),
         model=names[0] if names else cpu_name(),
-        seconds_left=_until(int(ends_at)) if ends_at.isdigit() else None,
+        seconds_left=_seconds_until(int(ends_at)) if ends_at.isdigit() else None,
         refusal=f"GPUs were requested, but {_VISIBLE} names none" if needs_gpu and gpu in _NONE else "",
     )
 
 
-def _until(stamp: float) -> float:
+def _seconds_until(stamp: float) -> float:
     """Returns the seconds from now to a wall-clock timestamp."""
     ahead = time.time() - time.monotonic()
     return stamp - ahead - time.monotonic()
@@ -151,7 +151,7 @@ class Node:
         self._cache.mkdir(exist_ok=True)
         _clear(root)
         self._scratch = Path(tempfile.mkdtemp(prefix="work-", dir=root))
-        self._held = _locked(self._scratch / "lock")
+        self._held = _lock_file(self._scratch / "lock")
         self._launcher = LocalLauncher(
             self._scratch,
             isolation=parcel.isolation,
@@ -175,7 +175,7 @@ class Node:
             job = self._job = self._job_here(parcel)
             folder = self._scratch / "jobs" / f"{job.uid}-{job.attempt}"
             failure = (
-                self._prepared(job) if needs_prepared_data(job) and job.runner != PREPARE_RUNNER else None
+                self._prepare_data(job) if needs_prepared_data(job) and job.runner != PREPARE_RUNNER else None
             )
             if failure is None:
                 self._run(folder, job)
@@ -205,12 +205,12 @@ class Node:
             device=_own_device() if job.device == ANYWHERE and job.runner != PROBE_RUNNER else job.device,
         )
 
-    def _prepared(self, job: Job) -> Failure | None:
+    def _prepare_data(self, job: Job) -> Failure | None:
         """Prepares the data on this machine, once for all its workers; returns the failure, if any."""
         prepared = Path(job.prepared)
         if prepared.exists():
             return None
-        with contextlib.closing(_locked(prepared.with_name(prepared.name + ".lock"), wait=True)):
+        with contextlib.closing(_lock_file(prepared.with_name(prepared.name + ".lock"), wait=True)):
             if prepared.exists():
                 return None
             preparing = dataclasses.replace(
@@ -299,7 +299,7 @@ def _digest(code: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(sorted(code.items())).encode()).hexdigest()[:16]
 
 
-def _locked(path: Path, *, wait: bool = False) -> IO[bytes]:
+def _lock_file(path: Path, *, wait: bool = False) -> IO[bytes]:
     """Returns the open file at `path`, locked until it is closed.
 
     Raises:
@@ -317,7 +317,7 @@ def _locked(path: Path, *, wait: bool = False) -> IO[bytes]:
 def _clear(root: Path) -> None:
     """Removes the scratch folders of killed workers, whose locks nobody holds."""
     for folder in _scratches(root):
-        with contextlib.suppress(OSError), _locked(folder / "lock"):
+        with contextlib.suppress(OSError), _lock_file(folder / "lock"):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -325,5 +325,5 @@ def _scratches(root: Path) -> Iterator[Path]:
     for folder in root.glob("work-*"):
         # A new folder may have no lock file yet, or one that nobody holds yet.
         with contextlib.suppress(OSError):
-            if -_until((folder / "lock").stat().st_mtime) > IDLE_SECONDS:
+            if -_seconds_until((folder / "lock").stat().st_mtime) > IDLE_SECONDS:
                 yield folder

@@ -44,12 +44,12 @@ class Parcel:
         plain = {name: value for name, value in encode(self).items() if name != "code"}
         files = {_ABOUT: json.dumps(plain).encode()}
         files.update({_CODE + name: text.encode() for name, text in self.code.items()})
-        return _packed(files)
+        return _pack(files)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Parcel:
         """Returns the parcel in `data`."""
-        files = _unpacked(data)
+        files = _unpack(data)
         about = decode(cls, json.loads(files.pop(_ABOUT)))
         code = {name.removeprefix(_CODE): content.decode() for name, content in files.items()}
         return dataclasses.replace(about, code=code)
@@ -60,7 +60,7 @@ def pack_folder(folder: Path) -> bytes:
     files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*"))}
     # The target of a link does not belong to the job.
     sent = {name: path for name, path in files.items() if path.is_file() and not path.is_symlink()}
-    return _packed({name: path.read_bytes() for name, path in sent.items() if name != CONFIG})
+    return _pack({name: path.read_bytes() for name, path in sent.items() if name != CONFIG})
 
 
 def unpack_into(folder: Path, data: bytes) -> None:
@@ -69,7 +69,7 @@ def unpack_into(folder: Path, data: bytes) -> None:
     Raises:
         ValueError: `data` is damaged, its outcome cannot be read, or a path leaves the folder.
     """
-    files = _unpacked(data)
+    files = _unpack(data)
     try:
         outcome = decode_outcome(json.loads(files.pop(OUTCOME))) if OUTCOME in files else None
     except (ValueError, LookupError, TypeError) as error:
@@ -88,7 +88,7 @@ def write_code(folder: Path, code: Mapping[str, str]) -> None:
         write_atomic(folder / name, text)
 
 
-def _packed(files: Mapping[str, bytes]) -> bytes:
+def _pack(files: Mapping[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
@@ -96,7 +96,7 @@ def _packed(files: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def _unpacked(data: bytes) -> dict[str, bytes]:
+def _unpack(data: bytes) -> dict[str, bytes]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             files = {name: archive.read(name) for name in archive.namelist()}

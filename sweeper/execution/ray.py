@@ -155,12 +155,12 @@ class RayPool:
 
     def workers(self) -> Sequence[str]:
         """Returns the names of the workers that are placed and alive."""
-        for name in {*self._ready(self._held), *self._lost}:
+        for name in {*self._ready_workers(self._held), *self._lost}:
             self.retire(name)
         self._lost &= self._actors.keys()
-        return self._ready(self._placed)
+        return self._ready_workers(self._placed)
 
-    def _ready(self, asked: Mapping[str, Any]) -> list[str]:
+    def _ready_workers(self, asked: Mapping[str, Any]) -> list[str]:
         """Returns the workers whose answer or error has arrived."""
         if not asked:
             return []
@@ -177,7 +177,7 @@ class RayPool:
             return future
         errors = self._ray.exceptions
 
-        def done(answer: Future[Any]) -> None:
+        def deliver(answer: Future[Any]) -> None:
             try:
                 future.set_result(answer.result())
             except errors.RayTaskError as error:
@@ -188,7 +188,7 @@ class RayPool:
             except BaseException as error:
                 future.set_exception(error)
 
-        actor.call.remote(function, *arguments).future().add_done_callback(done)
+        actor.call.remote(function, *arguments).future().add_done_callback(deliver)
         return future
 
     def call(

@@ -35,7 +35,7 @@ from sweeper.worker.trial_process import TrialProcess, die_with_parent
 
 
 @dataclass(frozen=True, slots=True)
-class Spare:
+class SpareKeeper:
     """A keeper without a job, and the descriptor for its request."""
 
     pid: int
@@ -49,7 +49,7 @@ class Server:
         self.source, self.answers = source, answers
         self.keepers: dict[int, str] = {}
         self._leaving: set[int] = set()
-        self._spare: Spare | None = None
+        self._spare: SpareKeeper | None = None
         self._partial = b""
         self._wake, self._wake_end = os.pipe()
         self._done, self._done_end = os.pipe()
@@ -88,7 +88,7 @@ class Server:
             os.kill(pid, signal.SIGTERM)
         if self._spare is not None:
             os.close(self._spare.request)
-        left = self._own()
+        left = self._children()
         while left:
             left.discard(os.waitpid(-1, 0)[0])
 
@@ -111,7 +111,7 @@ class Server:
         with contextlib.suppress(OSError):
             self._spare = self._fork()
 
-    def _fork(self) -> Spare:
+    def _fork(self) -> SpareKeeper:
         """Returns a keeper that waits for its job, as does the process of its trial.
 
         Raises:
@@ -129,7 +129,7 @@ class Server:
             os.close(request)
             self._become_keeper(waiting, server)
         os.close(waiting)
-        return Spare(pid, request)
+        return SpareKeeper(pid, request)
 
     def _become_keeper(self, waiting: int, server: int) -> NoReturn:
         status = 70
@@ -186,13 +186,13 @@ class Server:
                 self._end_orphans()
                 self._answer(ended=folder)
 
-    def _own(self) -> set[int]:
+    def _children(self) -> set[int]:
         """Returns the processes of this server that still have to be reaped, without orphans."""
         return {*self.keepers, *self._leaving, *([self._spare.pid] if self._spare else [])}
 
     def _end_orphans(self) -> None:
         """Kills the orphans of a killed keeper, which have become this process's children."""
-        own = self._own()
+        own = self._children()
         while orphans := [pid for pid in children(os.getpid()) if pid not in own]:
             for pid in orphans:
                 with contextlib.suppress(ProcessLookupError):

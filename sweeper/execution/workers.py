@@ -10,7 +10,7 @@ from typing import Protocol
 
 from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job
 from sweeper.core.measurement import Outcome, Report
-from sweeper.core.place import Place
+from sweeper.core.place import TrialPlace
 from sweeper.execution.node import PREPARE_SECONDS
 from sweeper.execution.pool import Worker
 
@@ -18,7 +18,7 @@ MARGIN_SECONDS = 30.0
 """Seconds between a trial's time limit and the end of the worker's job."""
 
 
-class Ends(Protocol):
+class JobCanceller(Protocol):
     """Cancels jobs."""
 
     def end(self, handle: RemoteHandle) -> None:
@@ -33,10 +33,10 @@ class RemoteHandle(Future[Outcome | Report]):
         is_ending: Whether its worker has to cancel it.
     """
 
-    def __init__(self, launcher: Ends, folder: Path, job: Job) -> None:
+    def __init__(self, launcher: JobCanceller, folder: Path, job: Job) -> None:
         super().__init__()
         self._launcher, self.folder, self.job = launcher, folder, job
-        self.place: Place | None = None
+        self.place: TrialPlace | None = None
         self.is_ending = False
 
     def cancel(self) -> bool:
@@ -48,7 +48,7 @@ class RemoteHandle(Future[Outcome | Report]):
 
 
 @dataclass(slots=True)
-class Known:
+class ConnectedWorker:
     """A present worker.
 
     Attributes:
@@ -84,6 +84,6 @@ def seconds_of(job: Job) -> float:
     return 0.0 if job.runner in (PREPARE_RUNNER, PROBE_RUNNER) else job.timeout_seconds + MARGIN_SECONDS
 
 
-def where(worker: Worker) -> str:
+def worker_place(worker: Worker) -> str:
     """Returns a worker's machine and job in words."""
     return f"{worker.host} (job {worker.job})" if worker.job else worker.host

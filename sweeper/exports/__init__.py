@@ -1,8 +1,8 @@
 """Exports a measured, feasible trial for production, with its origin."""
 
-from sweeper.exports.document import Setting, exported
+from sweeper.exports.document import Setting, make_export
 from sweeper.exports.flags import read_map
-from sweeper.exports.formats import Options, rendered
+from sweeper.exports.formats import Options, render_export
 from sweeper.exports.job_script import reads_export
 from sweeper.exports.reading import pass_env, read, variables_of
 from sweeper.exports.schema import SCHEMA
@@ -11,11 +11,11 @@ __all__ = [
     "SCHEMA",
     "Options",
     "Setting",
-    "exported",
+    "make_export",
     "pass_env",
     "read",
     "read_map",
     "reads_export",
-    "rendered",
+    "render_export",
     "variables_of",
 ]

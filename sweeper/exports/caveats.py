@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.summary import Summary
 from sweeper.core.config import TrialConfig
-from sweeper.core.loaders import too_large
+from sweeper.core.loaders import why_too_large
 from sweeper.core.record import TrialRecord
 from sweeper.results import words
 from sweeper.spec import SweepSpec
@@ -35,10 +35,10 @@ def caveats(summary: Summary, spec: SweepSpec, record: TrialRecord, data_gib: fl
     elif summary.is_provisional:
         yield "Not confirmed by new processes: the throughput is that of those by which it was found."
     if disturbance := summary.disturbance_of(record):
-        yield words.disturbed("this trial", disturbance)
+        yield words.disturbance("this trial", disturbance)
     if summary.yardstick is not None:
         yield from _learning_rate(spec, record.config, summary.yardstick.baseline.config)
-        yield from _counted_in_steps(spec, record.config, summary.yardstick.baseline.config)
+        yield from _steps_caveat(spec, record.config, summary.yardstick.baseline.config)
     yield from _larger_data(spec, record, data_gib)
 
 
@@ -63,7 +63,7 @@ def _learning_rate(spec: SweepSpec, config: TrialConfig, baseline: TrialConfig) 
         )
 
 
-def _counted_in_steps(spec: SweepSpec, config: TrialConfig, baseline: TrialConfig) -> Iterator[str]:
+def _steps_caveat(spec: SweepSpec, config: TrialConfig, baseline: TrialConfig) -> Iterator[str]:
     """Warns if a script's run is counted in steps and its batch differs from the baseline's."""
     if "batch_size" not in (config.args or {}) or config.global_batch == baseline.global_batch:
         return
@@ -87,7 +87,7 @@ def _larger_data(spec: SweepSpec, record: TrialRecord, data_gib: float | None) -
     if device.kind != "cpu":
         places.insert(0, ("device memory", device.memory_gib))
     for place, room in places:
-        if room and not too_large("", data_gib, room) and too_large("", wanted, room):
+        if room and not why_too_large("", data_gib, room) and why_too_large("", wanted, room):
             yield (
                 f"The sweep's data ({data_gib:.3g} GiB) fits in {place} ({room:g} GiB), but production's "
                 f"({wanted:g} GiB) will not. Loading may be slower there."

@@ -21,8 +21,8 @@ def promise(value: Mapping[str, Any]) -> str:
     if measured["epoch_seconds"]:
         parts.append(f"{measured['epoch_seconds']:.3g} s per epoch")
     if ratio := measured["speedup"]:
-        sure = words.sure(ratio["low"], ratio["high"], ratio["rounds"])
-        parts.append(f"{words.as_fast(ratio['ratio'])} ({sure})")
+        sure = words.interval_text(ratio["low"], ratio["high"], ratio["rounds"])
+        parts.append(f"{words.speedup_text(ratio['ratio'])} ({sure})")
     if measured["projected_hours"]:
         parts.append(f"{measured['projected_hours']:.3g} h projected for production")
     return " ".join(f"{', '.join(parts)}, on {held['device']}".split())

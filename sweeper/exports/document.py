@@ -18,7 +18,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import read_job
 from sweeper.core.loaders import STREAM, traits
 from sweeper.core.measurement import Measurement
-from sweeper.core.metrics import rounded
+from sweeper.core.metrics import round_to
 from sweeper.core.record import TrialRecord
 from sweeper.core.registry import resolve
 from sweeper.core.script import FOLDER
@@ -29,7 +29,7 @@ from sweeper.exports import verification
 from sweeper.exports.caveats import caveats, confirmed_ratio
 from sweeper.exports.schema import (
     ConditionsBlock,
-    Execution,
+    ExecutionBlock,
     Export,
     Gpu,
     LearningRate,
@@ -39,7 +39,7 @@ from sweeper.exports.schema import (
     Provenance,
     Speedup,
     VerificationBlock,
-    plain,
+    plain_values,
 )
 from sweeper.spec import SweepSpec
 
@@ -59,7 +59,7 @@ class Setting:
     usable_cpus: int | None = None
 
 
-def exported(
+def make_export(
     summary: Summary, spec: SweepSpec, number: int | None = None, setting: Setting | None = None
 ) -> dict[str, Any]:
     """Returns the export of the winner, or of trial `number`, as plain values.
@@ -73,20 +73,20 @@ def exported(
         NothingFeasibleError: There is no winner.
     """
     setting = setting or Setting()
-    record = _chosen(summary, number)
+    record = _choose_trial(summary, number)
     measured = record.measurement
     assert measured is not None
     _refuse_beyond_production(spec, record, measured)
-    subject, left_out = _without_credentials(plain(subject_of(spec, record)))
+    subject, left_out = _strip_credentials(plain_values(subject_of(spec, record)))
     passing = spec.execution.pass_env
-    return plain(
+    return plain_values(
         Export(
             subject=subject,
             measurement=_measurement(summary, spec, record, measured),
             conditions=_conditions(summary.device, measured, setting),
-            verification=_verified(record),
+            verification=_verification_block(record),
             production=_production(spec),
-            execution=Execution(pass_env=list(passing)) if passing else None,
+            execution=ExecutionBlock(pass_env=list(passing)) if passing else None,
             provenance=Provenance(
                 sweep=summary.name,
                 trial=record.number,
@@ -99,35 +99,35 @@ def exported(
     )
 
 
-def _without_credentials(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _strip_credentials(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Returns plain values with no `user:password@` in any URL, and a warning for each that had one."""
     paths: list[str] = []
-    stripped: dict[str, Any] = _stripped(tree, "", paths)
+    stripped: dict[str, Any] = _strip(tree, "", paths)
     return stripped, [
         f"The credentials in the URL of `{path}` were removed. Supply them at run time." for path in paths
     ]
 
 
-def _stripped(value: Any, path: str, paths: list[str]) -> Any:
+def _strip(value: Any, path: str, paths: list[str]) -> Any:
     if isinstance(value, str):
         clean = _USERINFO.sub(r"\1", value)
         paths += [path] if clean != value else []
         return clean
     if isinstance(value, Mapping):
-        return {k: _stripped(v, f"{path}.{k}" if path else str(k), paths) for k, v in value.items()}
+        return {k: _strip(v, f"{path}.{k}" if path else str(k), paths) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_stripped(item, f"{path}[{i}]", paths) for i, item in enumerate(value)]
+        return [_strip(item, f"{path}[{i}]", paths) for i, item in enumerate(value)]
     return value
 
 
-def _verified(record: TrialRecord) -> VerificationBlock | None:
+def _verification_block(record: TrialRecord) -> VerificationBlock | None:
     verified = verification.read(record)
     if verified is None or verified.difference:
         return None
     return VerificationBlock(kind=verified.kind, extent=verified.extent, code=verified.code)
 
 
-def _chosen(summary: Summary, number: int | None) -> TrialRecord:
+def _choose_trial(summary: Summary, number: int | None) -> TrialRecord:
     if number is None:
         if summary.winner is None:
             raise NothingFeasibleError(
@@ -159,7 +159,7 @@ def _refuse_beyond_production(spec: SweepSpec, record: TrialRecord, measured: Me
     kind = record.config.loader.kind
     if not record.config.names_are_fields or spec.production is None or not traits(kind).is_resident:
         return
-    if why := spec.production.too_large_for(measured.device):
+    if why := spec.production.why_too_large(measured.device):
         raise UserError(
             f"`loader.kind: {kind}` of trial {record.number} needs all of production's data on the device, "
             f"but {why}. Export a trial with `loader.kind: {STREAM}`, or sweep with `fix: "
@@ -174,19 +174,19 @@ def _measurement(
     peak, memory = measured.gpu_mem_peak_gib, measured.device.memory_gib
     tree_mem = measured.telemetry.get("tree_mem_gib")
     return MeasurementBlock(
-        throughput=rounded(summary.throughput_of(record), 5),
-        throughput_low=_rounded(ratio.throughput_low, 4) if ratio else None,
-        throughput_high=_rounded(ratio.throughput_high, 4) if ratio else None,
-        epoch_seconds=_rounded(summary.epoch_seconds(record), 4),
-        projected_hours=_rounded(summary.projected_hours(record), 4),
+        throughput=round_to(summary.throughput_of(record), 5),
+        throughput_low=_round(ratio.throughput_low, 4) if ratio else None,
+        throughput_high=_round(ratio.throughput_high, 4) if ratio else None,
+        epoch_seconds=_round(summary.epoch_seconds(record), 4),
+        projected_hours=_round(summary.projected_hours(record), 4),
         speedup=_speedup(ratio) if ratio else None,
-        val_loss=rounded(quality.val_loss, 6) if quality else None,
+        val_loss=round_to(quality.val_loss, 6) if quality else None,
         quality_samples=quality.samples if quality else None,
         lr=_learning_rate(record.config) if record.config.names_are_fields else None,
         gpu_mem_peak_gib=peak,
         gpu_mem_headroom_gib=round(memory - peak, 3) if memory and peak is not None else None,
         host_mem_peak_gib=measured.host_mem_peak_gib,
-        tree_mem_gib=_rounded(tree_mem.p95, 4) if tree_mem else None,
+        tree_mem_gib=_round(tree_mem.p95, 4) if tree_mem else None,
         effective=dict(measured.effective),
         verdict=f"{verdict.kind}: {verdict.why}" if (verdict := verdict_on(record)) else None,
     )
@@ -194,9 +194,9 @@ def _measurement(
 
 def _speedup(ratio: Ratio) -> Speedup:
     return Speedup(
-        ratio=rounded(ratio.ratio, 4),
-        low=rounded(ratio.low, 4),
-        high=rounded(ratio.high, 4),
+        ratio=round_to(ratio.ratio, 4),
+        low=round_to(ratio.low, 4),
+        high=round_to(ratio.high, 4),
         rounds=len(ratio.rounds),
     )
 
@@ -204,7 +204,7 @@ def _speedup(ratio: Ratio) -> Speedup:
 def _learning_rate(config: TrialConfig) -> LearningRate:
     optimizer = config.canonical().optimizer
     return LearningRate(
-        value=rounded(optimizer.lr_at(config.global_batch), 6),
+        value=round_to(optimizer.lr_at(config.global_batch), 6),
         global_batch=config.global_batch,
         rule=optimizer.lr_rule,
         from_lr=optimizer.lr,
@@ -219,14 +219,14 @@ def _conditions(device: str, measured: Measurement, setting: Setting) -> Conditi
         gpu=gpu if measured.device.kind == "cuda" else None,
         versions=measured.versions,
         train_samples=measured.train_samples or None,
-        data_gib=_rounded(setting.data_gib, 4),
+        data_gib=_round(setting.data_gib, 4),
         cpu_threads=measured.cpu_threads or None,
         usable_cpus=setting.usable_cpus,
     )
 
 
-def _rounded(value: float | None, digits: int) -> float | None:
-    return None if value is None else rounded(value, digits)
+def _round(value: float | None, digits: int) -> float | None:
+    return None if value is None else round_to(value, digits)
 
 
 def subject_of(spec: SweepSpec, record: TrialRecord) -> OfPipeline | OfScript:

@@ -18,7 +18,7 @@ from typing import Any
 from sweeper.core.codec import decode
 from sweeper.core.config import FIELDS, Scalar, TrialConfig, in_type
 from sweeper.core.loaders import traits
-from sweeper.core.template import shown
+from sweeper.core.template import spell
 from sweeper.errors import UserError, did_you_mean
 from sweeper.spec import read_yaml
 from sweeper.spec.scalars import plain_scalar_or_text
@@ -61,7 +61,7 @@ _NOT_APPLIED = ("without effect", "refused by the device")
 """Beginnings of a note (`Measurement.effective`) that the setting's default ran."""
 
 
-def effective(value: Mapping[str, Any]) -> dict[str, Scalar]:
+def effective_settings(value: Mapping[str, Any]) -> dict[str, Scalar]:
     """Returns the settings of an exported configuration that had an effect, by dotted name.
 
     The learning rate is the one at the global batch. Settings that the device or the model refused
@@ -69,7 +69,7 @@ def effective(value: Mapping[str, Any]) -> dict[str, Scalar]:
     """
     config = decode(TrialConfig, value["config"])
     asked, notes = config.flatten(), value["measurement"]["effective"]
-    ran = {name: _ran(name, note, asked[name]) for name, note in notes.items() if name in asked}
+    ran = {name: _parse_note(name, note, asked[name]) for name, note in notes.items() if name in asked}
     config = config.replace(ran).canonical()
     settings = config.flatten()
     settings["optimizer.lr"] = float(f"{config.optimizer.lr_at(config.global_batch):.6g}")
@@ -79,7 +79,7 @@ def effective(value: Mapping[str, Any]) -> dict[str, Scalar]:
     return {name: setting for name, setting in settings.items() if name not in without}
 
 
-def _ran(name: str, note: str, asked: Scalar) -> Scalar:
+def _parse_note(name: str, note: str, asked: Scalar) -> Scalar:
     """Returns the value that ran, read from the beginning of a note of `Measurement.effective`."""
     begin = note.partition(":")[0]
     if begin in _NOT_APPLIED:
@@ -103,13 +103,13 @@ def flags(value: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
     Raises:
         UserError: `own` names an unknown setting, or has no flag for a value.
     """
-    settings = effective(value)
+    settings = effective_settings(value)
     _check(own, {*settings, *FIELDS})
-    usual = _usual(settings)
+    usual = _default_flags(settings)
     arguments: list[str] = []
     for name, setting in settings.items():
         if name in own:
-            arguments += _own(name, setting, own[name])
+            arguments += _mapped_flags(name, setting, own[name])
         elif name in usual and setting is not None and setting != _NOTHING_ASKED.get(name, None):
             # These are on unless a script is told otherwise: leaving the flag out would not turn them off.
             is_off = setting is False and _NOTHING_ASKED.get(name) is True
@@ -138,7 +138,7 @@ def read_map(path: Path) -> dict[str, Any]:
     return flag_map
 
 
-def _usual(settings: Mapping[str, Scalar]) -> dict[str, str]:
+def _default_flags(settings: Mapping[str, Scalar]) -> dict[str, str]:
     """Returns the flag of each setting; if two would share one, the later one uses its whole name."""
     flag_by_name: dict[str, str] = {}
     for name in settings:
@@ -156,16 +156,16 @@ def _kebab(name: str) -> str:
 def _words(flag: str, setting: Scalar) -> list[str]:
     if isinstance(setting, bool):
         return [flag] if setting else []
-    text = shown(setting)
+    text = spell(setting)
     # A value that begins with a dash would be read as a flag.
     return [f"{flag}={text}"] if text.startswith("-") else [flag, text]
 
 
-def _own(name: str, setting: Scalar, flag: Any) -> list[str]:
+def _mapped_flags(name: str, setting: Scalar, flag: Any) -> list[str]:
     if flag is None or setting is None:
         return []
     if isinstance(flag, dict):
-        text = shown(setting)
+        text = spell(setting)
         if text not in flag and setting == _NOTHING_ASKED.get(name, None):
             return []
         if text not in flag:
@@ -175,7 +175,7 @@ def _own(name: str, setting: Scalar, flag: Any) -> list[str]:
             )
         return _split(name, flag[text] or "")
     if "{value}" in flag:
-        return [word.replace("{value}", shown(setting)) for word in _split(name, flag)]
+        return [word.replace("{value}", spell(setting)) for word in _split(name, flag)]
     *before, last = _split(name, flag) or [""]
     return [*before, *_words(last, setting)] if last else []
 

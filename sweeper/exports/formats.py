@@ -91,7 +91,7 @@ def _assignments(value: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name}={shlex.quote(text)}{rest}"
 
 
-def rendered(value: Mapping[str, Any], form: str, options: Options | None = None) -> str:
+def render_export(value: Mapping[str, Any], form: str, options: Options | None = None) -> str:
     """Returns an export as text.
 
     Raises:

@@ -68,7 +68,7 @@ def _directives(value: Mapping[str, Any], settings: Mapping[str, Scalar]) -> Ite
     yield "#SBATCH --nodes=1"
     yield "#SBATCH --ntasks=1"
     if held.get("gpu"):
-        yield f"#SBATCH --gres=gpu:{_whole(settings.get('device.count')) or 1}"
+        yield f"#SBATCH --gres=gpu:{_whole_number(settings.get('device.count')) or 1}"
     if cpus := _cpus(held, settings):
         yield f"#SBATCH --cpus-per-task={cpus}"
     peak = max(measured.get("host_mem_peak_gib") or 0.0, measured.get("tree_mem_gib") or 0.0)
@@ -93,9 +93,12 @@ def _directives(value: Mapping[str, Any], settings: Mapping[str, Scalar]) -> Ite
 
 def _cpus(held: Mapping[str, Any], settings: Mapping[str, Scalar]) -> int:
     """Returns the number of cores that a run needs; 0 if unknown."""
-    workers, threads = _whole(settings.get("loader.num_workers")), _whole(settings.get("device.cpu_threads"))
+    workers, threads = (
+        _whole_number(settings.get("loader.num_workers")),
+        _whole_number(settings.get("device.cpu_threads")),
+    )
     # Each rank has its own.
-    num_ranks = _whole(settings.get("device.count")) or 1
+    num_ranks = _whole_number(settings.get("device.count")) or 1
     if threads:
         return num_ranks * (workers + threads)
     # Without a setting, the trial's threads used every core, alongside its workers.
@@ -103,7 +106,7 @@ def _cpus(held: Mapping[str, Any], settings: Mapping[str, Scalar]) -> int:
     return max(used, num_ranks * (workers + 1) if workers else 0)
 
 
-def _whole(value: Scalar) -> int:
+def _whole_number(value: Scalar) -> int:
     return value if isinstance(value, int) else 0
 
 
@@ -114,7 +117,7 @@ def _time(hours: float) -> str:
 
 
 def _environment(value: Mapping[str, Any], settings: Mapping[str, Scalar]) -> Iterator[str]:
-    if threads := _whole(settings.get("device.cpu_threads")) or value["conditions"].get("cpu_threads"):
+    if threads := _whole_number(settings.get("device.cpu_threads")) or value["conditions"].get("cpu_threads"):
         yield f"export OMP_NUM_THREADS={threads}"
     if "config" in value and settings["device.malloc"] == "retain":
         yield f"export {' '.join(f'{name}={number}' for name, number in RETAIN.items())}"

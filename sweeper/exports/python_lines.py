@@ -8,11 +8,11 @@ from typing import Any
 
 from sweeper.core.config import FIELDS, Scalar
 from sweeper.core.loaders import traits
-from sweeper.core.template import shown
+from sweeper.core.template import spell
 from sweeper.errors import UserError
 from sweeper.exports import python_loading, python_step
 from sweeper.exports.description import origin, promise
-from sweeper.exports.flags import effective
+from sweeper.exports.flags import effective_settings
 from sweeper.exports.formats import Options
 from sweeper.interventions.recurrent import NOTE
 
@@ -38,9 +38,9 @@ def python_lines(value: Mapping[str, Any], options: Options) -> str:
             "`--format python` is for pipelines, but this is the sweep of a `command`. "
             "`--format args` prints the winning command."
         )
-    settings, writer = effective(value), _Writer(value, options.reasons)
+    settings, writer = effective_settings(value), _ReasonWriter(value, options.reasons)
     on_gpu = "gpu" in value["conditions"]
-    imports, loading = python_loading.loading(settings, on_gpu=on_gpu)
+    imports, loading = python_loading.loading_lines(settings, on_gpu=on_gpu)
     return "\n".join(
         [
             *_head(value, settings),
@@ -55,17 +55,21 @@ def python_lines(value: Mapping[str, Any], options: Options) -> str:
             *(["# `BLOCKS` goes here, too."] if _has_blocks(settings) else []),
             "EPOCHS = 1",
             "",
-            *writer.because("batch_size", "loader.kind", *_loader_names(settings)),
+            *writer.reasons_for("batch_size", "loader.kind", *_loader_names(settings)),
             loading,
             "",
             *_model(settings, writer),
             "",
-            *writer.because("optimizer.name", "optimizer.lr", "optimizer.fused"),
+            *writer.reasons_for("optimizer.name", "optimizer.lr", "optimizer.fused"),
             *python_step.optimizer(settings),
             "",
             "",
-            *(_recurrent() if NOTE in value["measurement"]["effective"].get("precision.amp", "") else []),
-            *writer.because("precision.amp", "accumulate_steps"),
+            *(
+                _recurrent_lines()
+                if NOTE in value["measurement"]["effective"].get("precision.amp", "")
+                else []
+            ),
+            *writer.reasons_for("precision.amp", "accumulate_steps"),
             *python_step.step(settings),
             "",
             "",
@@ -75,36 +79,40 @@ def python_lines(value: Mapping[str, Any], options: Options) -> str:
     )
 
 
-def _recurrent() -> list[str]:
+def _recurrent_lines() -> list[str]:
     return [*python_step.IN_FLOAT32.splitlines(), "", ""]
 
 
-class _Writer:
+class _ReasonWriter:
     """Writes the reason for a setting: what it does and what was measured."""
 
     def __init__(self, value: Mapping[str, Any], reasons: Mapping[str, str]) -> None:
-        self._settings, self._reasons, self._measured = effective(value), reasons, value["measurement"]
+        self._settings, self._reasons, self._measured = (
+            effective_settings(value),
+            reasons,
+            value["measurement"],
+        )
 
-    def because(self, *names: str) -> Iterator[str]:
+    def reasons_for(self, *names: str) -> Iterator[str]:
         """Yields a comment for each of these settings that has a reason."""
         for name in names:
-            what = _why(name, self._settings, self._measured)
+            what = _purpose(name, self._settings, self._measured)
             said = [reason for reason in (what, self._note(name), self._reasons.get(name)) if reason]
             if said:
-                yield from _comment(f"{name} {shown(self._settings[name])}: {'; '.join(said)}.")
+                yield from _comment(f"{name} {spell(self._settings[name])}: {'; '.join(said)}.")
 
     def _note(self, name: str) -> str:
         """Returns the note on what ran, without the value if the comment begins with it."""
         note: str = self._measured["effective"].get(name, "")
         ran, _, why = note.partition(": ")
-        return why if ran == shown(self._settings[name]) else note
+        return why if ran == spell(self._settings[name]) else note
 
 
 def _comment(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent="# ", subsequent_indent="# ")
 
 
-def _why(name: str, settings: Mapping[str, Scalar], measured: Mapping[str, Any]) -> str:
+def _purpose(name: str, settings: Mapping[str, Scalar], measured: Mapping[str, Any]) -> str:
     """Returns what a setting does; empty if it needs no comment."""
     setting = settings[name]
     if name == "loader.kind":
@@ -175,7 +183,7 @@ def _has_blocks(settings: Mapping[str, Scalar]) -> bool:
     return bool(settings["activation_checkpointing"] or settings["compile.regional"])
 
 
-def _imports(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
+def _imports(settings: Mapping[str, Scalar], writer: _ReasonWriter) -> Iterator[str]:
     if settings["device.malloc"] == "retain":
         yield "import ctypes"
     if settings["activation_checkpointing"]:
@@ -190,7 +198,7 @@ def _imports(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
         yield "import warnings"
     yield ""
     if expands:
-        yield from writer.because("device.expandable_segments")
+        yield from writer.reasons_for("device.expandable_segments")
         yield 'os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")'
         yield ""
     yield "import numpy"
@@ -201,11 +209,11 @@ def _imports(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
         yield "from torchao.float8 import Float8LinearConfig, convert_to_float8_training"
 
 
-def _process(settings: Mapping[str, Scalar], writer: _Writer, on_gpu: bool) -> Iterator[str]:
+def _process(settings: Mapping[str, Scalar], writer: _ReasonWriter, on_gpu: bool) -> Iterator[str]:
     """Yields the lines that set up the process before anything is built."""
     seed, count = settings["seed"], settings["device.count"]
     if settings["device.malloc"] == "retain":
-        yield from writer.because("device.malloc")
+        yield from writer.reasons_for("device.malloc")
         yield _MALLOC
     if settings["device.numa"] == "near":
         yield from _comment(
@@ -240,7 +248,7 @@ def _ddp(settings: Mapping[str, Scalar]) -> str:
     return ", ".join(["model", *given])
 
 
-def _tf32(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
+def _tf32(settings: Mapping[str, Scalar], writer: _ReasonWriter) -> Iterator[str]:
     """Yields the lines that set TF32; none for torch's default.
 
     Only the older calls are used: once the newer `fp32_precision` differs from the older flags, torch
@@ -249,7 +257,7 @@ def _tf32(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
     setting = settings["precision.tf32"]
     if setting == "default":
         return
-    yield from writer.because("precision.tf32")
+    yield from writer.reasons_for("precision.tf32")
     yield f'torch.set_float32_matmul_precision("{"high" if setting else "highest"}")'
     yield f"torch.backends.cudnn.allow_tf32 = {setting}"
 
@@ -261,7 +269,7 @@ def _loader_names(settings: Mapping[str, Scalar]) -> Iterator[str]:
             yield name
 
 
-def _model(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
+def _model(settings: Mapping[str, Scalar], writer: _ReasonWriter) -> Iterator[str]:
     own = {name: value for name, value in settings.items() if name.partition(".")[0] in ("model", "data")}
     if own:
         yield f"MEASURED_WITH = {own!r}  # Options of the model and the data; use the same."
@@ -272,7 +280,7 @@ def _model(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
         )
     yield "model = model.to(device)"
     if settings["memory_format"] == "channels_last":
-        yield from writer.because("memory_format")
+        yield from writer.reasons_for("memory_format")
         yield "model = model.to(memory_format=torch.channels_last)"
     if settings["precision.amp"] == "fp8":
         yield "# float8: linear layers whose sizes the tensor cores support."
@@ -283,19 +291,19 @@ def _model(settings: Mapping[str, Scalar], writer: _Writer) -> Iterator[str]:
         yield "    and layer.in_features % 16 == layer.out_features % 16 == 0,"
         yield ")"
     if settings["activation_checkpointing"]:
-        yield from writer.because("activation_checkpointing")
+        yield from writer.reasons_for("activation_checkpointing")
         yield "for block in BLOCKS:"
         yield "    block.forward = functools.partial("
         yield "        torch.utils.checkpoint.checkpoint, block.forward, use_reentrant=False"
         yield "    )"
-    yield from writer.because("compile.mode")
+    yield from writer.reasons_for("compile.mode")
     mode, dynamic = settings["compile.mode"], settings["compile.dynamic"]
     how = "" if mode == "default" else f'mode="{mode}", '
     how += f"dynamic={None if dynamic == 'auto' else dynamic}"
     if mode in ("eager", "graph"):
         yield "compiled = model"
     elif settings["compile.regional"]:
-        yield from writer.because("compile.regional")
+        yield from writer.reasons_for("compile.regional")
         yield "compiled = model"
         yield f"for block in BLOCKS:\n    block.compile({how})"
     else:

@@ -66,11 +66,11 @@ def batches():
 """
 
 
-def loading(settings: Mapping[str, Scalar], *, on_gpu: bool) -> Lines:
+def loading_lines(settings: Mapping[str, Scalar], *, on_gpu: bool) -> Lines:
     """Returns the lines of `batches()`, which yields one epoch as lists of tensors on the device.
 
     Args:
-        settings: Settings that had an effect, by dotted name (`sweeper.exports.flags.effective`).
+        settings: Settings that had an effect, by dotted name (`sweeper.exports.flags.effective_settings`).
 
     Raises:
         UserError: A plain script cannot use this kind of loader.
@@ -97,15 +97,15 @@ def from_batches(settings: Mapping[str, Scalar], on_gpu: bool) -> Lines:
 
 def on_the_device(settings: Mapping[str, Scalar], on_gpu: bool) -> Lines:
     """Returns lines that gather batches on the device."""
-    return [], _gathered(_ON_THE_DEVICE, settings)
+    return [], _gather_code(_ON_THE_DEVICE, settings)
 
 
-def copied_ahead(settings: Mapping[str, Scalar], on_gpu: bool) -> Lines:
+def copy_ahead(settings: Mapping[str, Scalar], on_gpu: bool) -> Lines:
     """Returns lines that gather batches on the host, and copy them ahead of the step if there is a GPU."""
-    return [], _gathered(_COPIED_AHEAD if on_gpu else _FROM_THE_HOST, settings)
+    return [], _gather_code(_COPIED_AHEAD if on_gpu else _FROM_THE_HOST, settings)
 
 
-def _gathered(form: str, settings: Mapping[str, Scalar]) -> str:
+def _gather_code(form: str, settings: Mapping[str, Scalar]) -> str:
     size = settings["batch_size"]
     return form.format(size=size, drop=_DROP.format(size=size) if settings["loader.drop_last"] else "")
 

@@ -86,11 +86,11 @@ def _check_config(config: Mapping[str, Any], path: Path) -> None:
     except (DecodeError, UserError) as error:
         raise UserError(f"{path}: `config`: {error}") from error
     known = encode(decoded)
-    for name, near in _unknown(config, known):
+    for name, near in _unknown_names(config, known):
         raise UserError(f"{path}: `config.{name}` must be a field of a trial.{near}")
 
 
-def _unknown(
+def _unknown_names(
     config: Mapping[str, Any], known: Mapping[str, Any], above: str = ""
 ) -> Iterator[tuple[str, str]]:
     """Yields unknown names, each with a suggestion."""
@@ -98,4 +98,4 @@ def _unknown(
         if name not in known:
             yield above + name, did_you_mean(name, known)
         elif isinstance(value, Mapping) and name not in (*OPEN_SECTIONS, "args"):
-            yield from _unknown(value, known[name], f"{above}{name}.")
+            yield from _unknown_names(value, known[name], f"{above}{name}.")

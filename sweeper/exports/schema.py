@@ -123,7 +123,7 @@ class ConditionsBlock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
+class ExecutionBlock:
     """The environment that a run needs."""
 
     pass_env: list[str]
@@ -174,17 +174,17 @@ class Export:
     conditions: ConditionsBlock
     verification: VerificationBlock | None = field(default=None, metadata=_OPTIONAL)
     production: Mapping[str, Any] | None = field(default=None, metadata=_OPTIONAL)
-    execution: Execution | None = field(default=None, metadata=_OPTIONAL)
+    execution: ExecutionBlock | None = field(default=None, metadata=_OPTIONAL)
     provenance: Provenance
     warnings: list[str]
 
 
-def plain(block: Any) -> dict[str, Any]:
+def plain_values(block: Any) -> dict[str, Any]:
     """Returns a block as plain values."""
     tree: dict[str, Any] = {}
     for block_field in dataclasses.fields(block):
         value = getattr(block, block_field.name)
-        plain_value = plain(value) if dataclasses.is_dataclass(value) else value
+        plain_value = plain_values(value) if dataclasses.is_dataclass(value) else value
         if "flat" in block_field.metadata:
             tree.update(plain_value or {})
         elif plain_value is not None or "optional" not in block_field.metadata:

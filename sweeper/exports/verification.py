@@ -8,7 +8,7 @@ from pathlib import Path
 from sweeper.core import schema_1
 from sweeper.core.codec import decode, encode
 from sweeper.core.record import TrialRecord
-from sweeper.system.files import ours, read_json, write_json
+from sweeper.system.files import read_json, reading, write_json
 
 FILE = "verification.json"
 FILE_OF_SCHEMA_1 = "proof.json"
@@ -72,7 +72,7 @@ def read(record: TrialRecord) -> Verification | None:
     )
     if path is None:
         return None
-    with ours(path, "Restore it, or remove it and run the same command again"):
+    with reading(path, "Restore it, or remove it and run the same command again"):
         tree = read_json(path)
         if path.name == FILE_OF_SCHEMA_1:
             tree = schema_1.verification(tree, record.number)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     Path = tuple[tuple[str, Any], ...]
 
 
-class Reader(NamedTuple):
+class SizeReader(NamedTuple):
     """The location of a batch's number of samples: a dimension of a tensor, a length, or a number."""
 
     path: Path
@@ -50,7 +50,7 @@ def flat_kind(batch: Any) -> str:
     return type(batch).__name__ if is_flat else ""
 
 
-def reader_of(batch: Any, expected: int | None = None) -> Reader | None:
+def reader_of(batch: Any, expected: int | None = None) -> SizeReader | None:
     """Returns a reader for batches like this one; None if there is nothing to read.
 
     Args:
@@ -65,14 +65,14 @@ def reader_of(batch: Any, expected: int | None = None) -> Reader | None:
     return min(alike, key=lambda reader: (VALUE, 0, LENGTH, 1).index(reader.what))
 
 
-def _sizes(part: Any, path: Path, depth: int) -> Iterator[tuple[Reader, int]]:
+def _sizes(part: Any, path: Path, depth: int) -> Iterator[tuple[SizeReader, int]]:
     """Yields a reader and the value for everything that may be a number of samples."""
     shape = getattr(part, "shape", None)
     if isinstance(shape, tuple):
-        yield from ((Reader(path, dimension), size) for dimension, size in enumerate(shape[:2]))
+        yield from ((SizeReader(path, dimension), size) for dimension, size in enumerate(shape[:2]))
     elif isinstance(getattr(part, "num_graphs", None), int):
         # The tensors of a batch of graphs have a row per node.
-        yield Reader((*path, (ATTRIBUTE, "num_graphs")), VALUE), part.num_graphs
+        yield SizeReader((*path, (ATTRIBUTE, "num_graphs")), VALUE), part.num_graphs
     elif depth < MAX_DEPTH:
         if isinstance(part, Mapping):
             inside = [(ITEM, key, part[key]) for key in list(part)[:MAX_ITEMS]]
@@ -83,4 +83,4 @@ def _sizes(part: Any, path: Path, depth: int) -> Iterator[tuple[Reader, int]]:
         for kind, key, value in inside:
             yield from _sizes(value, (*path, (kind, key)), depth + 1)
         if isinstance(part, (list, tuple)) and part:
-            yield Reader(path, LENGTH), len(part)
+            yield SizeReader(path, LENGTH), len(part)

@@ -19,13 +19,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .batches import LENGTH, VALUE, Reader
+from .batches import LENGTH, VALUE, SizeReader
 from .gpu import KernelTime, Waits, copy_seconds
 from .laps import BACKWARD, DATA, EVALUATION, FORWARD, OPTIMIZER, PREPARATION, REST, DeviceLaps, Laps
-from .lines import Sampler
+from .lines import LineSampler
 
 if TYPE_CHECKING:
-    from .observer import Observer
+    from .observer import TrainingObserver
 
 WARM_UP, AS_IT_IS, LINES, WAITS, KERNELS, ONE_BATCH, LOADER, HALVES, DONE = PARTS = (
     *("warm-up", "as it is", "lines", "waits", "kernels", "one batch", "loader", "halves", "done"),
@@ -45,7 +45,7 @@ DRAIN_SECONDS = 0.3
 """Maximum seconds for skipping batches that were prefetched, which say nothing about a loader's speed."""
 
 
-class _Held:
+class _HeldBatch:
     """The batch of a loader that a script is given again and again.
 
     Attributes:
@@ -64,16 +64,16 @@ class _Held:
 class Diagnoser:
     """Takes the steps apart that an observer sees from now on; the observer tells what happens, in order."""
 
-    def __init__(self, torch: Any, observer: Observer) -> None:
+    def __init__(self, torch: Any, observer: TrainingObserver) -> None:
         self._torch, self._observer = torch, observer
-        self._laps, self._sampler = Laps(), Sampler()
+        self._laps, self._sampler = Laps(), LineSampler()
         self._on_gpu = False
         self._device: Any = None
         self._waits: Waits | None = None
         self._kernels: KernelTime | None = None
         self._latest: list[Any] = []
         self._has_begun = False
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _HeldBatch] = {}
         self._is_other = self._is_double = False
         self._of_steps: dict[bool, list[Laps]] = {False: [], True: []}
         self._begin_part(WARM_UP)
@@ -83,16 +83,16 @@ class Diagnoser:
     def _lap(self, name: str) -> None:
         phase = EVALUATION if self._observer.pauses.began_s is not None else name
         self._laps.lap(phase)
-        self._sampler.phase(phase)
+        self._sampler.assign_phase(phase)
         if self._waits is not None:
             # A wait during a copy to the GPU is part of the copy.
             self._waits.take(phase not in (PREPARATION, EVALUATION))
 
-    def asked(self) -> None:
+    def request_begins(self) -> None:
         """Notes that a loader is about to be asked for a batch, or a module to evaluate."""
         self._lap(REST)
 
-    def fetched(self, iterator: Any, batch: Any) -> None:
+    def fetch_ended(self, iterator: Any, batch: Any) -> None:
         """Notes that a loader's iterator returned a batch."""
         self._lap(DATA)
         if self._observer.sample_counter.trains(iterator):
@@ -105,14 +105,14 @@ class Diagnoser:
         """Notes that a pause has begun or ended."""
         if self._observer.pauses.began_s is None:
             self._laps.lap(EVALUATION)
-            self._sampler.phase(EVALUATION)
+            self._sampler.assign_phase(EVALUATION)
             if self._waits is not None:
                 self._waits.take(is_wait=False)
         elif self._part == KERNELS:
             # The kernels of an evaluation belong to no step.
             self._end_part()
 
-    def failed(self) -> None:
+    def watch_ended(self) -> None:
         """Notes that the training is not watched any more."""
         if self._waits is not None:
             self._waits.stop(0)
@@ -270,24 +270,24 @@ class Diagnoser:
             # A script may make its loader anew for each pass.
             latest = self._observer.steps - 1
             self._held = {key: held for key, held in self._held.items() if held.step >= latest}
-            held = self._held[key] = _Held(original(iterator))
+            held = self._held[key] = _HeldBatch(original(iterator))
         held.iterator, held.step = iterator, self._observer.steps
         # A step may have the batches of several loaders; parts change with the first.
         is_first = held is next(iter(self._held.values()))
         if self._part == LOADER and is_first:
-            self._loaders_alone(original)
+            self._measure_loaders(original)
             self._end_part()
         if self._part == HALVES and held.other is None:
             self._is_double = self._observer.num_samples == self._observer.steps
             reader = self._observer.sample_counter.reader(iterator, held.batch)
-            held.other = _of_other_size(held.batch, reader, is_double=self._is_double)
+            held.other = _resize(held.batch, reader, is_double=self._is_double)
             if held.other is None:
                 self._begin_part(DONE)
         if is_first:
             self._is_other = self._part == HALVES and not self._is_other
-        return _copied(held.other if self._is_other and held.other is not None else held.batch)
+        return _copy_containers(held.other if self._is_other and held.other is not None else held.batch)
 
-    def _loaders_alone(self, original: Callable[[Any], Any]) -> None:
+    def _measure_loaders(self, original: Callable[[Any], Any]) -> None:
         # If a data set's items are whole batches, they do not show their number of samples.
         observer = self._observer
         has_single = observer.sample_counter.has_single
@@ -295,7 +295,7 @@ class Diagnoser:
         iterators = [held.iterator for held in self._held.values()]
         samples = dict.fromkeys(iterators, 0)
         seconds = 0.0
-        self._sampler.phase(REST)
+        self._sampler.assign_phase(REST)
         try:
             began = time.perf_counter()
             for iterator in iterators:
@@ -335,11 +335,11 @@ def _longest_wait(before: dict[str, float]) -> float:
     return max((after - before.get(thread, 0.0) for thread, after in _waits().items()), default=0.0)
 
 
-def _copied(part: Any) -> Any:
+def _copy_containers(part: Any) -> Any:
     """Returns a batch in new containers, since some scripts take tensors out of theirs."""
     if type(part) in (list, tuple):
-        return type(part)(_copied(item) for item in part)
-    return {key: _copied(value) for key, value in part.items()} if type(part) is dict else part
+        return type(part)(_copy_containers(item) for item in part)
+    return {key: _copy_containers(value) for key, value in part.items()} if type(part) is dict else part
 
 
 def _tensors(torch: Any, part: Any) -> Iterator[Any]:
@@ -351,13 +351,13 @@ def _tensors(torch: Any, part: Any) -> Iterator[Any]:
             yield from _tensors(torch, value)
 
 
-def _of_other_size(batch: Any, reader: Reader | None, *, is_double: bool) -> Any:
+def _resize(batch: Any, reader: SizeReader | None, *, is_double: bool) -> Any:
     """Returns the first half of a batch, or the batch twice; None if that is not possible."""
     if reader is None or reader.what == VALUE or (not is_double and reader.read(batch) < 2):
         return None
     size, dimension = reader.read(batch), 0 if reader.what == LENGTH else int(reader.what)
 
-    def changed(part: Any) -> Any:
+    def resize(part: Any) -> Any:
         shape = getattr(part, "shape", None)
         if shape is not None:
             if len(shape) <= dimension or shape[dimension] != size:
@@ -366,11 +366,11 @@ def _of_other_size(batch: Any, reader: Reader | None, *, is_double: bool) -> Any
                 return part.repeat_interleave(2, dimension)
             return part.narrow(dimension, 0, size // 2).clone()
         if isinstance(part, Mapping):
-            return type(part)({key: changed(value) for key, value in part.items()})  # type: ignore[call-arg]
+            return type(part)({key: resize(value) for key, value in part.items()})  # type: ignore[call-arg]
         if type(part) in (list, tuple):
             if reader.what == LENGTH and len(part) == size:
                 return part * 2 if is_double else part[: size // 2]
-            return type(part)([changed(item) for item in part])
+            return type(part)([resize(item) for item in part])
         return part
 
-    return changed(batch)
+    return resize(batch)

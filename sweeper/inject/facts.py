@@ -27,11 +27,11 @@ class FactFinder:
         self._wrapper: Wrapper | None = None
         # The oldest versions of torch have it elsewhere.
         if (modes := getattr(torch, "amp", None)) is not None:
-            self._wrapper = points.replace(modes.autocast_mode.autocast, "__enter__", self._entered)
+            self._wrapper = points.replace(modes.autocast_mode.autocast, "__enter__", self._wrap_enter)
         self._recurs = False
-        self._recurrent = points.replace(torch.nn.RNNBase, "__init__", self._made_recurrent)
+        self._recurrent = points.replace(torch.nn.RNNBase, "__init__", self._wrap_recurrent)
 
-    def _entered(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_enter(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def enter(context: Any) -> Any:
             if getattr(context, "_enabled", False) and self._torch.is_grad_enabled():
                 self._autocast = getattr(context, "fast_dtype", None)
@@ -39,7 +39,7 @@ class FactFinder:
 
         return enter
 
-    def _made_recurrent(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_recurrent(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def init(layer: Any, *args: Any, **kwargs: Any) -> None:
             self._recurs = True
             original(layer, *args, **kwargs)
@@ -98,7 +98,7 @@ def _backends(torch: Any) -> dict[str, bool]:
     return settings
 
 
-def of_loader(iterator: Any) -> dict[str, Any]:
+def loader_settings(iterator: Any) -> dict[str, Any]:
     """Returns the settings of a loader, as its iterator has them."""
     workers = int(getattr(iterator, "_num_workers", 0) or 0)
     settings = {"num_workers": workers, "pin_memory": bool(getattr(iterator, "_pin_memory", False))}

@@ -47,7 +47,7 @@ class KernelTime:
         if not spans or self._steps < 2:
             return None
         since = max(end for _, end in spans) - 1e6 * elapsed_s
-        return covered(spans, since) / 1e6 / (self._steps - 1)
+        return union_length(spans, since) / 1e6 / (self._steps - 1)
 
 
 def kernel_spans(profile: Any, *, with_copies: bool = True) -> list[tuple[float, float]]:
@@ -67,7 +67,7 @@ def kernel_spans(profile: Any, *, with_copies: bool = True) -> list[tuple[float,
     )
 
 
-def covered(spans: Sequence[tuple[float, float]], since: float) -> float:
+def union_length(spans: Sequence[tuple[float, float]], since: float) -> float:
     """Returns the length of the union of sorted `spans` after `since`."""
     total, reached = 0.0, since
     for begin, end in spans:
@@ -89,10 +89,10 @@ class Waits:
         warnings.showwarning = self._note
         self._synchronize = torch.cuda.synchronize
         # torch does not warn about this call.
-        torch.cuda.synchronize = self._waiting
+        torch.cuda.synchronize = self._note_synchronize
         torch.cuda.set_sync_debug_mode("warn")
 
-    def _waiting(self, *args: Any, **kwargs: Any) -> None:
+    def _note_synchronize(self, *args: Any, **kwargs: Any) -> None:
         self._note(WAITS)
         self._synchronize(*args, **kwargs)
 

@@ -14,9 +14,9 @@ from .. import interventions
 from ..metering import VARIABLE as CHANNEL
 from ..metering import Channel
 from . import EXECUTE, LOSSES_VARIABLE, RECORD, VARIABLE
-from .observer import Observer
+from .observer import TrainingObserver
 from .recorder import Recorder
-from .rest import restarting_calls
+from .rest import wrap_handler
 from .samples import PASS, ROWS, forget_indices, note_index
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def install(torch: Any) -> None:
     if mode == EXECUTE:
         interventions.apply(torch, os.environ.get(interventions.VARIABLE, ""), interventions.complain)
         return
-    watch = Recorder if mode == RECORD else Observer
+    watch = Recorder if mode == RECORD else TrainingObserver
     observer = watch(torch, Channel(os.environ[CHANNEL]))
     observer.tell(
         {
@@ -48,19 +48,19 @@ def install(torch: Any) -> None:
     except Exception as error:
         observer.points.fail(error)
     os.register_at_fork(after_in_child=observer.restart)
-    atexit.register(observer.points.guarded(observer.finish))
+    atexit.register(observer.points.guard(observer.finish))
 
 
-def _wrap(torch: Any, observer: Observer) -> None:
+def _wrap(torch: Any, observer: TrainingObserver) -> None:
     points = observer.points
     reads_all = os.environ.get(LOSSES_VARIABLE) == "all"
     fast, clock, has_grad = observer.fast, time.perf_counter, torch.is_grad_enabled
-    rest_page, rest = observer.rest_page, points.guarded(observer.rest)
+    rest_page, rest = observer.rest_page, points.guard(observer.rest)
     leave_fast_path, send_counted = (
-        points.guarded(observer.leave_fast_path),
-        points.guarded(observer.send_counted),
+        points.guard(observer.leave_fast_path),
+        points.guard(observer.send_counted),
     )
-    step_begins, step_ended = points.guarded(observer.step_begins), points.guarded(observer.step_ended)
+    step_begins, step_ended = points.guard(observer.step_begins), points.guard(observer.step_ended)
 
     # Named parameters cost less than `*args`.
     def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -98,15 +98,15 @@ def _wrap(torch: Any, observer: Observer) -> None:
                     except Exception:
                         # This batch is unlike the ones before.
                         leave_fast_path()
-                        fetched(iterator, batch)
+                        ended(iterator, batch)
                     return batch
                 leave_fast_path()
-            fetching(iterator)
+            begins(iterator)
             batch = observer.take(original, iterator)
-            fetched(iterator, batch)
+            ended(iterator, batch)
             return batch
 
-        fetching, fetched = points.guarded(observer.fetching), points.guarded(observer.fetched)
+        begins, ended = points.guard(observer.fetch_begins), points.guard(observer.fetch_ended)
         return fetch_watched
 
     def backward(original: Function) -> Function:
@@ -129,8 +129,8 @@ def _wrap(torch: Any, observer: Observer) -> None:
                 take_loss(tensors)
             original(tensors, *args, **kwargs)
 
-        begins, ended = points.guarded(observer.backward_begins), points.guarded(observer.backward_ended)
-        take_loss = points.guarded(observer.take_loss)
+        begins, ended = points.guard(observer.backward_begins), points.guard(observer.backward_ended)
+        take_loss = points.guard(observer.take_loss)
         return backward
 
     def grad(original: Function) -> Function:
@@ -142,17 +142,17 @@ def _wrap(torch: Any, observer: Observer) -> None:
             ended()
             return gradients
 
-        begins, ended = points.guarded(observer.grad_begins), points.guarded(observer.backward_ended)
+        begins, ended = points.guard(observer.grad_begins), points.guard(observer.backward_ended)
         return grad
 
     def evaluate(original: Function) -> Function:
         def eval(module: Any) -> Any:
             if fast.is_on:
                 leave_fast_path()
-            evaluates(module)
+            begins(module)
             return original(module)
 
-        evaluates = points.guarded(observer.evaluates)
+        begins = points.guard(observer.evaluation_begins)
         return eval
 
     def scale(original: Function) -> Function:
@@ -160,10 +160,10 @@ def _wrap(torch: Any, observer: Observer) -> None:
             if fast.is_on:
                 leave_fast_path()
             result = original(scaler, outputs)
-            scaled(result, outputs)
+            note_scaled_loss(result, outputs)
             return result
 
-        scaled = points.guarded(observer.scaled)
+        note_scaled_loss = points.guard(observer.note_scaled_loss)
         return scale
 
     def next_index(original: Function) -> Function:
@@ -186,7 +186,7 @@ def _wrap(torch: Any, observer: Observer) -> None:
         return reset
 
     iterators = torch.utils.data.dataloader._BaseDataLoaderIter
-    points.replace(torch.utils.data._utils.signal_handling, "_set_SIGCHLD_handler", restarting_calls)
+    points.replace(torch.utils.data._utils.signal_handling, "_set_SIGCHLD_handler", wrap_handler)
     points.replace(iterators, "__next__", fetch)
     points.replace(iterators, "_next_index", next_index)
     points.replace(iterators, "_reset", reset)

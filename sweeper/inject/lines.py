@@ -37,7 +37,7 @@ def line_of(frame: Any) -> Line:
     return "", 0
 
 
-class Sampler:
+class LineSampler:
     """Interrupts the main thread every few milliseconds and notes its line.
 
     Used only once a training does not count any more, and only if nothing else handles the signal.
@@ -68,7 +68,7 @@ class Sampler:
     def _sample(self, _: int, frame: Any) -> None:
         self._pending.append(line_of(frame))
 
-    def phase(self, name: str) -> None:
+    def assign_phase(self, name: str) -> None:
         """Assigns the samples since the last call to a phase."""
         counts = self._found.setdefault(name, {})
         pending, self._pending = self._pending, []

@@ -28,7 +28,7 @@ class StepLosses:
         self._factor = 1.0
         self._copied_s = 0.0
 
-    def scaled(self, result: Any, outputs: Any) -> None:
+    def note_scaled_loss(self, result: Any, outputs: Any) -> None:
         """Notes that a GradScaler has multiplied a loss by its scale."""
         if hasattr(outputs, "backward") and result is not outputs:
             self._scaled, self._unscaled = weakref.ref(result), weakref.ref(outputs)
@@ -67,9 +67,9 @@ class StepLosses:
             is_shared = backwards > 1 and divisor is not None and abs(divisor / backwards - 1) < TOLERANCE
             self._factor = float(backwards) if is_shared else 1.0
 
-    def taken(self) -> float | None:
+    def take_mean(self) -> float | None:
         """Returns the mean loss since the last call; None if there is none."""
-        mean = self._losses.taken()
+        mean = self._losses.take()
         return None if mean is None else mean * self._factor
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..interventions.calls import SLOT, ChangedCall
-from .batches import Reader, reader_of
+from .batches import SizeReader, reader_of
 from .points import Points
 
 MAX_DEPTH = 5
@@ -34,7 +34,7 @@ class ModelInput:
         self._begins: Callable[[], None] | None = None
         self._level: list[Any] = []
         self._calls: list[CallObserver] = []
-        self._reader: Reader | None = None
+        self._reader: SizeReader | None = None
         self._depth = 0
         self._largest = self._sum = 0
         self.source = ""
@@ -58,7 +58,7 @@ class ModelInput:
             self._level = [] if root is None else [root]
         # A call that torch.compile traces must stay as it was; its replacement is not traced.
         if not self._compiles() or any(map(_is_replaced, self._level)):
-            begins, called = self._points.guarded(self._begins_call), self._points.guarded(self._called)
+            begins, called = self._points.guard(self._call_begins), self._points.guard(self._call_ended)
             self._calls = [CallObserver(module, begins, called) for module in self._level]
 
     def backward(self) -> None:
@@ -66,7 +66,7 @@ class ModelInput:
         self._sum += self._largest
         self._largest = 0
 
-    def taken(self) -> int:
+    def take_samples(self) -> int:
         """Returns the samples since the last call."""
         samples, self._sum, self._largest = self._sum, 0, 0
         return samples
@@ -96,11 +96,11 @@ class ModelInput:
         utils = sys.modules.get("torch._dynamo.utils")
         return bool(utils is not None and utils.counters["frames"])
 
-    def _begins_call(self) -> None:
+    def _call_begins(self) -> None:
         if self._begins is not None and self._torch.is_grad_enabled():
             self._begins()
 
-    def _called(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+    def _call_ended(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         if not self._torch.is_grad_enabled():
             return
         inputs = (args, kwargs)
@@ -119,13 +119,13 @@ class ModelInput:
             return
         self._largest = max(self._largest, size)
 
-    def _reader_of(self, module: Any, inputs: Any, output: Any) -> Reader | None:
+    def _reader_of(self, module: Any, inputs: Any, output: Any) -> SizeReader | None:
         reader = reader_of(inputs)
         if reader is None or reader.what != 0:
             return reader
         dimension = 1 if _has_batch_second(module, reader.part(inputs), output) else 0
         self.source = f"dimension {dimension} of the input of {type(module).__name__}"
-        return Reader(reader.path, dimension)
+        return SizeReader(reader.path, dimension)
 
 
 def _has_batch_second(module: Any, tensor: Any, output: Any) -> bool:

@@ -17,17 +17,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..metering import Channel, finite
+from ..metering import Channel, finite_or_none
 from . import FOLDER_VARIABLE, OUTSIDE_VARIABLE
 from .diagnoser import Diagnoser
 from .facts import FactFinder
 from .fast_path import FastPath
 from .losses import StepLosses
-from .outside import Outside
+from .outside import OutsideAudit
 from .pauses import Pauses
 from .points import Points
 from .rest import TAKE_APART, open_page, wait
-from .samples import Samples
+from .samples import SampleCounter
 from .shares import StepShares
 from .stages import Stages
 
@@ -44,7 +44,7 @@ UNSTEPPED = 8
 """Backward passes without an optimizer's step after which a script may be one that updates by hand."""
 
 
-class Observer:
+class TrainingObserver:
     """Takes torch's reports of the training in this process, in order."""
 
     HAS_FAST_PATH = True
@@ -52,20 +52,20 @@ class Observer:
 
     def __init__(self, torch: Any, channel: Channel) -> None:
         self._torch, self._channel = torch, channel
-        self.points = Points(self._failed)
+        self.points = Points(self._report_failure)
         self.fast = FastPath()
         self.rest_page = open_page()
         self._resumed_s = 0.0
         self._of_parents: list[StepLosses] = []
         self._losses = StepLosses(torch)
-        self._outside: Outside | None = None
+        self._outside: OutsideAudit | None = None
         self.restart()
 
     def begin(self) -> None:
         """Starts to watch what the script does outside of its folder, if that is asked for."""
         if os.environ.get(OUTSIDE_VARIABLE):
             folder = os.environ.get(FOLDER_VARIABLE) or os.getcwd()
-            self._outside = Outside(folder, lambda: self.tell({}))
+            self._outside = OutsideAudit(folder, lambda: self.tell({}))
             self._outside.install(self._torch)
 
     def restart(self) -> None:
@@ -74,7 +74,7 @@ class Observer:
         self.fast.clear()
         self.fast.num_alike = 0
         self._diagnoser: Diagnoser | None = None
-        self.sample_counter = Samples(self._torch, self.points)
+        self.sample_counter = SampleCounter(self._torch, self.points)
         self._fact_finder = FactFinder(self._torch, self.points)
         self.facts: dict[str, Any] = {}
         self._last_samples = 0
@@ -95,33 +95,33 @@ class Observer:
 
     # -- what torch reports ------------------------------------------------------------------------
 
-    def fetching(self, iterator: Any) -> None:
+    def fetch_begins(self, iterator: Any) -> None:
         """Notes that a loader's iterator is asked for a batch."""
         if self._diagnoser is not None:
-            self._diagnoser.asked()
+            self._diagnoser.request_begins()
         self._fetch_began_s = now = time.perf_counter()
         pauses, trains = self.pauses, self.sample_counter.trains(iterator)
         if not trains or pauses.is_evaluating or pauses.began_s is not None:
-            pauses.fetching(trains, now, self.steps)
+            pauses.fetch_begins(trains, now, self.steps)
 
     def take(self, original: Callable[[Any], Any], iterator: Any) -> Any:
         """Returns the script's next batch."""
         return original(iterator) if self._diagnoser is None else self._diagnoser.take(original, iterator)
 
-    def fetched(self, iterator: Any, batch: Any) -> None:
+    def fetch_ended(self, iterator: Any, batch: Any) -> None:
         """Notes that a loader's iterator returned a batch."""
-        self.sample_counter.fetched(iterator, batch, self.pauses.is_evaluating)
+        self.sample_counter.count_batch(iterator, batch, self.pauses.is_evaluating)
         if self.sample_counter.trains(iterator):
-            self._shares.fetched(self._fetch_began_s)
+            self._shares.fetch_ended(self._fetch_began_s)
         if self._diagnoser is not None:
-            self._diagnoser.fetched(iterator, batch)
+            self._diagnoser.fetch_ended(iterator, batch)
 
-    def evaluates(self, module: Any) -> None:
+    def evaluation_begins(self, module: Any) -> None:
         """Notes that a module was put into evaluation mode."""
         if self._diagnoser is not None:
-            self._diagnoser.asked()
+            self._diagnoser.request_begins()
         if self.steps:
-            self.pauses.evaluates(module, time.perf_counter(), self.steps)
+            self.pauses.evaluation_begins(module, time.perf_counter(), self.steps)
 
     def _pause_changed(self) -> None:
         """Reports that a pause has begun or ended."""
@@ -155,9 +155,9 @@ class Observer:
         self._backwards += 1
         self._losses.take(tensors, self.steps)
 
-    def scaled(self, result: Any, outputs: Any) -> None:
+    def note_scaled_loss(self, result: Any, outputs: Any) -> None:
         """Notes that a GradScaler has multiplied a loss by its scale."""
-        self._losses.scaled(result, outputs)
+        self._losses.note_scaled_loss(result, outputs)
 
     def backward_ended(self) -> None:
         """Notes that a backward pass has run."""
@@ -284,7 +284,7 @@ class Observer:
         self._moment_s = now = time.perf_counter()
         self._shares.step_ended(now, num_steps)
         self.steps += num_steps
-        samples = self.sample_counter.of_step(optimizer, num_steps)
+        samples = self.sample_counter.count_step(optimizer, num_steps)
         self.num_samples += samples
         self._losses.step_ended(self.steps, self._backwards // num_steps)
         if not self.facts and self.steps >= FACTS_AT:
@@ -330,9 +330,9 @@ class Observer:
             message["facts"] = self.facts
         if self._stages.number:
             message["stage"] = [self._stages.number, self._stages.began_at]
-        loss = self._losses.taken()
+        loss = self._losses.take_mean()
         if loss is not None:
-            message["loss"] = finite(loss)
+            message["loss"] = finite_or_none(loss)
         source = f"{'backwards' if self.is_by_hand else 'optimizer steps'}, {self.sample_counter.source}"
         if source != self._source:
             self._source = source
@@ -350,10 +350,10 @@ class Observer:
         outside = {"outside": self._outside.texts} if self._outside is not None else {}
         self._channel.send({"by": "hook", "pid": os.getpid(), **outside, **message})
 
-    def _failed(self, why: str) -> None:
+    def _report_failure(self, why: str) -> None:
         self.fast.end()
         if self._diagnoser is not None:
-            self._diagnoser.failed()
+            self._diagnoser.watch_ended()
         self.tell({"failed": why})
 
     def _find_world_size(self) -> int:

@@ -29,7 +29,7 @@ _TEMPORARY = ("tmp", "pymp-", "torchinductor_", "torchelastic_", "wandb", "sweep
 """Prefixes of temporary files that libraries make."""
 
 
-class Outside:
+class OutsideAudit:
     """An audit hook, which Python cannot remove again. It takes some tenths of a microsecond per event.
 
     Args:
@@ -37,7 +37,7 @@ class Outside:
         tell: Called when something was found.
 
     Attributes:
-        found: Descriptions of what the script did, each once.
+        texts: Descriptions of what the script did, each once.
     """
 
     def __init__(self, folder: str, tell: Callable[[], None]) -> None:
@@ -48,15 +48,15 @@ class Outside:
         self._tell = tell
         self.texts: list[str] = []
         self._events: dict[str, Callable[[Any], str]] = {
-            "open": self._opens,
-            "os.mkdir": lambda args: "" if os.path.isdir(args[0]) else self._changes(args[0]),
-            "os.remove": lambda args: self._changes(args[0]),
-            "os.rmdir": lambda args: self._changes(args[0]),
-            "os.rename": lambda args: self._changes(args[0]) or self._changes(args[1]),
-            "socket.getaddrinfo": self._looks_up,
-            "subprocess.Popen": lambda args: _starts(args[0], args[1]),
-            "os.posix_spawn": lambda args: _starts(args[0], args[1]),
-            "os.system": lambda args: _starts(None, ["sh", "-c", args[0]]),
+            "open": self._describe_open,
+            "os.mkdir": lambda args: "" if os.path.isdir(args[0]) else self._describe_change(args[0]),
+            "os.remove": lambda args: self._describe_change(args[0]),
+            "os.rmdir": lambda args: self._describe_change(args[0]),
+            "os.rename": lambda args: self._describe_change(args[0]) or self._describe_change(args[1]),
+            "socket.getaddrinfo": self._describe_lookup,
+            "subprocess.Popen": lambda args: _describe_start(args[0], args[1]),
+            "os.posix_spawn": lambda args: _describe_start(args[0], args[1]),
+            "os.system": lambda args: _describe_start(None, ["sh", "-c", args[0]]),
         }
 
     def install(self, torch: Any) -> None:
@@ -67,7 +67,7 @@ class Outside:
             original = file.__init__
 
             def open_file(writer: Any, name: Any) -> None:
-                self._report(lambda _: self._changes(name), ())
+                self._report(lambda _: self._describe_change(name), ())
                 original(writer, name)
 
             file.__init__ = open_file
@@ -88,11 +88,11 @@ class Outside:
             # The script continues; only the report is lost.
             pass
 
-    def _opens(self, args: Any) -> str:
+    def _describe_open(self, args: Any) -> str:
         path, _, flags = args
-        return self._changes(path) if flags & _WRITES else ""
+        return self._describe_change(path) if flags & _WRITES else ""
 
-    def _changes(self, name: Any) -> str:
+    def _describe_change(self, name: Any) -> str:
         if not isinstance(name, (str, bytes, os.PathLike)):
             return ""
         path = str(os.path.realpath(os.fsdecode(name)))
@@ -110,12 +110,12 @@ class Outside:
             return ""
         return WRITES + path
 
-    def _looks_up(self, args: Any) -> str:
+    def _describe_lookup(self, args: Any) -> str:
         host = str(os.fsdecode(args[0] or ""))
         return "" if host in self._local or host.startswith("127.") else "connects to " + host
 
 
-def _starts(executable: Any, args: Any) -> str:
+def _describe_start(executable: Any, args: Any) -> str:
     words = [os.fsdecode(word) for word in (args if isinstance(args, (list, tuple)) else [args])]
     programs = [os.path.basename(word) for word in (os.fsdecode(executable or ""), *words[:1])]
     if programs[-1] in _SHELLS and "-c" in words[:-1]:

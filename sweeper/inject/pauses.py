@@ -34,7 +34,7 @@ class Pauses:
         self._last_steps = 0
         self._train_wrapper: Wrapper | None = None
 
-    def evaluates(self, module: Any, now: float, steps: int) -> None:
+    def evaluation_begins(self, module: Any, now: float, steps: int) -> None:
         """Notes that a module was put into evaluation mode after `steps` steps."""
         if self.is_evaluating or not any(parameter.requires_grad for parameter in module.parameters()):
             # A module without trainable parameters is a frozen teacher or feature extractor.
@@ -56,10 +56,10 @@ class Pauses:
                 end()
             return original(module, mode)
 
-        end = self._points.guarded(lambda: self._end(time.perf_counter()))
+        end = self._points.guard(lambda: self._end(time.perf_counter()))
         return train
 
-    def fetching(self, trains: bool, now: float, steps: int) -> None:
+    def fetch_begins(self, trains: bool, now: float, steps: int) -> None:
         """Notes that a loader is asked for a batch, to train on or for another purpose."""
         if trains and not self.is_evaluating:
             if self.began_s is not None:

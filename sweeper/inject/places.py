@@ -17,11 +17,11 @@ class Places:
         self._lines: dict[int, str] = {}
         loader, optimizer = torch.utils.data.DataLoader, torch.optim.Optimizer
         self._wrappers = [
-            points.replace(loader, "__init__", self._noting(lambda made: made._index_sampler)),
-            points.replace(optimizer, "__init__", self._noting(lambda made: made)),
+            points.replace(loader, "__init__", self._wrap_init(lambda made: made._index_sampler)),
+            points.replace(optimizer, "__init__", self._wrap_init(lambda made: made)),
         ]
 
-    def _noting(self, key: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def _wrap_init(self, key: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def init(made: Any, *args: Any, **kwargs: Any) -> None:
                 original(made, *args, **kwargs)

@@ -71,14 +71,14 @@ class Points:
                 wrapper.restore()
             self._failed(f"{type(error).__name__}: {error}")
 
-    def guarded(self, report: Function) -> Function:
+    def guard(self, report: Function) -> Function:
         """Returns `report` as a function that never raises, and does nothing once an observation failed."""
 
-        def guarded(*args: Any) -> None:
+        def report_safely(*args: Any) -> None:
             if self.is_active:
                 try:
                     report(*args)
                 except Exception as error:
                     self.fail(error)
 
-        return guarded
+        return report_safely

@@ -24,7 +24,7 @@ from ..interventions.generators import states
 from ..metering import Channel
 from . import FOLDER_VARIABLE
 from .model import CallObserver
-from .observer import Observer
+from .observer import TrainingObserver
 from .seeding import cut_passes, seed, whole_pass
 from .shares import StepShares
 
@@ -50,7 +50,7 @@ SUMMED = 1_000_000
 """Maximum number of elements of a gradient or update that enter its sums."""
 
 
-class Recorder(Observer):
+class Recorder(TrainingObserver):
     """An observer that records what it sees."""
 
     HAS_FAST_PATH = False
@@ -111,11 +111,11 @@ class Recorder(Observer):
     def _pass_ended(self, iterator: Any) -> None:
         trains = self.sample_counter.trains(iterator)
         self._num_passes += trains
-        self._record({"pass": whole_pass(iterator), "trains": trains, "random": self._random()})
+        self._record({"pass": whole_pass(iterator), "trains": trains, "random": self._random_digest()})
 
-    def evaluates(self, module: Any) -> None:
+    def evaluation_begins(self, module: Any) -> None:
         """Records that a module was put into evaluation mode."""
-        super().evaluates(module)
+        super().evaluation_begins(module)
         if not self._is_on:
             return
         buffers = [buffer.detach() for buffer in module.buffers()]
@@ -123,9 +123,9 @@ class Recorder(Observer):
         self._record({"eval": type(module).__name__, "state": size, "result": self._digest(buffers)})
         if id(module) not in self._evaluated:
             # Not a hook of the module: a script may save it whole.
-            self._evaluated[id(module)] = CallObserver(module, lambda: None, self._evaluated_to)
+            self._evaluated[id(module)] = CallObserver(module, lambda: None, self._record_output)
 
-    def _evaluated_to(self, module: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def _record_output(self, module: Any, args: Any, kwargs: Any, result: Any) -> None:
         if not self._is_on or module.training:
             return
         try:
@@ -145,7 +145,7 @@ class Recorder(Observer):
             return
         losses = tensors if isinstance(tensors, (list, tuple)) else [tensors]
         if not self.is_capturing():
-            self._record({"loss": [_exact(loss) for loss in losses]})
+            self._record({"loss": [_exact_text(loss) for loss in losses]})
 
     def step_begins(self, optimizer: Any = None, *_: Any) -> None:
         """Records the gradients of an optimizer that is about to step."""
@@ -206,8 +206,8 @@ class Recorder(Observer):
         event: dict[str, Any] = {
             "step": self._num_steps,
             "samples": self._last_samples,
-            "rates": [_plain(group.get("lr")) for group in getattr(optimizer, "param_groups", ())],
-            "random": self._random(),
+            "rates": [_to_float(group.get("lr")) for group in getattr(optimizer, "param_groups", ())],
+            "random": self._random_digest(),
         }
         before = self._before.pop(id(optimizer), None)
         if before is not None:
@@ -296,7 +296,7 @@ class Recorder(Observer):
             digest.update(_bytes(self._torch, part))
         return digest.hexdigest()
 
-    def _random(self) -> str:
+    def _random_digest(self) -> str:
         digest = hashlib.blake2b(digest_size=12)
         for state in states():
             digest.update(state)
@@ -307,7 +307,7 @@ class Recorder(Observer):
     def _norm(self, gradients: list[Any]) -> float:
         # A copy in double precision might not fit beside the model.
         norm, double = self._torch.linalg.vector_norm, self._torch.float64
-        return float(sum(float(norm(_dense(part), dtype=double)) ** 2 for part in gradients) ** 0.5)
+        return float(sum(float(norm(_to_dense(part), dtype=double)) ** 2 for part in gradients) ** 0.5)
 
     def _sums(self, tensor: Any) -> list[float]:
         """Returns the norm of a tensor, and its product with a fixed pattern."""
@@ -339,7 +339,7 @@ def _bytes(torch: Any, tensor: Any) -> bytes:
         return bytes(raw.tolist())
 
 
-def _exact(loss: Any) -> Any:
+def _exact_text(loss: Any) -> Any:
     """Returns a loss as text with all its bits; None if it is not a single number."""
     try:
         return float(loss.detach().double().item()).hex()
@@ -347,15 +347,15 @@ def _exact(loss: Any) -> Any:
         return None
 
 
-def _plain(value: Any) -> Any:
+def _to_float(value: Any) -> Any:
     return float(value) if isinstance(value, (int, float)) or hasattr(value, "item") else None
 
 
 def _part(tensor: Any) -> Any:
-    return _dense(tensor).detach().flatten()[:SUMMED]
+    return _to_dense(tensor).detach().flatten()[:SUMMED]
 
 
-def _dense(tensor: Any) -> Any:
+def _to_dense(tensor: Any) -> Any:
     return tensor.coalesce().values() if tensor.is_sparse else tensor
 
 

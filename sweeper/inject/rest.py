@@ -32,7 +32,7 @@ def open_page() -> bytes | mmap.mmap:
         return b"\0"
 
 
-def restarting_calls(original: Callable[[], None]) -> Callable[[], None]:
+def wrap_handler(original: Callable[[], None]) -> Callable[[], None]:
     """Returns a function that has a loader's handler interrupt no system call.
 
     Each worker that ends, is stopped or goes on sends its parent a signal. By hand, no call that makes a file

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from .batches import Reader, flat_kind, reader_of
-from .facts import of_loader
+from .batches import SizeReader, flat_kind, reader_of
+from .facts import loader_settings
 from .model import ModelInput
 from .points import Points
 
@@ -74,7 +74,7 @@ class KnownLoader:
         except TypeError:
             self._sampler = lambda: sampler
         self.batch_size = getattr(sampler, "batch_size", None)
-        self.settings = {**of_loader(iterator), "batch": flat_kind(batch)}
+        self.settings = {**loader_settings(iterator), "batch": flat_kind(batch)}
         self.is_training = False
         self.latest_window = -2
         rows = _rows_of(iterator)
@@ -94,10 +94,10 @@ class KnownLoader:
         """Its sampler; None once that is gone."""
         return self._sampler()
 
-    def learn(self, batch: Any, num_rows: int = 0) -> Reader | None:
+    def learn(self, batch: Any, num_rows: int = 0) -> SizeReader | None:
         """Learns how to read batches like this one, which has `num_rows` if that is known."""
         reader = reader_of(batch, num_rows or self.batch_size)
-        self.read: Callable[[Any], int] = reader.function() if reader is not None else _unknown
+        self.read: Callable[[Any], int] = reader.function() if reader is not None else _unknown_size
         return reader
 
 
@@ -142,7 +142,7 @@ class Pass:
         return self.latest
 
 
-class Samples:
+class SampleCounter:
     """Distinguishes training batches from others, and adds them up step by step.
 
     A loader trains if a backward pass follows its batches; its later passes train from their first
@@ -222,7 +222,7 @@ class Samples:
         """
         self._model.watch(optimizer, begins)
 
-    def reader(self, iterator: Any, batch: Any) -> Reader | None:
+    def reader(self, iterator: Any, batch: Any) -> SizeReader | None:
         """Returns a reader for the batches of an iterator."""
         loader_pass = iterator.__dict__.get(PASS)
         size = loader_pass.latest if loader_pass is not None else 0
@@ -243,7 +243,7 @@ class Samples:
         loader = self._loaders.get(id(sampler))
         return loader if loader is not None and loader.is_of(sampler) else None
 
-    def fetched(self, iterator: Any, batch: Any, is_evaluating: bool) -> None:
+    def count_batch(self, iterator: Any, batch: Any, is_evaluating: bool) -> None:
         """Counts a batch that a loader returned."""
         loader_pass = iterator.__dict__.get(PASS)
         if loader_pass is None:
@@ -285,10 +285,10 @@ class Samples:
                 loader_pass.pending = 0
         return is_news
 
-    def of_step(self, optimizer: Any, num_steps: int = 1) -> int:
+    def count_step(self, optimizer: Any, num_steps: int = 1) -> int:
         """Returns the samples to count for a step that has ended, or for several."""
         fetched = self._end_window()
-        of_model = self._model.taken()
+        of_model = self._model.take_samples()
         if fetched:
             self._missed, self._watch_at = 0, MISSES
             if self.has_single:
@@ -337,5 +337,5 @@ def _rows_of(iterator: Any) -> deque[int] | None:
     return rows
 
 
-def _unknown(_: Any) -> int:
+def _unknown_size(_: Any) -> int:
     return 0

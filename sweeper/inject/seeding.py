@@ -33,7 +33,7 @@ def seed(torch: Any, number: int, shift: int, *, deterministic: bool = False) ->
     """
     if shift:
         for owner, name in _seeders(torch):
-            setattr(owner, name, _shifted(getattr(owner, name), shift))
+            setattr(owner, name, _shift_seeder(getattr(owner, name), shift))
     for owner, name in _seeders(torch):
         getattr(owner, name)(number)
     _seed_the_unseeded(number + shift)
@@ -67,7 +67,7 @@ def _seeders(torch: Any) -> list[tuple[Any, str]]:
     return seeders
 
 
-def _shifted(original: Callable[..., Any], shift: int) -> Callable[..., Any]:
+def _shift_seeder(original: Callable[..., Any], shift: int) -> Callable[..., Any]:
     def seed(number: Any = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(number, int):
             number = (number + shift) % 2**32

@@ -28,7 +28,7 @@ class StepShares:
         self._began_s = self._data = self._optimizer = 0.0
         self._ended_s: float | None = None
 
-    def fetched(self, began_s: float) -> None:
+    def fetch_ended(self, began_s: float) -> None:
         """Notes that a batch to train on has arrived, which the script has waited for since `began_s`."""
         self._data += time.perf_counter() - began_s
 

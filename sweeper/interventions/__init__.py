@@ -20,7 +20,7 @@ from .environment import Allocator, Malloc, Pages, Spinning, Threads
 from .fused import Fused
 from .gpu import Cudnn, Pinned, Tf32
 from .images import Images
-from .loader import Loader
+from .loader import LoaderChange
 from .model import Compiled, Layout, Precision
 from .readers import Readers
 
@@ -35,7 +35,7 @@ BATCH_SIZE = BatchSize()
 _ALL = (
     Images(),
     Readers(),
-    Loader(),
+    LoaderChange(),
     Pinned(),
     Fused(),
     Compiled(),
@@ -65,7 +65,7 @@ def takes_long(name: str) -> bool:
     return name in CHANGES and CHANGES[name].limit_seconds > 0
 
 
-def known(path: str = "") -> dict[str, Change]:
+def load_changes(path: str = "") -> dict[str, Change]:
     """Returns all changes by name, those of a user's file included.
 
     Raises:
@@ -105,7 +105,7 @@ def _with_defaults(change: Any) -> Change:
     return derived
 
 
-def chosen(text: str, among: Mapping[str, Change] = CHANGES) -> dict[str, str]:
+def parse_changes(text: str, among: Mapping[str, Change] = CHANGES) -> dict[str, str]:
     """Returns the changes that the variable's text names.
 
     Raises:
@@ -146,8 +146,8 @@ def apply(torch: Any, text: str, tell: Callable[[dict[str, Any]], None]) -> None
     """
     if not text.strip():
         return
-    among = known(os.environ.get(FILE_VARIABLE, ""))
-    for name, value in chosen(text, among).items():
+    among = load_changes(os.environ.get(FILE_VARIABLE, ""))
+    for name, value in parse_changes(text, among).items():
 
         def report(
             is_applied: bool, why: str = "", /, name: str = name, *, was_applied: bool = False

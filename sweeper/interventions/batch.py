@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from .change import CHANGES_TRAINING, Change, Editor, Report
+from .change import CHANGES_TRAINING, Change, Editor, ReportCallback
 
 FACTORS = (2, 4, 8, 16, 32, 64)
 LINEAR = ("SGD",)
@@ -41,7 +41,7 @@ class BatchSize(Change):
             return "its batch size is unknown"
         return "" if facts.get("num_workers") is not None else "its batches do not come from a DataLoader"
 
-    def apply(self, torch: Any, value: str, report: Report) -> None:
+    def apply(self, torch: Any, value: str, report: ReportCallback) -> None:
         """Changes the loaders and optimizers that are made from now on."""
         new, own = map(int, value.split("/"))
         self._change_loaders(torch, own, new / own, report)
@@ -53,7 +53,7 @@ class BatchSize(Change):
         editor.scale_argument("optimizer", "lr", lambda kind: _growth(kind, factor))
         editor.scale_argument("loader", "batch_size", lambda _: factor)
 
-    def _change_loaders(self, torch: Any, own: int, factor: float, report: Report) -> None:
+    def _change_loaders(self, torch: Any, own: int, factor: float, report: ReportCallback) -> None:
         data = torch.utils.data
         original = data.BatchSampler.__init__
 
@@ -79,7 +79,7 @@ class BatchSize(Change):
 
     def _change_rates(self, torch: Any, factor: float) -> None:
         for kind in {value for value in vars(torch.optim).values() if _is_optimizer(torch, value)}:
-            kind.__init__ = _rated(kind.__init__, _growth(kind.__name__, factor))
+            kind.__init__ = _scale_rate(kind.__init__, _growth(kind.__name__, factor))
 
 
 def _growth(kind: str, factor: float) -> float:
@@ -92,7 +92,7 @@ def _is_optimizer(torch: Any, value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, base) and value is not base
 
 
-def _rated(original: Any, times: float) -> Any:
+def _scale_rate(original: Any, times: float) -> Any:
     @functools.wraps(original)
     def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
         original(optimizer, *args, **kwargs)

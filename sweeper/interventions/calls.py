@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .change import RefusedError, Report, why_not
+from .change import ChangeRefusedError, ReportCallback, reason_of
 
 MAX_CALLS = 8
 """Maximum calls of a model in a step. A loop over time makes more, and each changed call costs a little."""
@@ -21,20 +21,20 @@ SLOT = "_compiled_call_impl"
 
 if TYPE_CHECKING:
     Call = Callable[..., Any]
-    # Takes a model and its current call, and returns its new call; both may raise RefusedError.
+    # Takes a model and its current call, and returns its new call; both may raise ChangeRefusedError.
     Make = Callable[[Any, Call], Call]
 
 
-def change_calls(torch: Any, make: Make, report: Report) -> None:
+def change_calls(torch: Any, make: Make, report: ReportCallback) -> None:
     """Changes the calls of the models that are trained, once the first step has ended.
 
     Where gradients are off, as in an evaluation, the calls stay as they were.
     """
-    finder = _Finder(torch, make, report)
+    finder = _CallFinder(torch, make, report)
     modules = torch.nn.modules.module
     handles = [
-        modules.register_module_forward_pre_hook(finder.begins),
-        modules.register_module_forward_hook(finder.ended, always_call=True),
+        modules.register_module_forward_pre_hook(finder.call_begins),
+        modules.register_module_forward_hook(finder.call_ended, always_call=True),
     ]
 
     def after_step(*_: Any) -> None:
@@ -48,22 +48,22 @@ def change_calls(torch: Any, make: Make, report: Report) -> None:
     sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(after_step)
 
 
-class _Finder:
+class _CallFinder:
     """Counts the calls of the outermost modules until the first step has ended."""
 
-    def __init__(self, torch: Any, make: Make, report: Report) -> None:
+    def __init__(self, torch: Any, make: Make, report: ReportCallback) -> None:
         self._torch, self._make, self._report = torch, make, report
         self._depth = 0
         self._found: dict[int, tuple[Any, int]] = {}
 
-    def begins(self, module: Any, _: Any) -> None:
+    def call_begins(self, module: Any, _: Any) -> None:
         """Notes that a module is called."""
         self._depth += 1
         if self._depth == 1 and self._torch.is_grad_enabled():
             _, count = self._found.get(id(module), (None, 0))
             self._found[id(module)] = module, count + 1
 
-    def ended(self, *_: Any) -> None:
+    def call_ended(self, *_: Any) -> None:
         """Notes that a module's call has returned or raised."""
         self._depth -= 1
 
@@ -81,10 +81,10 @@ class _Finder:
             before = vars(model).get(SLOT)
             try:
                 if self._torch.jit.is_scripting() or isinstance(model, self._torch.jit.ScriptModule):
-                    raise RefusedError("it is a torch.jit script module")
+                    raise ChangeRefusedError("it is a torch.jit script module")
                 changed = self._make(model, before or model._call_impl)
             except Exception as error:
-                self._report(False, _not_changed(model, error))
+                self._report(False, _refusal_of(model, error))
                 continue
             vars(model)[SLOT] = ChangedCall(self._torch, model, before, changed, self._report)
 
@@ -93,8 +93,8 @@ def _trains(module: Any) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
 
 
-def _not_changed(model: Any, error: Exception) -> str:
-    return f"its {type(model).__name__} is not changed: {why_not(error)}"
+def _refusal_of(model: Any, error: Exception) -> str:
+    return f"its {type(model).__name__} is not changed: {reason_of(error)}"
 
 
 class ChangedCall:
@@ -103,7 +103,9 @@ class ChangedCall:
     The change counts as in effect once such a call has returned.
     """
 
-    def __init__(self, torch: Any, model: Any, before: Call | None, changed: Call, report: Report) -> None:
+    def __init__(
+        self, torch: Any, model: Any, before: Call | None, changed: Call, report: ReportCallback
+    ) -> None:
         self._model, self._before, self._report = weakref.ref(model), before, report
         self._changed: Call | None = changed
         self._has_grad = torch.is_grad_enabled
@@ -116,9 +118,9 @@ class ChangedCall:
         if self._changed is not None and self._has_grad():
             try:
                 output = self._changed(*args, **kwargs)
-            except RefusedError as error:
+            except ChangeRefusedError as error:
                 self._changed = None
-                self._report(False, _not_changed(model, error))
+                self._report(False, _refusal_of(model, error))
             else:
                 if not self._has_returned:
                     self._has_returned = True

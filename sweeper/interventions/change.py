@@ -39,13 +39,13 @@ def tolerance_of_kernels(facts: Mapping[str, Any]) -> float:
     return HALF if is_on_gpu and has_layers_of_cudnn and facts.get("cudnn_tf32", True) else SINGLE
 
 
-class RefusedError(Exception):
+class ChangeRefusedError(Exception):
     """Raised if a change is not made to a loader or a model; its text says why."""
 
 
-def why_not(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """Returns why a change is not made: the text of a refusal, or an error that nobody foresaw."""
-    return str(error) if isinstance(error, RefusedError) else f"{type(error).__name__}: {error}"[:300]
+    return str(error) if isinstance(error, ChangeRefusedError) else f"{type(error).__name__}: {error}"[:300]
 
 
 def begin_passes(torch: Any, begin: Callable[[Any, Callable[[Any], Any]], Any]) -> None:
@@ -60,7 +60,7 @@ def begin_passes(torch: Any, begin: Callable[[Any, Callable[[Any], Any]], Any]) 
     module.DataLoader._get_iterator = get_iterator
 
 
-class Report(Protocol):
+class ReportCallback(Protocol):
     """Callback that receives whether a change is in effect and, if it is not, the reason."""
 
     def __call__(self, is_applied: bool, why: str = "", /, *, was_applied: bool = False) -> None:
@@ -68,7 +68,7 @@ class Report(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Ceiling:
+class SpeedupCeiling:
     """The largest speedup that a change can bring.
 
     Attributes:
@@ -102,29 +102,29 @@ class Step:
     shares_cores: bool = False
     is_rough: bool = False
 
-    def without_loader(self) -> Ceiling | None:
+    def without_loader(self) -> SpeedupCeiling | None:
         """Returns the ceiling of a change that could save all waiting for data; None if it is unknown."""
         if not self.one_batch_ratio and self.shares_cores:
             # Workers slow the rest of the step, too.
             return None
         # The larger of two estimates: a busy machine distorts one, and workers take cores in the other.
-        return Ceiling(max(self._without(self.data), self.one_batch_ratio), "without its loader")
+        return SpeedupCeiling(max(self._without(self.data), self.one_batch_ratio), "without its loader")
 
-    def without_arithmetic(self) -> Ceiling:
+    def without_arithmetic(self) -> SpeedupCeiling:
         """Returns the ceiling of a change of how the model computes."""
-        return Ceiling(self._without(self.compute), "without its arithmetic")
+        return SpeedupCeiling(self._without(self.compute), "without its arithmetic")
 
-    def without_launches(self) -> Ceiling | None:
+    def without_launches(self) -> SpeedupCeiling | None:
         """Returns the ceiling of a change that launches all operations at once; None if it is unknown."""
         if self.launching is None:
             return None
-        return Ceiling(self._without(self.launching), "without waiting for launches", least=1.25)
+        return SpeedupCeiling(self._without(self.launching), "without waiting for launches", least=1.25)
 
-    def without_updates(self) -> Ceiling | None:
+    def without_updates(self) -> SpeedupCeiling | None:
         """Returns the ceiling of a change of the optimizer; None if it is unknown."""
         if self.is_rough:
             return None
-        return Ceiling(self._without(self.optimizer), "without updates")
+        return SpeedupCeiling(self._without(self.optimizer), "without updates")
 
     def _without(self, part: float) -> float:
         return self.seconds / max(1e-9, self.seconds - part)
@@ -219,9 +219,9 @@ class Change:
         """Returns the relative difference that it may make in the first steps of a training."""
         return tolerance_of_kernels(facts) if self.takes_other_kernels else self.rounding
 
-    def ceiling(self, value: str, step: Step) -> Ceiling | None:
+    def ceiling(self, value: str, step: Step) -> SpeedupCeiling | None:
         """Returns the largest speedup of a value; None if it is unknown, or if it saves no part of a step."""
-        ceilings: Mapping[str, Callable[[], Ceiling | None]] = {
+        ceilings: Mapping[str, Callable[[], SpeedupCeiling | None]] = {
             "loader": step.without_loader,
             "arithmetic": step.without_arithmetic,
             "updates": step.without_updates,
@@ -232,7 +232,7 @@ class Change:
         """Returns the environment variables that make the change; empty for one that `apply` makes."""
         return {}
 
-    def apply(self, torch: Any, value: str, report: Report) -> None:
+    def apply(self, torch: Any, value: str, report: ReportCallback) -> None:
         """Makes the change in this process; `report` is called once it is known to be in effect or not."""
         raise NotImplementedError
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .change import RefusedError
+from .change import ChangeRefusedError
 
 
 def be_worker(torch: Any, loader: Any, number: int, count: int | None = None) -> None:
@@ -27,7 +27,7 @@ def _start(torch: Any, loader: Any, work: Callable[[], Any]) -> tuple[int, int]:
     """Runs `work` in a child; returns the child's id, and a descriptor from which to read its result.
 
     Raises:
-        RefusedError: No process or no descriptor is left.
+        ChangeRefusedError: No process or no descriptor is left.
     """
     ends: tuple[int, ...] = ()
     try:
@@ -36,7 +36,7 @@ def _start(torch: Any, loader: Any, work: Callable[[], Any]) -> tuple[int, int]:
     except OSError as error:
         for end in ends:
             os.close(end)
-        raise RefusedError(f"no process can be started to read its rows ({error.strerror})") from error
+        raise ChangeRefusedError(f"no process can be started to read its rows ({error.strerror})") from error
     if child:
         os.close(writing)
         return child, reading
@@ -53,7 +53,7 @@ def _start(torch: Any, loader: Any, work: Callable[[], Any]) -> tuple[int, int]:
             loader.worker_init_fn(0)
         try:
             outcome = True, work()
-        except RefusedError as refusal:
+        except ChangeRefusedError as refusal:
             outcome = False, str(refusal)
         except Exception as error:
             outcome = False, f"reading a row raised {type(error).__name__}: {error}"[:300]
@@ -65,11 +65,11 @@ def _start(torch: Any, loader: Any, work: Callable[[], Any]) -> tuple[int, int]:
         os._exit(status)
 
 
-def _ended(child: int, reading: int, deadline_s: float) -> Any:
+def _wait_for(child: int, reading: int, deadline_s: float) -> Any:
     """Waits for a child, and returns its result.
 
     Raises:
-        RefusedError: It refused, was late, or died.
+        ChangeRefusedError: It refused, was late, or died.
     """
     import select
 
@@ -81,7 +81,7 @@ def _ended(child: int, reading: int, deadline_s: float) -> Any:
         while True:
             left = deadline_s - time.perf_counter()
             if left <= 0 or not poller.poll(1e3 * left):
-                raise RefusedError("its rows were not read in time")
+                raise ChangeRefusedError("its rows were not read in time")
             piece = os.read(reading, 1 << 20)
             if not piece:
                 break
@@ -94,9 +94,9 @@ def _ended(child: int, reading: int, deadline_s: float) -> Any:
     try:
         is_done, value = json.loads(b"".join(pieces))
     except ValueError as error:
-        raise RefusedError("the process that read its rows died") from error
+        raise ChangeRefusedError("the process that read its rows died") from error
     if not is_done:
-        raise RefusedError(value)
+        raise ChangeRefusedError(value)
     return value
 
 
@@ -104,39 +104,41 @@ def result_of_child(torch: Any, loader: Any, work: Callable[[], Any], seconds: f
     """Runs `work` in a child, and returns its result.
 
     Raises:
-        RefusedError: It refused, was late, or died.
+        ChangeRefusedError: It refused, was late, or died.
     """
-    return _ended(*_start(torch, loader, work), time.perf_counter() + seconds)
+    return _wait_for(*_start(torch, loader, work), time.perf_counter() + seconds)
 
 
 def fault_in_child(torch: Any, loader: Any, work: Callable[[], str], seconds: float) -> str:
     """Returns the fault that a child finds; empty if it finds none."""
     try:
         return str(result_of_child(torch, loader, work, seconds))
-    except RefusedError as refusal:
+    except ChangeRefusedError as refusal:
         return str(refusal)
 
 
-def together(torch: Any, loader: Any, works: Sequence[Callable[[], Any]], seconds: float) -> list[Any]:
+def results_of_children(
+    torch: Any, loader: Any, works: Sequence[Callable[[], Any]], seconds: float
+) -> list[Any]:
     """Runs children in parallel, and returns their results.
 
     Raises:
-        RefusedError: One of them refused, was late, or died.
+        ChangeRefusedError: One of them refused, was late, or died.
     """
     deadline_s = time.perf_counter() + seconds
     children, values = [], []
-    faults: list[RefusedError] = []
+    faults: list[ChangeRefusedError] = []
     try:
         for work in works:
             children.append(_start(torch, loader, work))
-    except RefusedError as refusal:
+    except ChangeRefusedError as refusal:
         # Those that have started are ended at once.
         faults.append(refusal)
         deadline_s = 0.0
     for child in children:
         try:
-            values.append(_ended(*child, deadline_s))
-        except RefusedError as refusal:
+            values.append(_wait_for(*child, deadline_s))
+        except ChangeRefusedError as refusal:
             faults.append(refusal)
     for fault in faults:
         raise fault

@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .change import RefusedError
-from .children import be_worker, fault_in_child, result_of_child, together
+from .change import ChangeRefusedError
+from .children import be_worker, fault_in_child, result_of_child, results_of_children
 from .generators import states
 from .kept import VARIABLE as KEPT
-from .kept import Kept, key_of
-from .trees import are_equal, filled, parted
+from .kept import DatasetFile, key_of
+from .trees import are_equal, build_batch, split_batch
 
 BLOCK_ROWS = 1024
 FIRST_ROWS = 256
@@ -49,7 +49,7 @@ ALIGNMENT = 64
 """Each tensor begins at a multiple of this number of bytes."""
 
 
-class Collated:
+class CollatedRows:
     """All rows of a data set, collated.
 
     Attributes:
@@ -72,7 +72,7 @@ class Collated:
         index = self.index_of(indices)
         if index is None:
             return None
-        return filled(self.tree, iter([self._rows(leaf, index, pinned) for leaf in self.leaves]))
+        return build_batch(self.tree, iter([self._rows(leaf, index, pinned) for leaf in self.leaves]))
 
     def index_of(self, indices: Any) -> Any:
         """Returns row numbers as a tensor; None if they are not a list of row numbers."""
@@ -94,7 +94,7 @@ class Collated:
     def _has(self, indices: Sequence[int]) -> bool:
         return min(indices) >= 0 and max(indices) < self._num_rows
 
-    def stale(self, loader: Any, witness: Any = None) -> str:
+    def find_change(self, loader: Any, witness: Any = None) -> str:
         """Returns how the data set has changed; empty if a sample of its rows has not.
 
         Args:
@@ -106,12 +106,12 @@ class Collated:
 
         def compare() -> str:
             fetch = fetcher(self._torch, loader).fetch if witness is None else witness.fetch
-            return _compared(self._torch, self, rows, fetch, loader.batch_size or len(rows))
+            return _find_difference(self._torch, self, rows, fetch, loader.batch_size or len(rows))
 
         if witness is not None:
             try:
                 return compare()
-            except RefusedError as refusal:
+            except ChangeRefusedError as refusal:
                 return str(refusal)
         return fault_in_child(self._torch, loader, compare, 20 * CHECK_SECONDS)
 
@@ -123,34 +123,34 @@ def fetcher(torch: Any, loader: Any) -> Any:
     )
 
 
-def collated(torch: Any, loader: Any) -> Collated:
+def collate(torch: Any, loader: Any) -> CollatedRows:
     """Returns the collated data set of a loader.
 
     Raises:
-        RefusedError: It cannot be collated once, would take too long, or does not fit into memory.
+        ChangeRefusedError: It cannot be collated once, would take too long, or does not fit into memory.
     """
     num_rows = num_rows_of(torch, loader)
     if not num_rows:
-        raise RefusedError("its data set is empty")
-    kept = Kept(digest_of(torch, loader))
+        raise ChangeRefusedError("its data set is empty")
+    kept = DatasetFile(digest_of(torch, loader))
     # Other ranks of the training wait, and find what this one stores.
     with kept.alone():
         if (contents := kept.read()) is not None:
-            whole = _whole(torch, *contents)
+            whole = _rows_in(torch, *contents)
             # An earlier process has compared the batches; the data themselves may have changed since.
-            if not whole.stale(loader):
+            if not whole.find_change(loader):
                 return whole
-        return _collated_anew(torch, loader, num_rows, kept)
+        return _collate_anew(torch, loader, num_rows, kept)
 
 
-def _collated_anew(torch: Any, loader: Any, num_rows: int, kept: Kept) -> Collated:
+def _collate_anew(torch: Any, loader: Any, num_rows: int, kept: DatasetFile) -> CollatedRows:
     first = min(num_rows, FIRST_ROWS)
     fetch = fetcher(torch, loader).fetch
 
     def look() -> Any:
         began_s = time.perf_counter()
         leaves: list[Any] = []
-        tree = parted(torch, fetch(list(range(first))), leaves, first)
+        tree = split_batch(torch, fetch(list(range(first))), leaves, first)
         shapes = [(str(leaf.dtype), leaf.shape[1:]) for leaf in leaves]
         return tree, shapes, (time.perf_counter() - began_s) / first
 
@@ -159,28 +159,28 @@ def _collated_anew(torch: Any, loader: Any, num_rows: int, kept: Kept) -> Collat
     # All rows are read once, and some again.
     seconds = row_s * (num_rows + min(num_rows, AGAIN_ROWS)) / children
     if seconds > MAX_SECONDS:
-        raise RefusedError(
+        raise ChangeRefusedError(
             f"collating its {num_rows:,} rows would take {seconds:.0f} s, more than {MAX_SECONDS:.0f}"
         )
     size = max((end for _, end in _ranges(torch, shapes, num_rows)), default=0)
     room = MAX_MEMORY_SHARE * available_bytes()
     if size > room:
-        raise RefusedError(
+        raise ChangeRefusedError(
             f"its {num_rows:,} rows take {size / 2**30:.2f} GiB, more than"
             f" {room / 2**30:.2f} GiB, a quarter of the free memory"
         )
     about = {"tree": tree, "shapes": shapes, "num_rows": num_rows, "row_s": row_s}
-    whole = _whole(torch, about, kept.room(size))
+    whole = _rows_in(torch, about, kept.room(size))
     ends = [num_rows * number // children for number in range(children + 1)]
     try:
         works = [
-            _filling(torch, loader, whole, range(begin, end))
+            _filler(torch, loader, whole, range(begin, end))
             for begin, end in zip(ends, ends[1:])
             if end > begin
         ]
-        for fault in filter(None, together(torch, loader, works, 3 * MAX_SECONDS)):
-            raise RefusedError(fault)
-    except RefusedError:
+        for fault in filter(None, results_of_children(torch, loader, works, 3 * MAX_SECONDS)):
+            raise ChangeRefusedError(fault)
+    except ChangeRefusedError:
         kept.drop()
         raise
     kept.keep(about)
@@ -191,14 +191,14 @@ def num_rows_of(torch: Any, loader: Any) -> int:
     """Returns how many rows a loader's data set has.
 
     Raises:
-        RefusedError: It has no rows that are collated into batches, or no length.
+        ChangeRefusedError: It has no rows that are collated into batches, or no length.
     """
     if loader._dataset_kind != torch.utils.data.dataloader._DatasetKind.Map or not loader._auto_collation:
-        raise RefusedError("its data come as a stream, or not in batches")
+        raise ChangeRefusedError("its data come as a stream, or not in batches")
     try:
         num_rows = len(loader.dataset)
     except TypeError as error:
-        raise RefusedError("its data set has no length") from error
+        raise ChangeRefusedError("its data set has no length") from error
     return num_rows
 
 
@@ -208,11 +208,11 @@ def digest_of(torch: Any, loader: Any) -> str:
         return ""
     try:
         return str(result_of_child(torch, loader, lambda: key_of(torch, loader), MAX_KEY_SECONDS))
-    except RefusedError:
+    except ChangeRefusedError:
         return ""
 
 
-def _whole(torch: Any, about: Any, memory: Any) -> Collated:
+def _rows_in(torch: Any, about: Any, memory: Any) -> CollatedRows:
     """Returns a collated data set whose rows are in `memory`."""
     shapes, num_rows = about["shapes"], about["num_rows"]
     leaves = []
@@ -223,18 +223,18 @@ def _whole(torch: Any, about: Any, memory: Any) -> Collated:
             continue
         raw = torch.frombuffer(memory, dtype=torch.uint8, count=end - begin, offset=begin)
         leaves.append(raw.view(dtype).view(whole_shape))
-    return Collated(torch, about["tree"], leaves, num_rows, about["row_s"])
+    return CollatedRows(torch, about["tree"], leaves, num_rows, about["row_s"])
 
 
 def check_rows(torch: Any, loader: Any) -> None:
     """Reads some rows both as a worker and as the training process, and checks that they are the same.
 
     Raises:
-        RefusedError: They may differ.
+        ChangeRefusedError: They may differ.
     """
     num_rows = num_rows_of(torch, loader)
     if loader.worker_init_fn is not None:
-        raise RefusedError("its workers call a `worker_init_fn`")
+        raise ChangeRefusedError("its workers call a `worker_init_fn`")
     rows = random.Random(0).sample(range(num_rows), min(num_rows, CHECK_WORKERS_ROWS))
     size = loader.batch_size or len(rows)
     fetch = fetcher(torch, loader).fetch
@@ -255,10 +255,10 @@ def check_rows(torch: Any, loader: Any) -> None:
         return ""
 
     if num_rows and (why := fault_in_child(torch, loader, read, 10 * CHECK_WORKERS_S)):
-        raise RefusedError(why)
+        raise ChangeRefusedError(why)
 
 
-def _filling(torch: Any, loader: Any, whole: Collated, rows: range) -> Callable[[], str]:
+def _filler(torch: Any, loader: Any, whole: CollatedRows, rows: range) -> Callable[[], str]:
     """Returns a function that collates rows in place, in a child, and returns why this is not allowed."""
 
     def fill() -> str:
@@ -267,7 +267,7 @@ def _filling(torch: Any, loader: Any, whole: Collated, rows: range) -> Callable[
         for begin in range(rows.start, rows.stop, BLOCK_ROWS):
             block = list(range(begin, min(begin + BLOCK_ROWS, rows.stop)))
             tensors: list[Any] = []
-            if parted(torch, fetch(block), tensors, len(block)) != whole.tree:
+            if split_batch(torch, fetch(block), tensors, len(block)) != whole.tree:
                 return "its batches differ in structure"
             for leaf, tensor in zip(whole.leaves, tensors):
                 if tensor.dtype != leaf.dtype or tensor.shape[1:] != leaf.shape[1:]:
@@ -278,12 +278,14 @@ def _filling(torch: Any, loader: Any, whole: Collated, rows: range) -> Callable[
         # The rows are read again as another worker.
         be_worker(torch, loader, 1)
         again = random.Random(0).sample(rows, min(len(rows), AGAIN_ROWS))
-        return _compared(torch, whole, again, fetch, loader.batch_size or FIRST_ROWS)
+        return _find_difference(torch, whole, again, fetch, loader.batch_size or FIRST_ROWS)
 
     return fill
 
 
-def _compared(torch: Any, whole: Collated, rows: Sequence[int], fetch: Any, batch_size: int) -> str:
+def _find_difference(
+    torch: Any, whole: CollatedRows, rows: Sequence[int], fetch: Any, batch_size: int
+) -> str:
     """Returns how batches of some rows differ from gathered ones; empty if they are equal in every bit."""
     for begin in range(0, len(rows), batch_size):
         batch = list(rows[begin : begin + batch_size])

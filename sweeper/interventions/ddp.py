@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from .change import EXACT, NO_EDIT, Change, Report
+from .change import EXACT, NO_EDIT, Change, ReportCallback
 
 OPTION = "gradient_as_bucket_view"
 
@@ -24,7 +24,7 @@ class Ddp(Change):
         """Returns why a value is not tried for a training."""
         return "" if facts.get("ranks", 1) > 1 else "it trains in one process"
 
-    def apply(self, torch: Any, value: str, report: Report) -> None:
+    def apply(self, torch: Any, value: str, report: ReportCallback) -> None:
         """Changes the models that are wrapped from now on."""
         wrapper = torch.nn.parallel.DistributedDataParallel
         original = wrapper.__init__

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from .change import CLOSE, Change, Editor, Report
+from .change import CLOSE, Change, Editor, ReportCallback
 
 KINDS = ("Adam", "AdamW", "SGD", "Adagrad")
 """Classes of torch.optim that have a fused form."""
@@ -21,19 +21,19 @@ class Fused(Change):
     why = "one call updates all parameters"
     saves = "updates"
 
-    def apply(self, torch: Any, value: str, report: Report) -> None:
+    def apply(self, torch: Any, value: str, report: ReportCallback) -> None:
         """Changes the optimizers that are made from now on."""
         for name in KINDS:
             optimizer = getattr(torch.optim, name, None)
             if optimizer is not None:
-                optimizer.__init__ = _fusing(optimizer.__init__, optimizer, report)
+                optimizer.__init__ = _fuse_init(optimizer.__init__, optimizer, report)
 
     def edit(self, editor: Editor) -> None:
         """Asks for the fused form."""
         editor.set_argument("optimizer", "fused", "True")
 
 
-def _fusing(original: Callable[..., None], kind: Any, report: Report) -> Callable[..., None]:
+def _fuse_init(original: Callable[..., None], kind: Any, report: ReportCallback) -> Callable[..., None]:
     @functools.wraps(original)
     def init(optimizer: Any, params: Any, *args: Any, **kwargs: Any) -> None:
         if type(optimizer) is not kind:
@@ -80,7 +80,7 @@ def _begin_momentum(optimizer: Any, *_: Any) -> None:
                 optimizer.state[parameter]["momentum_buffer"] = parameter.grad.detach().clone().zero_()
 
 
-def _counted_on_the_host(state: Any) -> Any:
+def _count_on_host(state: Any) -> Any:
     if not getattr(state.get("step"), "is_cuda", False):
         return state
     return {**state, "step": state["step"].cpu()}
@@ -89,19 +89,19 @@ def _counted_on_the_host(state: Any) -> Any:
 def _keep_out_of_checkpoints(optimizer: Any, before: Any) -> None:
     """Saves checkpoints as if nothing were changed, and keeps the change when one is loaded."""
 
-    def saved(_: Any, state: Any) -> Any:
+    def save(_: Any, state: Any) -> Any:
         groups = [
             {**group, "fused": before} if "fused" in group else group for group in state["param_groups"]
         ]
         kept = state["state"]
         if not before:
             # Other forms count steps on the host: they would read a count on a GPU anew at each step.
-            kept = {key: _counted_on_the_host(value) for key, value in kept.items()}
+            kept = {key: _count_on_host(value) for key, value in kept.items()}
         return {**state, "state": kept, "param_groups": groups}
 
-    def loading(_: Any, state: Any) -> Any:
+    def load(_: Any, state: Any) -> Any:
         # torch looks at the form of the group to decide where the step counts belong.
         return {**state, "param_groups": [{**group, "fused": True} for group in state["param_groups"]]}
 
-    optimizer.register_state_dict_post_hook(saved)
-    optimizer.register_load_state_dict_pre_hook(loading)
+    optimizer.register_state_dict_post_hook(save)
+    optimizer.register_load_state_dict_pre_hook(load)

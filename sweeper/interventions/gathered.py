@@ -13,13 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 from . import collating
-from .change import Report, begin_passes, why_not
+from .change import ReportCallback, begin_passes, reason_of
 from .on_device import DeviceRows
 from .own_rows import OwnRows
 from .witness import Witness, is_persistent
 
 
-def gather(torch: Any, report: Report, *, on_device: bool = False) -> None:
+def gather(torch: Any, report: ReportCallback, *, on_device: bool = False) -> None:
     """Makes the passes that begin from now on gather their batches, if the batches stay the same.
 
     Args:
@@ -28,27 +28,29 @@ def gather(torch: Any, report: Report, *, on_device: bool = False) -> None:
     iterator = iterator_class(torch)
     blocks = _Blocks(torch, report, on_device=on_device)
 
-    def gathering(loader: Any, original: Callable[[Any], Any]) -> Any:
-        block = blocks.of(loader)
+    def begin_pass(loader: Any, original: Callable[[Any], Any]) -> Any:
+        block = blocks.block_of(loader)
         return original(loader) if block is None else iterator(loader, block, blocks)
 
-    begin_passes(torch, gathering)
+    begin_passes(torch, begin_pass)
 
 
 class _Blocks:
     """The collated data sets, by loader."""
 
-    def __init__(self, torch: Any, report: Report, *, on_device: bool) -> None:
+    def __init__(self, torch: Any, report: ReportCallback, *, on_device: bool) -> None:
         self._torch, self._report, self._is_on_device = torch, report, on_device
         self._device_rows: weakref.WeakKeyDictionary[Any, DeviceRows] = weakref.WeakKeyDictionary()
-        self._found: weakref.WeakKeyDictionary[Any, collating.Collated | None] = weakref.WeakKeyDictionary()
+        self._found: weakref.WeakKeyDictionary[Any, collating.CollatedRows | None] = (
+            weakref.WeakKeyDictionary()
+        )
         self._witnesses: weakref.WeakKeyDictionary[Any, Witness] = weakref.WeakKeyDictionary()
 
-    def of(self, loader: Any) -> collating.Collated | None:
+    def block_of(self, loader: Any) -> collating.CollatedRows | None:
         """Returns the collated data of a loader that begins a pass; None if it must not be gathered."""
         if loader not in self._found:
             try:
-                block = collating.collated(self._torch, loader)
+                block = collating.collate(self._torch, loader)
                 if is_persistent(loader):
                     self._witnesses[loader] = Witness(self._torch, loader)
                 self._found[loader] = block
@@ -58,7 +60,7 @@ class _Blocks:
                     self._report(True)
             except Exception as error:
                 self._found[loader] = None
-                self._report(False, why_not(error))
+                self._report(False, reason_of(error))
         elif self._found[loader] is not None:
             self.check(loader)
         return self._found[loader]
@@ -69,7 +71,7 @@ class _Blocks:
         Persistent workers have the data set as it was in the first pass.
         """
         block = self._found[loader]
-        if block is not None and (why := block.stale(loader, self._witnesses.get(loader))):
+        if block is not None and (why := block.find_change(loader, self._witnesses.get(loader))):
             self._found[loader] = None
             self._report(False, why, was_applied=True)
 
@@ -101,7 +103,7 @@ def iterator_class(torch: Any) -> Any:
         def __init__(
             self,
             loader: Any,
-            collated: collating.Collated | None = None,
+            collated: collating.CollatedRows | None = None,
             blocks: _Blocks | None = None,
             own_rows: OwnRows | None = None,
         ) -> None:

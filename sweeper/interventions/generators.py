@@ -33,7 +33,7 @@ def states_of_all() -> list[bytes]:
 def states_held(*owners: Any) -> list[bytes]:
     """Returns the states of the generators that `owners` hold."""
     torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
-    return [_state(generator, numpy, torch) for generator in _held(owners, numpy, torch)]
+    return [_state(generator, numpy, torch) for generator in _generators_of(owners, numpy, torch)]
 
 
 def _bytes(array: Any) -> bytes:
@@ -57,7 +57,7 @@ def _state(generator: Any, numpy: Any, torch: Any) -> bytes:
     return _bytes(generator.get_state()[1]) + repr(generator.get_state()[2:]).encode()
 
 
-def _held(owners: tuple[Any, ...], numpy: Any, torch: Any) -> Iterator[Any]:
+def _generators_of(owners: tuple[Any, ...], numpy: Any, torch: Any) -> Iterator[Any]:
     kinds = _kinds(numpy, torch)
     seen: set[int] = set()
     waiting = [(owner, 0) for owner in owners]

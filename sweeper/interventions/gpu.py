@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .change import CLOSE, EXACT, HALF, Change, Editor, Report, begin_passes
+from .change import CLOSE, EXACT, HALF, Change, Editor, ReportCallback, begin_passes
 
 
-class _OnGpu(Change):
+class _GpuChange(Change):
     """A setting of torch for training on a GPU."""
 
     kind = CLOSE
@@ -18,7 +18,7 @@ class _OnGpu(Change):
         return "" if facts.get("device", "cpu") == "cuda" else "it does not train on a GPU"
 
 
-class Tf32(_OnGpu):
+class Tf32(_GpuChange):
     """Computes matrix products of float32 on tensor cores, with 10 bits of mantissa."""
 
     name = "tf32"
@@ -35,7 +35,7 @@ class Tf32(_OnGpu):
             return "the script has set it"
         return super().refusal(value, facts)
 
-    def apply(self, torch: Any, value: str, report: Report) -> None:
+    def apply(self, torch: Any, value: str, report: ReportCallback) -> None:
         """Allows TF32 for matrix products and convolutions."""
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True
@@ -48,7 +48,7 @@ class Tf32(_OnGpu):
         )
 
 
-class Cudnn(_OnGpu):
+class Cudnn(_GpuChange):
     """Makes cuDNN measure its algorithms for each shape of a convolution, and take the fastest."""
 
     name = "cudnn_benchmark"
@@ -65,7 +65,7 @@ class Cudnn(_OnGpu):
             "" if facts.get("convolves", True) else "it has no convolutions of images"
         )
 
-    def apply(self, torch: Any, value: str, report: Report) -> None:
+    def apply(self, torch: Any, value: str, report: ReportCallback) -> None:
         """Turns on cuDNN's search."""
         torch.backends.cudnn.benchmark = True
         report(True)
@@ -75,7 +75,7 @@ class Cudnn(_OnGpu):
         editor.set_globally("torch.backends.cudnn.benchmark = True", "torch")
 
 
-class Pinned(_OnGpu):
+class Pinned(_GpuChange):
     """Puts batches into page-locked memory, from which a GPU copies without the processor's help."""
 
     name = "pin_memory"
@@ -91,10 +91,10 @@ class Pinned(_OnGpu):
             return "its loader already pins memory"
         return super().refusal(value, facts)
 
-    def apply(self, torch: Any, value: str, report: Report) -> None:
+    def apply(self, torch: Any, value: str, report: ReportCallback) -> None:
         """Pins the batches of the passes that begin from now on; the loaders stay as they were."""
 
-        def pinned(loader: Any, original: Callable[[Any], Any]) -> Any:
+        def begin_pass(loader: Any, original: Callable[[Any], Any]) -> Any:
             before, loader.pin_memory = loader.pin_memory, True
             report(True)
             try:
@@ -102,7 +102,7 @@ class Pinned(_OnGpu):
             finally:
                 loader.pin_memory = before
 
-        begin_passes(torch, pinned)
+        begin_passes(torch, begin_pass)
 
     def edit(self, editor: Editor) -> None:
         """Sets `pin_memory`."""

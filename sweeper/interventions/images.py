@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from .change import EXACT, NO_EDIT, Change, RefusedError, Report, begin_passes, why_not
-from .children import result_of_child, together
+from .change import EXACT, NO_EDIT, Change, ChangeRefusedError, ReportCallback, begin_passes, reason_of
+from .children import result_of_child, results_of_children
 from .collating import (
     MAX_CHILDREN,
     MAX_MEMORY_SHARE,
@@ -26,7 +26,7 @@ from .collating import (
     digest_of,
     num_rows_of,
 )
-from .kept import Kept
+from .kept import DatasetFile
 
 FORMATS, MODES = ("JPEG", "PNG"), ("L", "RGB", "RGBA", "CMYK")
 """Formats and modes of the images that are stored: others have a palette, or take no time to decode."""
@@ -59,23 +59,23 @@ class Images(Change):
         """Returns why a value is not tried for a training."""
         return "its batches do not come from a DataLoader" if facts.get("num_workers") is None else ""
 
-    def apply(self, torch: Any, value: str, report: Report) -> None:
+    def apply(self, torch: Any, value: str, report: ReportCallback) -> None:
         """Makes the passes that begin from now on find their images decoded."""
         decoding = _Decoding()
         # These are ids of data sets, since a script may make a loader in each epoch; lists have no weak refs.
         known: set[int] = set()
 
-        def decoded(loader: Any, original: Callable[[Any], Any]) -> Any:
+        def begin_pass(loader: Any, original: Callable[[Any], Any]) -> Any:
             if id(loader.dataset) not in known:
                 known.add(id(loader.dataset))
                 try:
                     _decode_all(torch, loader, decoding)
                     report(True)
                 except Exception as error:
-                    report(False, why_not(error))
+                    report(False, reason_of(error))
             return original(loader)
 
-        begin_passes(torch, decoded)
+        begin_passes(torch, begin_pass)
 
 
 class _Decoding:
@@ -95,11 +95,11 @@ class _Decoding:
         """Wraps Pillow's `load`, once.
 
         Raises:
-            RefusedError: Pillow has not been imported.
+            ChangeRefusedError: Pillow has not been imported.
         """
         module = sys.modules.get("PIL.ImageFile")
         if module is None:
-            raise RefusedError("reading its rows opens no images with Pillow")
+            raise ChangeRefusedError("reading its rows opens no images with Pillow")
         if self._is_in_place:
             return
         self._is_in_place = True
@@ -111,7 +111,7 @@ class _Decoding:
             if not key:
                 return original(picture)
             if (place := self.places.get(key)) is not None:
-                return _filled(picture, place)
+                return _fill(picture, place)
             began_s = time.perf_counter()
             pixels = original(picture)
             if self.decoded is not None:
@@ -150,7 +150,7 @@ def _source(file: Any) -> str:
             return hashlib.blake2b(view, digest_size=16).hexdigest()
 
 
-def _filled(picture: Any, place: Place) -> Any:
+def _fill(picture: Any, place: Place) -> Any:
     """Fills an image with its pixels, as Pillow does at the end of its decoding."""
     module = sys.modules["PIL.Image"]
     memory, begin, end, mode, size = place
@@ -167,35 +167,38 @@ def _decode_all(torch: Any, loader: Any, decoding: _Decoding) -> None:
     """Decodes all images of a loader's data set in child processes.
 
     Raises:
-        RefusedError: There are none, or decoding takes too long, too much memory, or too little time to save.
+        ChangeRefusedError: There are none, or decoding takes too long, too much memory, or too little time
+            to save.
     """
     num_rows = num_rows_of(torch, loader)
     decoding.begin()
-    kept = Kept(f"images-{key}" if (key := digest_of(torch, loader)) else "")
+    kept = DatasetFile(f"images-{key}" if (key := digest_of(torch, loader)) else "")
     # Other ranks of the training wait, and find what this one stores.
     with kept.alone():
         if (contents := kept.read()) is None:
-            contents = _decoded_anew(torch, loader, decoding, num_rows, kept)
+            contents = _decode_anew(torch, loader, decoding, num_rows, kept)
     _enter(decoding, *contents)
 
 
-def _decoded_anew(torch: Any, loader: Any, decoding: _Decoding, num_rows: int, kept: Kept) -> tuple[Any, Any]:
+def _decode_anew(
+    torch: Any, loader: Any, decoding: _Decoding, num_rows: int, kept: DatasetFile
+) -> tuple[Any, Any]:
     """Decodes all images; returns the index of their places, and the memory with their pixels.
 
     Raises:
-        RefusedError: As for `_decode_all`.
+        ChangeRefusedError: As for `_decode_all`.
     """
     dataset = loader.dataset
 
     def look() -> tuple[int, float, float]:
         num_bytes, decode_s = 0, 0.0
 
-        def decoded(_: str, picture: Any, seconds: float) -> None:
+        def measure(_: str, picture: Any, seconds: float) -> None:
             nonlocal num_bytes, decode_s
             num_bytes += len(picture.tobytes())
             decode_s += seconds
 
-        decoding.decoded = decoded
+        decoding.decoded = measure
         began_s = time.perf_counter()
         for row in random.Random(0).sample(range(num_rows), first):
             dataset[row]
@@ -204,18 +207,18 @@ def _decoded_anew(torch: Any, loader: Any, decoding: _Decoding, num_rows: int, k
     first = min(num_rows, FIRST_ROWS)
     num_bytes, decode_s, seconds = result_of_child(torch, loader, look, MAX_SECONDS)
     if not num_bytes:
-        raise RefusedError("reading its rows opens no images with Pillow")
+        raise ChangeRefusedError("reading its rows opens no images with Pillow")
     if decode_s < MIN_SHARE * seconds:
-        raise RefusedError(f"decoding takes only {decode_s / seconds:.0%} of the time to read its rows")
+        raise ChangeRefusedError(f"decoding takes only {decode_s / seconds:.0%} of the time to read its rows")
     children = min(len(os.sched_getaffinity(0)), MAX_CHILDREN) if loader.num_workers else 1
     if (seconds := seconds / first * num_rows / children) > MAX_SECONDS:
-        raise RefusedError(
+        raise ChangeRefusedError(
             f"decoding the images of its {num_rows:,} rows would take {seconds:.0f} s,"
             f" more than {MAX_SECONDS:.0f}"
         )
     size, room = int(SPARE * num_bytes / first * num_rows), MAX_MEMORY_SHARE * available_bytes()
     if size > room:
-        raise RefusedError(
+        raise ChangeRefusedError(
             f"the decoded images of its {num_rows:,} rows take {size / 2**30:.2f} GiB, more than"
             f" {room / 2**30:.2f} GiB, a quarter of the free memory"
         )
@@ -225,8 +228,8 @@ def _decoded_anew(torch: Any, loader: Any, decoding: _Decoding, num_rows: int, k
         rows, ends = ([whole * at // children for at in (number, number + 1)] for whole in (num_rows, size))
         works.append(_decoder(decoding, dataset, range(*rows), memory, *ends))
     try:
-        parts = together(torch, loader, works, 3 * MAX_SECONDS)
-    except RefusedError:
+        parts = results_of_children(torch, loader, works, 3 * MAX_SECONDS)
+    except ChangeRefusedError:
         kept.drop()
         raise
     about = {"index": {key: place for part in parts for key, place in part}}
@@ -246,7 +249,7 @@ def _decoder(
         index: dict[str, Any] = {}
         at = begin
 
-        def decoded(key: str, picture: Any, _: float) -> None:
+        def store(key: str, picture: Any, _: float) -> None:
             nonlocal at
             if key not in index:
                 data = picture.tobytes()
@@ -255,7 +258,7 @@ def _decoder(
                     index[key] = at, at + len(data), picture.mode, picture.size
                     at += len(data)
 
-        decoding.decoded = decoded
+        decoding.decoded = store
         for row in rows:
             dataset[row]
         return list(index.items())

@@ -56,7 +56,7 @@ class _Digest:
 
 
 def _pickler(torch: Any, digest: _Digest) -> Pickler:
-    class Digesting(Pickler):
+    class DigestPickler(Pickler):
         def reducer_override(self, value: Any) -> Any:
             # torch's own pickle contains the addresses of tensors.
             if type(value) is not torch.Tensor or value.layout is not torch.strided:
@@ -64,7 +64,7 @@ def _pickler(torch: Any, digest: _Digest) -> Pickler:
             raw = value.detach().cpu().contiguous().flatten().view(torch.uint8)
             return tuple, ((str(value.dtype), tuple(value.shape), raw.numpy()),)
 
-    return Digesting(digest, protocol=4)
+    return DigestPickler(digest, protocol=4)
 
 
 def key_of(torch: Any, loader: Any) -> str:
@@ -152,7 +152,7 @@ def _lock(descriptor: int, deadline_s: float) -> None:
             return
 
 
-class Kept:
+class DatasetFile:
     """The file of one data set.
 
     Attributes:

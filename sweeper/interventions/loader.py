@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import collating
-from .change import EXACT, Change, Editor, RefusedError, Report, begin_passes, why_not
+from .change import EXACT, Change, ChangeRefusedError, Editor, ReportCallback, begin_passes, reason_of
 from .gathered import gather, iterator_class
 from .own_rows import OwnRows
 
@@ -17,7 +17,7 @@ COLLATED = (ON_DEVICE, GATHERED)
 """Values with which the data set is collated once."""
 
 
-class Loader(Change):
+class LoaderChange(Change):
     """Makes loaders gather batches from the collated data set, or use another number of workers."""
 
     name = "loader"
@@ -40,12 +40,12 @@ class Loader(Change):
             return f"it already has {cores} workers"
         return ""
 
-    def apply(self, torch: Any, value: str, report: Report) -> None:
+    def apply(self, torch: Any, value: str, report: ReportCallback) -> None:
         """Changes the passes that begin from now on, if their samples stay the same."""
         if value in COLLATED:
             gather(torch, report, on_device=value == ON_DEVICE)
         else:
-            _with_other_workers(torch, value, report)
+            _change_workers(torch, value, report)
 
     def edit(self, editor: Editor) -> None:
         """Puts the data set into memory, or sets the number of workers."""
@@ -63,14 +63,15 @@ def check_sampler(loader: Any) -> None:
     """Checks that a loader's sampler is torch's own, which draws as a pass begins.
 
     Raises:
-        RefusedError: It is not, so reading its indices ahead for workers could change the order of draws.
+        ChangeRefusedError: It is not, so reading its indices ahead for workers could change the order of
+            draws.
     """
     samplers = (loader.batch_sampler, loader.sampler)
     if not all(type(sampler).__module__.startswith("torch.utils.data.") for sampler in samplers):
-        raise RefusedError("its sampler is the script's own, and may draw random numbers during a pass")
+        raise ChangeRefusedError("its sampler is the script's own, and may draw random numbers during a pass")
 
 
-def reported(check: Callable[[Any], None], report: Report) -> Callable[[Any], bool]:
+def check_once(check: Callable[[Any], None], report: ReportCallback) -> Callable[[Any], bool]:
     """Returns a function that says whether a loader passes a check; runs and reports it once per loader."""
     known: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
@@ -82,13 +83,13 @@ def reported(check: Callable[[Any], None], report: Report) -> Callable[[Any], bo
                 report(True)
             except Exception as error:
                 known[loader] = False
-                report(False, why_not(error))
+                report(False, reason_of(error))
         return known[loader]
 
     return passes
 
 
-def _with_other_workers(torch: Any, value: str, report: Report) -> None:
+def _change_workers(torch: Any, value: str, report: ReportCallback) -> None:
     """Makes the training process read the rows, or as many workers as there are cores."""
     reading = iterator_class(torch)
     wanted = 0 if value == NO_WORKERS else len(os.sched_getaffinity(0))
@@ -99,10 +100,10 @@ def _with_other_workers(torch: Any, value: str, report: Report) -> None:
             check_sampler(loader)
         collating.check_rows(torch, loader)
 
-    is_free = reported(check, report)
+    is_free = check_once(check, report)
     rows: weakref.WeakKeyDictionary[Any, OwnRows] = weakref.WeakKeyDictionary()
 
-    def with_others(loader: Any, original: Callable[[Any], Any]) -> Any:
+    def begin_pass(loader: Any, original: Callable[[Any], Any]) -> Any:
         if loader.num_workers == wanted or not is_free(loader):
             return original(loader)
         if not wanted:
@@ -110,7 +111,7 @@ def _with_other_workers(torch: Any, value: str, report: Report) -> None:
             return original(loader) if own.are_changed else reading(loader, own_rows=own)
         return with_more_workers(original, loader, wanted)
 
-    begin_passes(torch, with_others)
+    begin_passes(torch, begin_pass)
 
 
 def with_more_workers(original: Callable[[Any], Any], loader: Any, count: int) -> Any:

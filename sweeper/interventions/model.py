@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .calls import change_calls
-from .change import CLOSE, HALF, Ceiling, Change, Editor, RefusedError, Report, Step
+from .change import CLOSE, HALF, Change, ChangeRefusedError, Editor, ReportCallback, SpeedupCeiling, Step
 from .recurrent import keep_in_float32
 
 if TYPE_CHECKING:
@@ -39,26 +39,26 @@ class Precision(Change):
             return "this processor has no instructions for it"
         return ""
 
-    def apply(self, torch: Any, value: str, report: Report) -> None:
+    def apply(self, torch: Any, value: str, report: ReportCallback) -> None:
         """Changes the models that are trained from the second step on."""
-        exact = _Exact(torch)
+        exact = _ExactContext(torch)
         keep_in_float32(torch, lambda: exact.is_on)
 
         def make(model: Any, call: Call) -> Call:
             kinds = {parameter.device.type for parameter in model.parameters()}
             if len(kinds) != 1 or any(parameter.dtype != torch.float32 for parameter in model.parameters()):
-                raise RefusedError("its parameters are on several devices, or not all in float32")
+                raise ChangeRefusedError("its parameters are on several devices, or not all in float32")
             device = kinds.pop()
             is_on = torch.is_autocast_enabled
 
-            def in_bf16(*args: Any, **kwargs: Any) -> Any:
+            def call_in_bf16(*args: Any, **kwargs: Any) -> Any:
                 if is_on(device):
                     return call(*args, **kwargs)
                 with torch.autocast(device, dtype=torch.bfloat16), exact:
                     output = call(*args, **kwargs)
-                return _in_floats(torch, output)
+                return _to_float32(torch, output)
 
-            return in_bf16
+            return call_in_bf16
 
         change_calls(torch, make, report)
 
@@ -68,7 +68,7 @@ class Precision(Change):
         editor.define("in_bfloat16")
 
 
-class _Exact:
+class _ExactContext:
     """A context in which the functions that turn numbers into probabilities compute in float32, and dropout.
 
     With 8 bits, the sigmoid of 6.3 or more is 1, so log(1 - sigmoid) and its gradient are lost. On a GPU, the
@@ -86,13 +86,13 @@ class _Exact:
         owners += [(owner, name) for owner in (functional, torch) for name in self.DROPOUTS]
         for owner, name in owners:
             if hasattr(owner, name):
-                setattr(owner, name, self._exact(getattr(owner, name)))
+                setattr(owner, name, self._wrap(getattr(owner, name)))
 
-    def _exact(self, original: Any) -> Any:
+    def _wrap(self, original: Any) -> Any:
         torch = self._torch
 
         @functools.wraps(original)
-        def exact(*args: Any, **kwargs: Any) -> Any:
+        def compute(*args: Any, **kwargs: Any) -> Any:
             # `dropout(input, p, training, inplace)`
             in_place = kwargs.get("inplace") or args[3:4] == (True,)
             is_rounded = args and torch.is_tensor(args[0]) and args[0].dtype == torch.bfloat16
@@ -100,7 +100,7 @@ class _Exact:
                 args = (args[0].float(), *args[1:])
             return original(*args, **kwargs)
 
-        return exact
+        return compute
 
     @property
     def is_on(self) -> bool:
@@ -125,11 +125,11 @@ def _cpu_has_bf16() -> bool:
     return any(flag in flags for flag in ("avx512_bf16", "amx_bf16", "bf16", "svebf16"))
 
 
-def _in_floats(torch: Any, part: Any) -> Any:
+def _to_float32(torch: Any, part: Any) -> Any:
     """Returns an output with its tensors of 16 bits as float32, in the same kinds of containers.
 
     Raises:
-        RefusedError: It has a part whose kind is unknown.
+        ChangeRefusedError: It has a part whose kind is unknown.
     """
     if torch.is_tensor(part):
         return part.float() if part.dtype in (torch.bfloat16, torch.float16) else part
@@ -137,11 +137,11 @@ def _in_floats(torch: Any, part: Any) -> Any:
     if part is None or kind in (bool, int, float, str):
         return part
     if kind in (list, tuple):
-        return kind(_in_floats(torch, item) for item in part)
+        return kind(_to_float32(torch, item) for item in part)
     if isinstance(part, tuple) and hasattr(kind, "_make"):
-        return kind._make(_in_floats(torch, item) for item in part)
+        return kind._make(_to_float32(torch, item) for item in part)
     if isinstance(part, dict):
-        changed = {key: _in_floats(torch, value) for key, value in part.items()}
+        changed = {key: _to_float32(torch, value) for key, value in part.items()}
         if kind is dict:
             return changed
         if dataclasses.is_dataclass(part):
@@ -149,8 +149,8 @@ def _in_floats(torch: Any, part: Any) -> Any:
             return dataclasses.replace(part, **changed)
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
         own = {field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.init}
-        return dataclasses.replace(part, **{key: _in_floats(torch, value) for key, value in own.items()})
-    raise RefusedError(f"an output of type {kind.__name__} cannot be converted to float32")
+        return dataclasses.replace(part, **{key: _to_float32(torch, value) for key, value in own.items()})
+    raise ChangeRefusedError(f"an output of type {kind.__name__} cannot be converted to float32")
 
 
 class Layout(Change):
@@ -167,7 +167,7 @@ class Layout(Change):
         """Returns why a value is not tried for a training."""
         return "" if facts.get("convolves", True) else "it has no convolutions of images"
 
-    def apply(self, torch: Any, value: str, report: Report) -> None:
+    def apply(self, torch: Any, value: str, report: ReportCallback) -> None:
         """Changes the models with convolutions of images from the second step on."""
         last = torch.channels_last
         late: set[int] = set()
@@ -176,10 +176,10 @@ class Layout(Change):
         def make(model: Any, call: Call) -> Call:
             convolutions = (torch.nn.Conv2d, torch.nn.ConvTranspose2d)
             if not any(isinstance(module, convolutions) for module in model.modules()):
-                raise RefusedError("it has no convolutions of images")
+                raise ChangeRefusedError("it has no convolutions of images")
             if any(tensor.dim() == 5 for tensor in (*model.parameters(), *model.buffers())):
                 # torch would try to lay these out, too, and fail halfway.
-                raise RefusedError("it has parameters or buffers of five dimensions")
+                raise ChangeRefusedError("it has parameters or buffers of five dimensions")
             model.to(memory_format=last)
             late.update(
                 id(parameter)
@@ -187,14 +187,14 @@ class Layout(Change):
                 if parameter.requires_grad and parameter.dim() == 4
             )
 
-            def channels_last(*args: Any, **kwargs: Any) -> Any:
+            def call_channels_last(*args: Any, **kwargs: Any) -> Any:
                 args = tuple(
                     arg.contiguous(memory_format=last) if torch.is_tensor(arg) and arg.dim() == 4 else arg
                     for arg in args
                 )
                 return call(*args, **kwargs)
 
-            return channels_last
+            return call_channels_last
 
         _drop_as_laid_out_before(torch)
         change_calls(torch, make, report)
@@ -229,10 +229,10 @@ def _drop_as_laid_out_before(torch: Any) -> None:
     """Gives dropout its images in their original layout, since it draws in memory order."""
     functional = torch.nn.functional
     for name in ("dropout", "alpha_dropout"):
-        setattr(functional, name, _contiguous(getattr(functional, name)))
+        setattr(functional, name, _make_contiguous(getattr(functional, name)))
 
 
-def _contiguous(original: Any) -> Any:
+def _make_contiguous(original: Any) -> Any:
     @functools.wraps(original)
     def dropout(input: Any, *args: Any, **kwargs: Any) -> Any:
         laid_out = input.contiguous() if input.dim() == 4 else input
@@ -265,11 +265,11 @@ class Compiled(Change):
             return "it does not train on a GPU"
         return ""
 
-    def ceiling(self, value: str, step: Step) -> Ceiling | None:
+    def ceiling(self, value: str, step: Step) -> SpeedupCeiling | None:
         """Returns the largest speedup."""
         return step.without_launches() if value == GRAPHS else step.without_arithmetic()
 
-    def apply(self, torch: Any, value: str, report: Report) -> None:
+    def apply(self, torch: Any, value: str, report: ReportCallback) -> None:
         """Compiles the models that are trained at the second step."""
 
         def make(model: Any, call: Call) -> Call:
@@ -277,8 +277,8 @@ class Compiled(Change):
             config: Any = importlib.import_module("torch._inductor.config")
             config.fallback_random = True
             if why := _cannot_compile():
-                raise RefusedError(why)
-            compiled = _in_graphs(torch, call, config) if value == GRAPHS else torch.compile(call)
+                raise ChangeRefusedError(why)
+            compiled = _compile_graphs(torch, call, config) if value == GRAPHS else torch.compile(call)
             usual: list[Any] = []
 
             def call_compiled(*args: Any, **kwargs: Any) -> Any:
@@ -292,7 +292,7 @@ class Compiled(Change):
                 except Exception as error:
                     # A C++ compiler may be missing, for example. The script's own errors are raised again.
                     what = "captured" if value == GRAPHS else "compiled"
-                    raise RefusedError(f"it cannot be {what}: {error}"[:300]) from error
+                    raise ChangeRefusedError(f"it cannot be {what}: {error}"[:300]) from error
 
             return call_compiled
 
@@ -304,7 +304,7 @@ class Compiled(Change):
         editor.call_on_model(f"{{model}}.compile({mode})")
 
 
-def _in_graphs(torch: Any, call: Call, config: Any) -> Call:
+def _compile_graphs(torch: Any, call: Call, config: Any) -> Call:
     """Returns a compiled call whose operations a GPU replays; the first calls fail if it cannot."""
     compiled = torch.compile(call, mode="reduce-overhead")
     num_calls = 0
@@ -317,10 +317,10 @@ def _in_graphs(torch: Any, call: Call, config: Any) -> Call:
         if num_calls == CAPTURED_CALLS + 1:
             config.triton.cudagraph_or_error = False
             if not _has_graphs(torch):
-                raise RefusedError("torch has captured none of its operations")
+                raise ChangeRefusedError("torch has captured none of its operations")
         torch.compiler.cudagraph_mark_step_begin()
         # The next replay overwrites what a graph returns, and the script may keep it.
-        return _cloned(torch, compiled(*args, **kwargs))
+        return _clone(torch, compiled(*args, **kwargs))
 
     return call_in_graphs
 
@@ -332,7 +332,7 @@ def _has_graphs(torch: Any) -> bool:
     return trees.get_manager(torch.cuda.current_device(), create_if_none_exists=False) is not None
 
 
-def _cloned(torch: Any, part: Any) -> Any:
+def _clone(torch: Any, part: Any) -> Any:
     return torch.utils._pytree.tree_map(lambda leaf: leaf.clone() if torch.is_tensor(leaf) else leaf, part)
 
 

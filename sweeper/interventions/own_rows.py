@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from . import collating
-from .change import RefusedError, Report
+from .change import ChangeRefusedError, ReportCallback
 from .children import fault_in_child
 from .trees import are_equal
 from .witness import Witness, is_persistent
@@ -31,7 +31,7 @@ class OwnRows:
             pass has workers again.
     """
 
-    def __init__(self, torch: Any, loader: Any, report: Report) -> None:
+    def __init__(self, torch: Any, loader: Any, report: ReportCallback) -> None:
         self._torch, self._report = torch, report
         self._fetch = collating.fetcher(torch, loader).fetch
         self._witness = Witness(torch, loader) if is_persistent(loader) else None
@@ -75,7 +75,7 @@ class OwnRows:
             rows = random.SystemRandom().sample(range(count), min(count, CHECK_ROWS))
             try:
                 expected = self._witness.fetch(rows)
-            except RefusedError as refusal:
+            except ChangeRefusedError as refusal:
                 self.are_changed, self._witness = True, None
                 self._report(False, str(refusal), was_applied=True)
                 return

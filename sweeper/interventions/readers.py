@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .change import DRAWS, Change, Editor, RefusedError, Report, begin_passes
+from .change import DRAWS, Change, ChangeRefusedError, Editor, ReportCallback, begin_passes
 from .children import be_worker, fault_in_child
 from .collating import fetcher, num_rows_of
 from .generators import states_held, states_of_all
-from .loader import CORES, check_sampler, reported, with_more_workers
+from .loader import CORES, check_once, check_sampler, with_more_workers
 from .trees import are_equal
 
 CHECK_ROWS, CHECK_SECONDS = 512, 2.0
@@ -43,17 +43,17 @@ class Readers(Change):
             return "its batches do not come from a DataLoader"
         return f"it already has {workers} workers" if workers >= cores else ""
 
-    def apply(self, torch: Any, value: str, report: Report) -> None:
+    def apply(self, torch: Any, value: str, report: ReportCallback) -> None:
         """Changes the passes that begin from now on."""
         cores = len(os.sched_getaffinity(0))
-        may_change = reported(functools.partial(_check, torch), report)
+        may_change = check_once(functools.partial(_check, torch), report)
 
-        def with_workers(loader: Any, original: Callable[[Any], Any]) -> Any:
+        def begin_pass(loader: Any, original: Callable[[Any], Any]) -> Any:
             if loader.num_workers >= cores or not may_change(loader):
                 return original(loader)
             return with_more_workers(original, loader, cores)
 
-        begin_passes(torch, with_workers)
+        begin_passes(torch, begin_pass)
 
     def edit(self, editor: Editor) -> None:
         """Sets the number of workers."""
@@ -64,14 +64,16 @@ def _check(torch: Any, loader: Any) -> None:
     """Reads batches twice with the same random numbers.
 
     Raises:
-        RefusedError: They differ or draw nothing, or the workers would draw the same numbers.
+        ChangeRefusedError: They differ or draw nothing, or the workers would draw the same numbers.
     """
     num_rows = num_rows_of(torch, loader)
     check_sampler(loader)
     if loader.worker_init_fn is not None and not loader.num_workers:
-        raise RefusedError("with workers, its loader would call a `worker_init_fn` that it does not call now")
+        raise ChangeRefusedError(
+            "with workers, its loader would call a `worker_init_fn` that it does not call now"
+        )
     if "numpy" in sys.modules and not hasattr(torch.utils.data._utils.worker, "_generate_state"):
-        raise RefusedError("this version of torch does not seed numpy in workers")
+        raise ChangeRefusedError("this version of torch does not seed numpy in workers")
     rows = random.Random(0).sample(range(num_rows), min(num_rows, CHECK_ROWS))
     size = loader.batch_size or len(rows)
     fetch = fetcher(torch, loader).fetch
@@ -95,7 +97,7 @@ def _check(torch: Any, loader: Any) -> None:
         return "" if draws else "its rows draw no random numbers"
 
     if why := fault_in_child(torch, loader, read, 10 * CHECK_SECONDS):
-        raise RefusedError(why)
+        raise ChangeRefusedError(why)
 
 
 def _seed(torch: Any, seed: int) -> None:

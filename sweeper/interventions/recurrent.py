@@ -24,24 +24,24 @@ def keep_in_float32(torch: Any, is_on: Callable[[], bool]) -> None:
     for name in NAMES:
         kind = getattr(torch.nn, name)
         if not hasattr(kind.forward, "_sweeper_is_float32"):
-            kind.forward = _outside_of_autocast(torch, kind.forward, is_on)
+            kind.forward = _leave_autocast(torch, kind.forward, is_on)
 
 
-def _outside_of_autocast(torch: Any, original: Any, is_on: Callable[[], bool]) -> Any:
+def _leave_autocast(torch: Any, original: Any, is_on: Callable[[], bool]) -> Any:
     @functools.wraps(original)
     def forward(layer: Any, *args: Any) -> Any:
         device = layer.weight_ih_l0.device.type
         if device != "cuda" or not is_on():
             return original(layer, *args)
         with torch.autocast(device, enabled=False):
-            return original(layer, *(in_float32(torch, part) for part in args))
+            return original(layer, *(to_float32(torch, part) for part in args))
 
     forward._sweeper_is_float32 = True  # type: ignore[attr-defined]
     return forward
 
 
-def in_float32(torch: Any, part: Any) -> Any:
+def to_float32(torch: Any, part: Any) -> Any:
     """Returns a tensor, a packed sequence or a tuple of states in float32."""
     if isinstance(part, tuple) and not hasattr(part, "float"):
-        return tuple(in_float32(torch, state) for state in part)
+        return tuple(to_float32(torch, state) for state in part)
     return part.float() if torch.is_tensor(part) or hasattr(part, "float") else part

@@ -6,40 +6,42 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from .change import RefusedError
+from .change import ChangeRefusedError
 
 
-def parted(torch: Any, batch: Any, leaves: list[Any], num_rows: int) -> Any:
+def split_batch(torch: Any, batch: Any, leaves: list[Any], num_rows: int) -> Any:
     """Returns the structure of a batch, which JSON can hold, and adds its tensors to `leaves`.
 
     Raises:
-        RefusedError: It has parts other than tensors with a row for each sample.
+        ChangeRefusedError: It has parts other than tensors with a row for each sample.
     """
     kind = type(batch)
     if kind is torch.Tensor:
         if batch.device.type != "cpu" or batch.layout != torch.strided or batch.requires_grad:
-            raise RefusedError("its batches have tensors that are on a GPU, are sparse, or require gradients")
+            raise ChangeRefusedError(
+                "its batches have tensors that are on a GPU, are sparse, or require gradients"
+            )
         if batch.dim() == 0 or batch.shape[0] != num_rows:
-            raise RefusedError("its batches have tensors without a row for each sample")
+            raise ChangeRefusedError("its batches have tensors without a row for each sample")
         leaves.append(batch)
         return None
     if kind is dict and all(type(key) in (str, int) for key in batch):
-        return ["dict", [[key, parted(torch, part, leaves, num_rows)] for key, part in batch.items()]]
+        return ["dict", [[key, split_batch(torch, part, leaves, num_rows)] for key, part in batch.items()]]
     is_named = issubclass(kind, tuple) and hasattr(kind, "_fields")
     name = f"{kind.__module__}:{kind.__qualname__}" if is_named else kind.__name__
     if kind in (list, tuple) or (is_named and _kind(name) is kind):
-        return [name, [parted(torch, part, leaves, num_rows) for part in batch]]
-    raise RefusedError(f"its batches have parts of type {kind.__name__}")
+        return [name, [split_batch(torch, part, leaves, num_rows) for part in batch]]
+    raise ChangeRefusedError(f"its batches have parts of type {kind.__name__}")
 
 
-def filled(tree: Any, leaves: Iterator[Any]) -> Any:
+def build_batch(tree: Any, leaves: Iterator[Any]) -> Any:
     """Returns the batch with a structure and some tensors."""
     if tree is None:
         return next(leaves)
     name, parts = tree
     if name == "dict":
-        return {key: filled(part, leaves) for key, part in parts}
-    values = [filled(part, leaves) for part in parts]
+        return {key: build_batch(part, leaves) for key, part in parts}
+    values = [build_batch(part, leaves) for part in parts]
     return values if name == "list" else tuple(values) if name == "tuple" else _kind(name)(*values)
 
 

@@ -10,7 +10,7 @@ import weakref
 from multiprocessing.connection import Connection
 from typing import Any
 
-from .change import RefusedError
+from .change import ChangeRefusedError
 from .children import be_worker
 from .collating import fetcher
 
@@ -27,7 +27,9 @@ class Witness:
             self._own, other = multiprocessing.Pipe()
             child = os.fork()
         except OSError as error:
-            raise RefusedError(f"no process can be started to read its rows ({error.strerror})") from error
+            raise ChangeRefusedError(
+                f"no process can be started to read its rows ({error.strerror})"
+            ) from error
         if not child:
             self._own.close()
             _serve(torch, loader, other)
@@ -38,14 +40,14 @@ class Witness:
         """Returns the batch of some rows.
 
         Raises:
-            RefusedError: It has died.
+            ChangeRefusedError: It has died.
             Exception: Reading the rows raised it.
         """
         try:
             self._own.send(rows)
             is_batch, answer = self._own.recv()
         except (OSError, EOFError) as error:
-            raise RefusedError("the process that read its rows died") from error
+            raise ChangeRefusedError("the process that read its rows died") from error
         if not is_batch:
             raise answer
         return answer

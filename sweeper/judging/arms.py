@@ -98,7 +98,7 @@ def since(revision: str, command: Sequence[str], folder: Path) -> Iterator[tuple
                     )
                 _write(target, blob, mode)
         yield (
-            _mirrored(revision, command, folder, root, mirror),
+            _mirror_arm(revision, command, folder, root, mirror),
             Arm(name="working tree", command=tuple(command), folder=folder),
         )
 
@@ -141,17 +141,17 @@ def patched(text: bytes, name: str, command: Sequence[str], folder: Path) -> Ite
             raise UserError(f"`--patch` must apply to {str(root)!r}, but {name!r} does not: {why}.")
         yield (
             Arm(name="working tree", command=tuple(command), folder=folder),
-            _mirrored(name, command, folder, root, mirror),
+            _mirror_arm(name, command, folder, root, mirror),
         )
 
 
-def _mirrored(name: str, command: Sequence[str], folder: Path, root: Path, mirror: Path) -> Arm:
+def _mirror_arm(name: str, command: Sequence[str], folder: Path, root: Path, mirror: Path) -> Arm:
     """Returns the arm of a command in the mirror of a repository.
 
     Absolute paths of the repository's files, which lead out of the mirror, become relative.
     """
 
-    def moved(word: str) -> str:
+    def move(word: str) -> str:
         option, equals, value = word.rpartition("=")
         path = Path(value)
         if not path.is_absolute() or not path.is_file():
@@ -166,7 +166,7 @@ def _mirrored(name: str, command: Sequence[str], folder: Path, root: Path, mirro
         return f"{option}{equals}{os.path.relpath(path, folder.resolve())}"
 
     place = mirror / folder.relative_to(root)
-    return Arm(name=name, command=tuple(map(moved, command)), folder=place, mirrors=(root, mirror))
+    return Arm(name=name, command=tuple(map(move, command)), folder=place, mirrors=(root, mirror))
 
 
 def root_of(folder: Path) -> Path:

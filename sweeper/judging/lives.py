@@ -17,7 +17,7 @@ from typing import Self
 
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Measurement, Window
-from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.core.progress import SilentProgress, TrialFailedError
 from sweeper.judging.arms import Arm
 from sweeper.race.log import Verified
 from sweeper.race.policy import Start
@@ -28,7 +28,7 @@ from sweeper.system.process import open_files, tree, usage
 from sweeper.telemetry.room import gpu_memory_gib, has_room
 from sweeper.trainer.on_demand import turn_of
 
-Measure = Callable[["Turns", float], Measurement]
+Measure = Callable[["TurnRequests", float], Measurement]
 """Function that measures an arm in turns of so many seconds."""
 
 CUDA = "/dev/nvidia-uvm"
@@ -42,7 +42,7 @@ class CrowdedError(TrialFailedError):
     """Raised if a version may have failed because the other one was there."""
 
 
-class Turns(Silent):
+class TurnRequests(SilentProgress):
     """Requests for the turns of one process, and the windows that it has measured in them."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Turns(Silent):
 
     # -- the race's side
 
-    def ended(self) -> None:
+    def end(self) -> None:
         """Records that the process has been measured, or has failed."""
         with self._changed:
             self._is_over = True
@@ -109,7 +109,7 @@ class Turns(Silent):
     def kill(self) -> None:
         """Kills its script, also if it is about to start, and ends its turns."""
         self._is_killed = True
-        self.ended()
+        self.end()
         if self._pid:
             # A launcher's workers are in separate sessions, and stopped ones would stay forever.
             for pid in list(tree(self._pid)):
@@ -143,7 +143,7 @@ class ScriptLives:
         """
         self._is_alone = is_alone
         self._measures = measures
-        self._turns: dict[int, Turns] = {}
+        self._turns: dict[int, TurnRequests] = {}
         self._running: dict[int, Future[Measurement]] = {}
         self._num_returned: dict[int, int] = {}
         self._pool = ThreadPoolExecutor()
@@ -176,13 +176,13 @@ class ScriptLives:
         """
         if not self._turns:
             self._before = gpu_memory_gib()
-        turns = self._turns[life] = Turns()
+        turns = self._turns[life] = TurnRequests()
 
         def run() -> Measurement:
             try:
                 return self._measures[start.arm](turns, start.turn_seconds)
             finally:
-                turns.ended()
+                turns.end()
 
         self._running[life] = self._pool.submit(run)
         self._num_returned[life] = 0
@@ -226,7 +226,7 @@ class ScriptLives:
         Raises:
             TrialFailedError: It could not be measured.
         """
-        self._turns[life].ended()
+        self._turns[life].end()
         measurement = self.measured[life] = self._running[life].result()
         del self._running[life], self._turns[life]
         return [turn_of(window) for window in measurement.windows[self._num_returned[life] :]]
@@ -242,7 +242,7 @@ class ScriptLives:
 
 
 def _measure(arm: Arm) -> Measure:
-    def measure(turns: Turns, seconds: float) -> Measurement:
+    def measure(turns: TurnRequests, seconds: float) -> Measurement:
         plan = MeasurePlan(
             window_seconds=seconds,
             repeats=UNLIMITED,
@@ -250,12 +250,12 @@ def _measure(arm: Arm) -> Measure:
             cap_seconds=math.inf,
             diagnose=False,
         )
-        return watched(arm, plan, turns)
+        return measure_script(arm, plan, turns)
 
     return measure
 
 
-def watched(arm: Arm, plan: MeasurePlan, turns: Turns | None = None) -> Measurement:
+def measure_script(arm: Arm, plan: MeasurePlan, turns: TurnRequests | None = None) -> Measurement:
     """Runs a script in a new process until it is measured.
 
     Raises:
@@ -266,7 +266,7 @@ def watched(arm: Arm, plan: MeasurePlan, turns: Turns | None = None) -> Measurem
         return watch(
             arm.command,
             arm.folder,
-            turns or Silent(),
+            turns or SilentProgress(),
             env=arm.env,
             plan=plan,
             cache=arm.cache,

@@ -15,7 +15,7 @@ from sweeper.core.measurement import Measurement
 from sweeper.core.recording import Recording
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT, HALF, SINGLE
 from sweeper.judging.arms import PASSIVE, Arm
-from sweeper.race.record import Record, crossed
+from sweeper.race.record import Record, extent_of
 from sweeper.race.verify import Answer, Claim, Reference, batches_of_a_pass
 from sweeper.script.failure import is_for_want_of_room
 from sweeper.script.watch import record
@@ -25,7 +25,7 @@ LIMIT_SECONDS, RECORD_SECONDS = 60.0, 30.0
 HALF_PRECISIONS = ("bf16", "fp16")
 
 
-class Losses(StrEnum):
+class LossAgreement(StrEnum):
     """The answer: equal in every bit, equal but for rounding or for draws, different, or unknown."""
 
     EQUAL = "equal"
@@ -35,11 +35,11 @@ class Losses(StrEnum):
     UNKNOWN = "unknown"
 
 
-_ANSWERS = {EXACT: Losses.EQUAL, CLOSE: Losses.CLOSE, DRAWS: Losses.REDRAWN}
+_ANSWERS = {EXACT: LossAgreement.EQUAL, CLOSE: LossAgreement.CLOSE, DRAWS: LossAgreement.REDRAWN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class LossComparison:
     """A comparison of the second version's training with that of the first.
 
     Attributes:
@@ -47,14 +47,14 @@ class Trained:
         covers: The extent of the recorded runs, in words.
     """
 
-    answer: Losses
+    answer: LossAgreement
     why: str = ""
     covers: str = ""
 
     @property
     def is_same(self) -> bool:
         """Whether the training is the same: in every bit, or but for rounding or draws that may differ."""
-        return self.answer in (Losses.EQUAL, Losses.CLOSE, Losses.REDRAWN)
+        return self.answer in (LossAgreement.EQUAL, LossAgreement.CLOSE, LossAgreement.REDRAWN)
 
 
 class Baseline:
@@ -80,13 +80,13 @@ class Baseline:
         self._at_once = 1 if self._is_on_gpu else min(2, len(os.sched_getaffinity(0)))
         self._reference = Reference()
 
-    def compare(self, arm: Arm, claim: Claim) -> Trained:
+    def compare(self, arm: Arm, claim: Claim) -> LossComparison:
         """Compares the training of another version with the baseline's.
 
         Args:
             claim: How it is to train.
         """
-        trained = self._compared(arm, claim)
+        trained = self._compare(arm, claim)
         repeats = self._reference.repeats
         if repeats.are_equal is not False or self._recording.deterministic:
             return trained
@@ -95,9 +95,9 @@ class Baseline:
         # Sums on a GPU may add in any order, unless torch is asked for one.
         self._recording = dataclasses.replace(self._recording, deterministic=True)
         self._reference = Reference()
-        return self._compared(arm, claim)
+        return self._compare(arm, claim)
 
-    def _compared(self, arm: Arm, claim: Claim) -> Trained:
+    def _compare(self, arm: Arm, claim: Claim) -> LossComparison:
         reference = self._reference
         if reference.records:
             (other,) = self._records([(arm, 0)])
@@ -105,9 +105,9 @@ class Baseline:
             own, other = self._records([(self._arm, 0), (arm, 0)])
             reference.enter(own)
         if why := reference.records[0].failure:
-            return Trained(answer=Losses.UNKNOWN, why=why)
+            return LossComparison(answer=LossAgreement.UNKNOWN, why=why)
         if other.failure:
-            return Trained(answer=Losses.DIFFERENT, why=other.failure)
+            return LossComparison(answer=LossAgreement.DIFFERENT, why=other.failure)
         answer = reference.answer(other, claim)
         if self._is_on_gpu and answer.kind != EXACT and len(reference.records) < 2:
             self._enter((0,))
@@ -115,7 +115,7 @@ class Baseline:
         while shifts := reference.shifts_wanted(claim, answer):
             self._enter(shifts)
             answer = reference.answer(other, claim)
-        return _trained(answer, crossed(other, reference.records[0]))
+        return _comparison_of(answer, extent_of(other, reference.records[0]))
 
     def _enter(self, shifts: Sequence[int]) -> None:
         """Enters records of the version itself. One that has failed says nothing, and is not run again."""
@@ -144,15 +144,15 @@ class Baseline:
         return records
 
 
-def _trained(answer: Answer, covers: str) -> Trained:
+def _comparison_of(answer: Answer, covers: str) -> LossComparison:
     if answer.is_unknown:
-        return Trained(answer=Losses.UNKNOWN, why=answer.fault)
+        return LossComparison(answer=LossAgreement.UNKNOWN, why=answer.fault)
     if answer.fault:
-        return Trained(answer=Losses.DIFFERENT, why=answer.fault, covers=covers)
-    return Trained(answer=_ANSWERS[answer.kind], covers=covers)
+        return LossComparison(answer=LossAgreement.DIFFERENT, why=answer.fault, covers=covers)
+    return LossComparison(answer=_ANSWERS[answer.kind], covers=covers)
 
 
-def compare(arms: tuple[Arm, Arm], before: Measurement, after: Measurement) -> Trained:
+def compare(arms: tuple[Arm, Arm], before: Measurement, after: Measurement) -> LossComparison:
     """Compares the training of the second version with that of the first.
 
     Args:

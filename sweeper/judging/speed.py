@@ -18,7 +18,7 @@ from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import FailureKind, Measurement
 from sweeper.core.progress import TrialFailedError
 from sweeper.judging.arms import Arm
-from sweeper.judging.lives import CrowdedError, ScriptLives, watched
+from sweeper.judging.lives import CrowdedError, ScriptLives, measure_script
 from sweeper.race import race
 from sweeper.race.log import BASELINE, Event, Round, rounds_of
 from sweeper.race.policy import Policy
@@ -48,7 +48,7 @@ class Speed(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartialRatio:
     """A ratio over some of the rounds, with its 95% interval."""
 
     ratio: float
@@ -58,7 +58,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class SpeedComparison:
     """Speeds of two versions.
 
     Attributes:
@@ -78,8 +78,8 @@ class Compared:
     high: float
     before: Sequence[Measurement] = ()
     after: Sequence[Measurement] = ()
-    quiet: Part | None = None
-    busy: Part | None = None
+    quiet: PartialRatio | None = None
+    busy: PartialRatio | None = None
     is_stopped: bool = False
 
     @classmethod
@@ -89,10 +89,10 @@ class Compared:
         before: Sequence[Measurement] = (),
         after: Sequence[Measurement] = (),
         *,
-        quiet: Part | None = None,
-        busy: Part | None = None,
+        quiet: PartialRatio | None = None,
+        busy: PartialRatio | None = None,
         is_stopped: bool = False,
-    ) -> Compared:
+    ) -> SpeedComparison:
         """Returns the comparison that a tally gives."""
         low, high = tally.interval()
         return cls(
@@ -124,7 +124,7 @@ def answer(tally: Tally, level: float = LAST_LEVEL) -> Speed:
     return Speed.SAME if low >= -SAME and high <= SAME else Speed.UNDECIDED
 
 
-def measured(arm: Arm) -> Measurement:
+def measure_version(arm: Arm) -> Measurement:
     """Runs a version in a new process until it is measured.
 
     Raises:
@@ -132,7 +132,7 @@ def measured(arm: Arm) -> Measurement:
         UserError: It cannot be started.
     """
     with _without_output():
-        return watched(arm, PLAN)
+        return measure_script(arm, PLAN)
 
 
 def compare(
@@ -140,7 +140,7 @@ def compare(
     seconds: float,
     say: Callable[[str], None],
     on_first: Callable[[Measurement, Measurement], None] = lambda before, after: None,
-) -> Compared:
+) -> SpeedComparison:
     """Races two versions until the answer is clear, or the time is up.
 
     Args:
@@ -155,66 +155,66 @@ def compare(
     """
     began, num_first = time.monotonic(), 0
 
-    def first(*measured: Measurement) -> None:
+    def call_first(*measured: Measurement) -> None:
         nonlocal num_first
         num_first += 1
         on_first(*measured)
 
     try:
-        return _compared(arms, seconds, say, first)
+        return _race(arms, seconds, say, call_first)
     except CrowdedError:
         if num_first:
             raise
     say("  the versions do not run side by side, so that one follows the other")
-    return _compared(arms, seconds - (time.monotonic() - began), say, on_first, is_alone=True)
+    return _race(arms, seconds - (time.monotonic() - began), say, on_first, is_alone=True)
 
 
-def _compared(
+def _race(
     arms: tuple[Arm, Arm],
     seconds: float,
     say: Callable[[str], None],
     on_first: Callable[[Measurement, Measurement], None],
     *,
     is_alone: bool = False,
-) -> Compared:
+) -> SpeedComparison:
     log: list[Event] = []
     is_stopped = False
     with _without_output() as stdout, ScriptLives.of(arms, is_alone=is_alone) as lives:
 
-        def seen() -> None:
-            rounds = _complete(log)
+        def report() -> None:
+            rounds = _complete_rounds(log)
             with contextlib.redirect_stdout(stdout):
                 if len(rounds) == 1:
-                    on_first(*(_measured(lives, rounds, arm)[0] for arm in (BASELINE, OTHER)))
-                say(f"  {_so_far(rounds)}")
+                    on_first(*(_measurements_of(lives, rounds, arm)[0] for arm in (BASELINE, OTHER)))
+                say(f"  {_progress_line(rounds)}")
 
         try:
-            race.run(Policy(arms=(BASELINE, OTHER), seconds=seconds), lives, log, seen)
+            race.run(Policy(arms=(BASELINE, OTHER), seconds=seconds), lives, log, report)
         except KeyboardInterrupt:
             is_stopped = True
-        rounds = _complete(log)
+        rounds = _complete_rounds(log)
         rounds = [one for one in rounds if log_ratios(one, OTHER)]
-        before, after = (_measured(lives, rounds, arm) for arm in (BASELINE, OTHER))
+        before, after = (_measurements_of(lives, rounds, arm) for arm in (BASELINE, OTHER))
     tally = Tally.of(rounds, OTHER)
     if is_stopped and not tally.logs:
         raise KeyboardInterrupt
     if not tally.logs:
         raise TrialFailedError(FailureKind.NO_RESULT, "the two versions have no turn in common")
-    return Compared.of(
+    return SpeedComparison.of(
         tally,
         before,
         after,
-        quiet=_part([one for one in rounds if not _is_busy(one)]),
-        busy=_part([one for one in rounds if _is_busy(one)]),
+        quiet=_partial_ratio([one for one in rounds if not _is_busy(one)]),
+        busy=_partial_ratio([one for one in rounds if _is_busy(one)]),
         is_stopped=is_stopped,
     )
 
 
-def _complete(log: Sequence[Event]) -> list[Round]:
+def _complete_rounds(log: Sequence[Event]) -> list[Round]:
     return [one for one in rounds_of(log) if one.is_over((BASELINE, OTHER))]
 
 
-def _so_far(rounds: Sequence[Round]) -> str:
+def _progress_line(rounds: Sequence[Round]) -> str:
     """Returns the latest ratio, and that of all rounds with its interval."""
     latest, tally = Tally.of(rounds[-1:], OTHER), Tally.of(rounds, OTHER)
     if not latest.logs:
@@ -230,15 +230,15 @@ def _is_busy(round_: Round) -> bool:
     return statistics.fmean(life.foreign for life in round_.lives.values()) > BUSY_CORES
 
 
-def _part(rounds: Sequence[Round]) -> Part | None:
+def _partial_ratio(rounds: Sequence[Round]) -> PartialRatio | None:
     tally = Tally.of(rounds, OTHER)
     if len(tally.logs) < FEWEST_OF_A_KIND:
         return None
     low, high = tally.interval()
-    return Part(math.exp(tally.mean), math.exp(low), math.exp(high), len(tally.logs))
+    return PartialRatio(math.exp(tally.mean), math.exp(low), math.exp(high), len(tally.logs))
 
 
-def _measured(lives: ScriptLives, rounds: Sequence[Round], arm: int) -> list[Measurement]:
+def _measurements_of(lives: ScriptLives, rounds: Sequence[Round], arm: int) -> list[Measurement]:
     return [lives.measured[round_.lives[arm].number] for round_ in rounds]
 
 

@@ -15,9 +15,9 @@ from sweeper.core.measurement import Measurement
 from sweeper.core.metrics import joules_per_sample
 from sweeper.judging import losses, speed
 from sweeper.judging.arms import Arm
-from sweeper.judging.losses import Losses, Trained
-from sweeper.judging.speed import Compared, Speed
-from sweeper.judging.whole import Whole, run_whole
+from sweeper.judging.losses import LossAgreement, LossComparison
+from sweeper.judging.speed import Speed, SpeedComparison
+from sweeper.judging.whole import WholeRun, run_whole
 from sweeper.race.tally import LEVEL
 from sweeper.script.failure import is_for_want_of_room
 from sweeper.script.scratch import scratch_folder
@@ -28,7 +28,7 @@ MEMORY, MEMORY_SHARE = "tree_mem_gib", 0.8
 """Telemetry of a version's memory in GiB, and share of the free memory that two may take."""
 
 
-class Required(StrEnum):
+class RequiredSpeed(StrEnum):
     """The speed that `--require` asks for."""
 
     FASTER = "faster"
@@ -44,14 +44,14 @@ class Verdict:
     """
 
     arms: tuple[Arm, Arm]
-    speed: Compared
-    training: Trained
-    whole: tuple[Whole, Whole] | None = None
+    speed: SpeedComparison
+    training: LossComparison
+    whole: tuple[WholeRun, WholeRun] | None = None
 
-    def meets(self, required: Required) -> bool:
+    def meets(self, required: RequiredSpeed) -> bool:
         """Returns whether the change is as fast as required, and trains the same."""
         is_faster = self.speed.answer is Speed.FASTER
-        fast = is_faster if required is Required.FASTER else self.speed.is_not_slower
+        fast = is_faster if required is RequiredSpeed.FASTER else self.speed.is_not_slower
         return fast and self.training.is_same
 
     def to_dict(self) -> dict[str, Any]:
@@ -71,8 +71,8 @@ class Verdict:
             "losses": str(self.training.answer),
             "losses_why": self.training.why,
             "covers": self.training.covers,
-            "before": _described(self.arms[0], comparison.before),
-            "after": _described(self.arms[1], comparison.after),
+            "before": _describe(self.arms[0], comparison.before),
+            "after": _describe(self.arms[1], comparison.after),
             **({"whole": [dataclasses.asdict(whole) for whole in self.whole]} if self.whole else {}),
         }
 
@@ -94,7 +94,7 @@ def judge(
         cache = scratch / "cache"
         cache.mkdir()
         before, after = (dataclasses.replace(arm, cache=cache) for arm in arms)
-        verdict = _judged((before, after), 60 * minutes, say)
+        verdict = _compare((before, after), 60 * minutes, say)
         if not whole or verdict.speed.is_stopped:
             return verdict
         say("  running both to their end")
@@ -109,8 +109,8 @@ def judge(
         return dataclasses.replace(verdict, whole=ends)
 
 
-def _judged(arms: tuple[Arm, Arm], seconds: float, say: Callable[[str], None]) -> Verdict:
-    trained: list[Trained] = []
+def _compare(arms: tuple[Arm, Arm], seconds: float, say: Callable[[str], None]) -> Verdict:
+    trained: list[LossComparison] = []
 
     def train(*first: Measurement) -> None:
         for arm, measurement in zip(arms, first, strict=True):
@@ -125,7 +125,7 @@ def _judged(arms: tuple[Arm, Arm], seconds: float, say: Callable[[str], None]) -
     return Verdict(arms=arms, speed=compared, training=trained[0])
 
 
-def _has_room(speed: Compared) -> bool:
+def _has_room(speed: SpeedComparison) -> bool:
     """Returns whether both versions may run at the same time."""
     measured = [*speed.before, *speed.after]
     needed = sum(
@@ -136,16 +136,16 @@ def _has_room(speed: Compared) -> bool:
     return has_memory and not any(one.trains_on_gpu for one in measured)
 
 
-def words(training: Trained) -> str:
+def words(training: LossComparison) -> str:
     """Returns the comparison of two trainings in words."""
-    if training.answer is Losses.EQUAL:
+    if training.answer is LossAgreement.EQUAL:
         return f"equal in every bit over {training.covers}"
-    if training.answer is Losses.CLOSE:
+    if training.answer is LossAgreement.CLOSE:
         return f"equal but for rounding over {training.covers}"
     return f"{training.answer}: {training.why}"
 
 
-def _described(arm: Arm, measurements: Sequence[Measurement]) -> dict[str, Any]:
+def _describe(arm: Arm, measurements: Sequence[Measurement]) -> dict[str, Any]:
     described: dict[str, Any] = {
         "name": arm.name,
         "command": list(arm.command),

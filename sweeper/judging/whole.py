@@ -32,7 +32,7 @@ MAX_NAMES = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whole:
+class WholeRun:
     """How a version ended.
 
     Attributes:
@@ -46,7 +46,7 @@ class Whole:
     failure: str = ""
 
 
-def run_whole(arms: tuple[Arm, Arm], *, at_once: bool) -> tuple[Whole, Whole]:
+def run_whole(arms: tuple[Arm, Arm], *, at_once: bool) -> tuple[WholeRun, WholeRun]:
     """Runs two versions to their end.
 
     Args:
@@ -57,7 +57,7 @@ def run_whole(arms: tuple[Arm, Arm], *, at_once: bool) -> tuple[Whole, Whole]:
     """
     running = dict.fromkeys(arms, 0)
 
-    def run(arm: Arm) -> Whole:
+    def run(arm: Arm) -> WholeRun:
         began, numbers, failure = time.monotonic(), dict[str, float](), ""
         try:
             run_to_end(
@@ -70,7 +70,7 @@ def run_whole(arms: tuple[Arm, Arm], *, at_once: bool) -> tuple[Whole, Whole]:
             )
         except TrialFailedError as error:
             failure = str(error)
-        return Whole(seconds=time.monotonic() - began, numbers=numbers, failure=failure)
+        return WholeRun(seconds=time.monotonic() - began, numbers=numbers, failure=failure)
 
     with (
         open(os.devnull, "w", encoding="utf-8") as nowhere,
@@ -107,7 +107,7 @@ def numbers_in(lines: Iterable[str]) -> dict[str, float]:
     return numbers
 
 
-def both(before: Whole, after: Whole) -> dict[str, tuple[float, float]]:
+def common_numbers(before: WholeRun, after: WholeRun) -> dict[str, tuple[float, float]]:
     """Returns the numbers that both versions printed last, by name; the latest names if there are many."""
     names = [name for name in after.numbers if name in before.numbers]
     return {name: (before.numbers[name], after.numbers[name]) for name in names[-MAX_NAMES:]}

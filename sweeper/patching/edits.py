@@ -23,7 +23,7 @@ from sweeper.patching.source import (
     Make,
     argument,
     edit_call,
-    imports,
+    has_import,
     insert_after_imports,
     insert_at_top,
     insert_before_statement,
@@ -141,11 +141,11 @@ class Sources:
         path, _, line = self.places.get(of, "").rpartition(":")
         if not path:
             raise CannotEditError(f"it is not known where its {of} is made")
-        path = one_name(self.folder, path)
+        path = canonical_path(self.folder, path)
         return path, start_of_call(self.text(path), int(line), CALLS[of], or_any=of in BY_ANY_NAME)
 
 
-def one_name(folder: Path, path: str) -> str:
+def canonical_path(folder: Path, path: str) -> str:
     """Returns a file's canonical path relative to a folder. Links are followed."""
     return os.path.relpath((folder / path).resolve(), folder.resolve())
 
@@ -175,7 +175,7 @@ class Edits:
     imported: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
 
-def written(sources: Sources, changes: Sequence[PatchedChange]) -> dict[str, str]:
+def edit_sources(sources: Sources, changes: Sequence[PatchedChange]) -> dict[str, str]:
     """Returns the new texts of the files that some changes edit.
 
     Raises:
@@ -206,7 +206,7 @@ def written(sources: Sources, changes: Sequence[PatchedChange]) -> dict[str, str
         texts[path] = insert_after_imports(text(path), "\n" + "\n".join(settings))
     for path, names in edits.imported.items():
         for name in sorted(names):
-            if not imports(text(path), name):
+            if not has_import(text(path), name):
                 texts[path] = insert_at_top(text(path), f"import {name}\n")
     for path, lines in edits.first.items():
         texts[path] = insert_at_top(text(path), "".join(lines))
@@ -245,7 +245,7 @@ class SourceEditor:
                 raise CannotEditError(f"the call of its {call} has no `{name}`")
             times = factor(_code(made.func).rpartition(".")[2])
             is_plain = name == "batch_size" and _code(given) == self.original
-            text = self.value if is_plain else _times(f"{times:.6g}", given)
+            text = self.value if is_plain else _product(f"{times:.6g}", given)
             return with_argument(made, name, text, position)
 
         self._edit(call, self._sources.call(call), scale, has_comment=call == "loader")
@@ -257,7 +257,7 @@ class SourceEditor:
     def gather_batches(self) -> None:
         """Makes the loader gather its batches from a data set in memory."""
         place = self._sources.call("loader")
-        self._edit("loader", place, self._gathering)
+        self._edit("loader", place, self._gather_rows)
         self._define(place[0], "InMemoryDataset", IN_MEMORY + INDEXING[self._sources.batch])
 
     def call_on_model(self, text: str) -> None:
@@ -305,7 +305,7 @@ class SourceEditor:
             call = with_argument(call, "num_workers", "0", position)
         return without_arguments(call, OF_WORKERS)
 
-    def _gathering(self, call: cst.Call) -> cst.Call:
+    def _gather_rows(self, call: cst.Call) -> cst.Call:
         position = POSITIONS["loader", "collate_fn"]
         rows = argument(call, "dataset", 0)
         # If `**` unpacks another `collate_fn`, the call fails, and the comparison shows it.
@@ -344,7 +344,7 @@ def _model(sources: Sources) -> str:
     return models.pop()
 
 
-def _times(factor: str, value: cst.BaseExpression) -> str:
+def _product(factor: str, value: cst.BaseExpression) -> str:
     """Returns the code of a product."""
     is_plain = isinstance(value, cst.Name | cst.Attribute | cst.Call | cst.Subscript | cst.BaseNumber)
     return f"{factor} * {_code(value)}" if is_plain else f"{factor} * ({_code(value)})"

@@ -12,15 +12,15 @@ from typing import Any
 
 from sweeper.interventions import CHANGES
 from sweeper.interventions.change import CHANGES_TRAINING, CLOSE, DRAWS, Change
-from sweeper.interventions.loader import Loader
+from sweeper.interventions.loader import LoaderChange
 from sweeper.judging import speed
 from sweeper.judging.arms import Arm, patched, root_of
-from sweeper.judging.losses import Baseline, Trained
-from sweeper.judging.speed import Compared, Speed
-from sweeper.patching.edits import PatchedChange, Sources, one_name, written
+from sweeper.judging.losses import Baseline, LossComparison
+from sweeper.judging.speed import Speed, SpeedComparison
+from sweeper.patching.edits import PatchedChange, Sources, canonical_path, edit_sources
 from sweeper.patching.source import CannotEditError, lines_of, statements_by_line
 from sweeper.race.verify import Claim
-from sweeper.script.command_line import parted
+from sweeper.script.command_line import parse_command
 from sweeper.sweep.store.fingerprint import files_named
 
 Say = Callable[[str], None]
@@ -42,8 +42,8 @@ class Patch:
 
     text: str
     left_out: dict[str, str]
-    training: Trained | None = None
-    speed: Compared | None = None
+    training: LossComparison | None = None
+    speed: SpeedComparison | None = None
 
     @property
     def holds(self) -> bool:
@@ -74,7 +74,7 @@ def make(
         UserError: It cannot be started.
     """
     before = Arm(name="as it is", command=tuple(command), folder=folder)
-    measurement = speed.measured(before)
+    measurement = speed.measure_version(before)
     sources = dataclasses.replace(_sources(command, folder, measurement.observed), changes=changes)
     left_out: dict[str, str] = {}
 
@@ -90,7 +90,7 @@ def make(
         except CannotEditError as error:
             leave_out(change, str(error))
     free = [change for change in kept if _kind(sources, change) == CHANGES_TRAINING]
-    verified, training = _that_train_the_same(
+    verified, training = _verify_changes(
         Baseline(before, measurement),
         before,
         sources,
@@ -114,11 +114,11 @@ def _sources(command: Sequence[str], folder: Path, observed: Mapping[str, Any]) 
     Args:
         observed: What the training uses (`sweeper.inject.facts`).
     """
-    named = files_named(parted(shlex.join(command)).start, folder)
+    named = files_named(parse_command(shlex.join(command)).start, folder)
     main = next((path for path in named if path.endswith(".py")), "")
     return Sources(
         folder=folder,
-        main=main and one_name(folder, main),
+        main=main and canonical_path(folder, main),
         places=observed.get("places", {}),
         threads=int(observed.get("threads") or 1),
         workers=observed.get("num_workers"),
@@ -132,21 +132,21 @@ def _kind(sources: Sources, made: PatchedChange) -> str:
     return "" if known is None else known.kind
 
 
-def _that_train_the_same(
+def _verify_changes(
     baseline: Baseline,
     before: Arm,
     sources: Sources,
     made: Sequence[PatchedChange],
     leave_out: Callable[[PatchedChange, str], None],
-) -> tuple[Sequence[PatchedChange], Trained | None]:
+) -> tuple[Sequence[PatchedChange], LossComparison | None]:
     """Returns the changes with which the patched script trains the same, and how it trains."""
 
-    def trained(some: Sequence[PatchedChange]) -> Trained:
+    def train(some: Sequence[PatchedChange]) -> LossComparison:
         claim = Claim(
             kind=DRAWS if any(_kind(sources, change) == DRAWS for change in some) else CLOSE,
             rounding=max(sources.changes[change.name].tolerance(sources.facts) for change in some),
             keeps_arithmetic=all(
-                sources.changes[change.name].is_of_environment or change.name == Loader.name
+                sources.changes[change.name].is_of_environment or change.name == LoaderChange.name
                 for change in some
             ),
             is_version=True,
@@ -159,24 +159,24 @@ def _that_train_the_same(
     plain = [change for change in made if _kind(sources, change) != DRAWS]
     if plain and len(plain) < len(made):
         # Other draws would hide other differences.
-        kept, comparison = _that_train_the_same(baseline, before, sources, plain, leave_out)
+        kept, comparison = _verify_changes(baseline, before, sources, plain, leave_out)
         rest = [change for change in made if change in kept or _kind(sources, change) == DRAWS]
-        together = trained(rest)
+        together = train(rest)
         if together.is_same:
             return rest, together
         for change in rest:
             if _kind(sources, change) == DRAWS:
                 leave_out(change, f"written into the source, it does not train the same ({together.why})")
         return kept, comparison
-    together = trained(made)
+    together = train(made)
     if together.is_same:
         return made, together
-    alone = {change: trained([change]) for change in made}
+    alone = {change: train([change]) for change in made}
     for change, comparison in alone.items():
         if not comparison.is_same:
             leave_out(change, f"written into the source, it does not train the same ({comparison.why})")
     rest = [change for change in made if alone[change].is_same]
-    together = trained(rest) if rest else together
+    together = train(rest) if rest else together
     if together.is_same:
         return rest, together
     for change in rest:
@@ -192,7 +192,7 @@ def diff(sources: Sources, made: Sequence[PatchedChange]) -> str:
     """
     root = root_of(sources.folder)
     parts: list[str] = []
-    for path, text in sorted(written(sources, made).items()):
+    for path, text in sorted(edit_sources(sources, made).items()):
         place = (sources.folder / path).resolve()
         if not place.is_relative_to(root):
             raise CannotEditError(f"{place} is outside of {root}")

@@ -234,7 +234,7 @@ def insert_after_imports(source: str, text: str) -> str:
             line = end
         elif line or not (_is_docstring(statement) or _is_future(statement)):
             break
-    return _inserted(source, line, text) if line else insert_at_top(source, text)
+    return _insert(source, line, text) if line else insert_at_top(source, text)
 
 
 def insert_definition(source: str, name: str, text: str, ours: Collection[str]) -> str:
@@ -259,7 +259,7 @@ def insert_definition(source: str, name: str, text: str, ours: Collection[str]) 
         previous = "" if _is_import(statement) else here or "a statement"
     while spot and lines[spot - 1].startswith("#"):
         spot -= 1
-    return _inserted(source, spot, f"{text}\n\n") if spot else insert_after_imports(source, f"\n\n{text}")
+    return _insert(source, spot, f"{text}\n\n") if spot else insert_after_imports(source, f"\n\n{text}")
 
 
 def insert_at_top(source: str, text: str) -> str:
@@ -270,10 +270,10 @@ def insert_at_top(source: str, text: str) -> str:
             line = line or start - 1
             break
         line = end
-    return _inserted(source, line, text)
+    return _insert(source, line, text)
 
 
-def _inserted(source: str, after: int, text: str) -> str:
+def _insert(source: str, after: int, text: str) -> str:
     lines = lines_of(source)
     return "".join([*lines[:after], text, *lines[after:]])
 
@@ -287,32 +287,32 @@ def _statements(source: str) -> Iterator[tuple[cst.CSTNode, tuple[int, int]]]:
         yield statement, (places[first].start.line, places[statement].end.line)
 
 
-def _small(statement: object) -> cst.BaseSmallStatement | None:
+def _small_statement(statement: object) -> cst.BaseSmallStatement | None:
     if isinstance(statement, cst.SimpleStatementLine) and statement.body:
         return statement.body[0]
     return None
 
 
 def _is_import(statement: object) -> bool:
-    return isinstance(_small(statement), (cst.Import, cst.ImportFrom))
+    return isinstance(_small_statement(statement), (cst.Import, cst.ImportFrom))
 
 
 def _is_future(statement: object) -> bool:
-    small = _small(statement)
+    small = _small_statement(statement)
     is_from = isinstance(small, cst.ImportFrom) and isinstance(small.module, cst.Name)
     return is_from and small.module.value == "__future__"  # type: ignore[union-attr]
 
 
 def _is_docstring(statement: object) -> bool:
-    small = _small(statement)
+    small = _small_statement(statement)
     strings = (cst.SimpleString, cst.ConcatenatedString)
     return isinstance(small, cst.Expr) and isinstance(small.value, strings)
 
 
-def imports(source: str, name: str) -> bool:
+def has_import(source: str, name: str) -> bool:
     """Returns whether a module is imported under its own name at the top level."""
     for statement in cst.parse_module(source).body:
-        small = _small(statement)
+        small = _small_statement(statement)
         if isinstance(small, cst.Import):
             for alias in small.names:
                 is_renamed = alias.asname is not None

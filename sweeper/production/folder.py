@@ -24,7 +24,7 @@ from sweeper.core.job import OUTCOME, SCHEMA, read_outcome
 from sweeper.core.measurement import Report
 from sweeper.core.training import HISTORY, checkpoints_of
 from sweeper.errors import SweepConflictError
-from sweeper.production.request import Wanted
+from sweeper.production.request import RunRequest
 from sweeper.sweep.job_runner import retry
 from sweeper.sweep.store.catalog import writing
 from sweeper.sweep.store.fingerprint import differences
@@ -102,7 +102,7 @@ class RunFolder:
                 os.truncate(path, kept.rfind(b"\n") + 1)
 
 
-def opened(home: Path, wanted: Wanted, *, new: bool) -> RunFolder:
+def open_run(home: Path, wanted: RunRequest, *, new: bool) -> RunFolder:
     """Returns the folder of the run `wanted`: the latest with the same request, or a new one.
 
     Raises:
@@ -125,7 +125,7 @@ def opened(home: Path, wanted: Wanted, *, new: bool) -> RunFolder:
         )
     for path in reversed(changes):
         if not changes[path]:
-            return _held(path, SweepLock(path), abouts[path], continued=True)
+            return _run_folder(path, SweepLock(path), abouts[path], continued=True)
     for path in changes:
         outcome = read_outcome(path / JOB)
         if not isinstance(outcome, Report) or outcome.values["ended"] == "stopped":
@@ -139,7 +139,7 @@ def opened(home: Path, wanted: Wanted, *, new: bool) -> RunFolder:
         lock = SweepLock(free)
     about = {"uid": uuid.uuid4().hex, "began_at": time.time(), "identity": identity}
     write_json(free / RUN, {"schema": SCHEMA, **about})
-    return _held(free, lock, about, continued=False)
+    return _run_folder(free, lock, about, continued=False)
 
 
 def _lines(path: Path, length: int = -1) -> Iterator[dict[str, Any]]:
@@ -161,5 +161,5 @@ def _names(home: Path, name: str) -> Iterator[Path]:
             return
 
 
-def _held(path: Path, lock: SweepLock, about: Mapping[str, Any], *, continued: bool) -> RunFolder:
+def _run_folder(path: Path, lock: SweepLock, about: Mapping[str, Any], *, continued: bool) -> RunFolder:
     return RunFolder(path=path, lock=lock, uid=about["uid"], began_at=about["began_at"], continued=continued)

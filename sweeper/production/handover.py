@@ -8,12 +8,12 @@ from pathlib import Path
 
 from sweeper.analysis.pareto import RULES, pick
 from sweeper.analysis.summary import Summary
-from sweeper.core.export_formats import BUILTIN, FORMATS, YAML, taking
+from sweeper.core.export_formats import BUILTIN, FORMATS, YAML, formats_with
 from sweeper.core.job import read_outcome
 from sweeper.core.measurement import Report
-from sweeper.core.template import shown
+from sweeper.core.template import spell
 from sweeper.errors import NothingFeasibleError, UserError, did_you_mean
-from sweeper.exports import Options, Setting, exported, read, read_map, reads_export, rendered
+from sweeper.exports import Options, Setting, make_export, read, read_map, reads_export, render_export
 from sweeper.sweep.store.catalog import find_sweep, writing
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import STDOUT, check_out, write_atomic
@@ -80,11 +80,11 @@ def hand_over(
             " that name."
         )
     if flags is not None and not traits.takes_map:
-        raise UserError(f"`--map` needs `--format {taking('takes_map')}`, but got `--format {form}`.")
+        raise UserError(f"`--map` needs `--format {formats_with('takes_map')}`, but got `--format {form}`.")
     sweep = load_sweep(find_sweep(home, name))
     summary = sweep.summary
-    number = trial if rule is None else _picked(summary, sweep, rule, trial)
-    value = exported(summary, sweep.spec, number, _setting(sweep))
+    number = trial if rule is None else _pick_trial(summary, sweep, rule, trial)
+    value = make_export(summary, sweep.spec, number, _setting(sweep))
     folder = sweep.journal.folder
     path = out or (folder / f"best{traits.suffix}" if traits.suffix else STDOUT)
     export_path = folder / "best.yaml" if path == STDOUT else path.parent / f"{path.stem}.yaml"
@@ -100,10 +100,10 @@ def hand_over(
         runs=str(export_path.resolve()),
         reasons=_reasons(summary, sweep, value["provenance"]["trial"]) if traits.gives_reasons else {},
     )
-    text = rendered(value, form, options)
+    text = render_export(value, form, options)
     if not has_two:
         return Handover(text=text, path=path)
-    return Handover(text=text, path=path, export_path=export_path, export=rendered(value, YAML))
+    return Handover(text=text, path=path, export_path=export_path, export=render_export(value, YAML))
 
 
 def _is_export(path: Path) -> bool:
@@ -120,7 +120,7 @@ def _write(text: str, path: Path) -> None:
         write_atomic(path, text)
 
 
-def _picked(summary: Summary, sweep: LoadedSweep, rule: str, trial: int | None) -> int:
+def _pick_trial(summary: Summary, sweep: LoadedSweep, rule: str, trial: int | None) -> int:
     """Returns the number of the trial that a rule picks from the front."""
     if trial is not None:
         raise UserError(f"`--rule` picks a trial, but `--trial {trial}` names one. Leave one of them out.")
@@ -164,5 +164,5 @@ def _reasons(summary: Summary, sweep: LoadedSweep, number: int) -> Mapping[str, 
         lost = round(100 * (1 - effect.ratio))
         if effect.ratio and lost > 0 and effect.name not in reasons:
             how = "measured" if effect.how == "measured" else "predicted from all trials"
-            reasons[effect.name] = f"{shown(effect.value)} instead costs {lost}% of the speed ({how})"
+            reasons[effect.name] = f"{spell(effect.value)} instead costs {lost}% of the speed ({how})"
     return reasons

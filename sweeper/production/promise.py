@@ -49,7 +49,7 @@ class Judgement:
         return f"kept: {share}" if self.reached <= self.most else f"exceeded: {share}"
 
 
-def judged(
+def assess(
     values: Mapping[str, Any], promise: Promise | None, gpu_disturbed: Mapping[str, float]
 ) -> Judgement:
     """Returns the judgement of a run.

@@ -9,10 +9,10 @@ from typing import Any
 
 from sweeper.core.job import CONFIG, LOG, OUTCOME
 from sweeper.core.measurement import Failure, Report
-from sweeper.core.metrics import rounded
+from sweeper.core.metrics import round_to
 from sweeper.production.folder import RunFolder
 from sweeper.production.promise import Judgement
-from sweeper.production.request import Wanted
+from sweeper.production.request import RunRequest
 from sweeper.tracking import Sender, SweepInfo
 from sweeper.tracking.content import UID_TAG, Point, RunContent, key, param, text
 from sweeper.tracking.mlflow import MlflowTracker
@@ -25,7 +25,7 @@ _DIGITS = 5
 class RunPublisher:
     """Publishes the committed part of a run at checkpoints and at its end; training never waits."""
 
-    def __init__(self, tracker: MlflowTracker, folder: RunFolder, wanted: Wanted) -> None:
+    def __init__(self, tracker: MlflowTracker, folder: RunFolder, wanted: RunRequest) -> None:
         self._tracker, self._folder, self._wanted = tracker, folder, wanted
         self._sender = Sender()
         self._shown_bytes = -1
@@ -49,15 +49,15 @@ class RunPublisher:
             values=report.values,
             judgement=judgement,
         )
-        return self._last(content)
+        return self._publish_last(content)
 
-    def failed(self, failure: Failure) -> str:
+    def fail(self, failure: Failure) -> str:
         """Publishes the failure; returns the same as `end`."""
-        return self._last(
+        return self._publish_last(
             content_of(self._folder, self._wanted, outcome=failure.kind.value, ended_at=failure.finished_at)
         )
 
-    def _last(self, content: RunContent) -> str:
+    def _publish_last(self, content: RunContent) -> str:
         paths = [self._folder.job / name for name in (CONFIG, OUTCOME, LOG)]
         self._put(content, [(path, "") for path in paths if path.is_file()])
         problem = self._sender.drain(FLUSH_SECONDS).problem
@@ -84,7 +84,7 @@ class RunPublisher:
 
 def content_of(
     folder: RunFolder,
-    wanted: Wanted,
+    wanted: RunRequest,
     *,
     outcome: str = "running",
     ended_at: float | None = None,
@@ -114,7 +114,7 @@ def content_of(
     )
 
 
-def _note(wanted: Wanted, judgement: Judgement | None) -> str:
+def _note(wanted: RunRequest, judgement: Judgement | None) -> str:
     said = f"Production run of trial {wanted.trial} of the sweep `{wanted.sweep}`."
     if judgement is None:
         return said
@@ -123,22 +123,22 @@ def _note(wanted: Wanted, judgement: Judgement | None) -> str:
 
 def _points(folder: RunFolder) -> Iterator[Point]:
     facts = list(folder.history())
-    for line in _thinned(fact for fact in facts if "loss" in fact):
+    for line in _thin(fact for fact in facts if "loss" in fact):
         at, step = round(1000 * line["at"]), line["steps"]
         for name in ("loss", "throughput", "lr"):
-            yield Point(f"train/{name}", rounded(line[name], _DIGITS), at, step)
-    for line in _thinned(fact for fact in facts if fact.get("val_loss") is not None):
+            yield Point(f"train/{name}", round_to(line[name], _DIGITS), at, step)
+    for line in _thin(fact for fact in facts if fact.get("val_loss") is not None):
         at, step = round(1000 * line["at"]), line["steps"]
-        yield Point("val/loss", rounded(line["val_loss"], 6), at, step)
+        yield Point("val/loss", round_to(line["val_loss"], 6), at, step)
         for name, value in line.get("metrics", {}).items():
-            yield Point(key(f"val/{name}"), rounded(value, _DIGITS), at, step)
-    for step, line in enumerate(_thinned(folder.system())):
+            yield Point(key(f"val/{name}"), round_to(value, _DIGITS), at, step)
+    for step, line in enumerate(_thin(folder.system())):
         for name, value in line["means"].items():
             if not name.startswith("cpu_core_"):
-                yield Point(f"system/{name}", rounded(value, _DIGITS), round(1000 * line["at"]), step)
+                yield Point(f"system/{name}", round_to(value, _DIGITS), round(1000 * line["at"]), step)
 
 
-def _thinned(lines: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+def _thin(lines: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Yields the first line in each of ever longer spans of time.
 
     The choice does not depend on later lines, so published points stay.
@@ -165,4 +165,4 @@ def _results(values: Mapping[str, Any], judgement: Judgement, end_ms: int) -> It
     }
     for name, value in results.items():
         if value is not None and math.isfinite(value):
-            yield Point(f"result/{name}", rounded(value, _DIGITS), end_ms)
+            yield Point(f"result/{name}", round_to(value, _DIGITS), end_ms)

@@ -35,7 +35,7 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RunRequest:
     """A production run as requested.
 
     Attributes:
@@ -72,9 +72,9 @@ class Wanted:
         }
 
 
-def wanted(
+def read_request(
     path: Path, overrides: Sequence[str] = (), epochs: int | None = None, max_minutes: float | None = None
-) -> Wanted:
+) -> RunRequest:
     """Returns the run that the export in `path` describes, with the command line's options.
 
     Raises:
@@ -87,9 +87,9 @@ def wanted(
     said = {name: option for name, option in asked.items() if option is not None}
     section = value.get("train") or {}
     options = training_options({**section, **said} if isinstance(section, Mapping) else section)
-    changed = tuple(_changed(before, value))
+    changed = tuple(_changed_fields(before, value))
     source = value["provenance"]
-    return Wanted(
+    return RunRequest(
         name=f"{source.get('sweep') or path.stem}-{int(source.get('trial') or 0):03d}",
         pipeline=value["pipeline"],
         data=value["data"],
@@ -137,7 +137,7 @@ def _epochs_of(value: Mapping[str, Any]) -> int:
     return epochs
 
 
-def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+def _changed_fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Returns the overridden fields that affect the speed, and `data` if that was overridden."""
     old, new = (decode(TrialConfig, export["config"]).canonical().flatten() for export in (before, after))
     names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]

@@ -18,10 +18,10 @@ from sweeper.core.modules import import_paths
 from sweeper.core.training import STOP
 from sweeper.errors import EnvironmentStopError, SweeperError, UserError
 from sweeper.execution.local import LocalLauncher
-from sweeper.production.folder import RunFolder, opened
-from sweeper.production.promise import Judgement, judged
+from sweeper.production.folder import RunFolder, open_run
+from sweeper.production.promise import Judgement, assess
 from sweeper.production.publish import RunPublisher
-from sweeper.production.request import Wanted
+from sweeper.production.request import RunRequest
 from sweeper.production.watch import Watch, Watcher
 from sweeper.race.drift import Block
 from sweeper.race.tally import SINGLE_VARIANCE
@@ -29,7 +29,7 @@ from sweeper.spec.data_path import on_this_machine
 from sweeper.sweep.bootstrap import end_earlier_run
 from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.setup import NO_WINDOWS, build_of, devices_of, probe_report, report_of
-from sweeper.sweep.stopping import Stopping
+from sweeper.sweep.stopping import StopHandler
 from sweeper.sweep.store.catalog import find_sweep
 from sweeper.sweep.store.fingerprint import digest_of_code, prepared_folder
 from sweeper.sweep.store.machine_record import MachineRecord, speed_key
@@ -45,7 +45,7 @@ GRACE_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class TrainResult:
     """The result of a production run.
 
     Attributes:
@@ -64,13 +64,13 @@ class Trained:
 
 def train(
     home: Path,
-    wanted: Wanted,
+    wanted: RunRequest,
     tracker: MlflowTracker,
     watcher: Watcher,
     *,
     device: str = "auto",
     new: bool = False,
-) -> Trained:
+) -> TrainResult:
     """Starts or resumes the requested run, and trains it to its end.
 
     Args:
@@ -80,7 +80,7 @@ def train(
     Raises:
         SweeperError: The run cannot start, or training failed; the latest checkpoint is kept.
     """
-    folder = opened(home, wanted, new=new)
+    folder = open_run(home, wanted, new=new)
     try:
         watch, publisher = Watch(folder, wanted, watcher), RunPublisher(tracker, folder, wanted)
         ran = not folder.is_finished(wanted.training.max_seconds)
@@ -89,20 +89,22 @@ def train(
                 watcher.line(f"Resuming `{folder.name}`.")
             outcome = _run(home, folder, wanted, device, watch, publisher)
             if isinstance(outcome, Failure):
-                publisher.failed(outcome)
-                raise _as_error(outcome, folder, new=new)
+                publisher.fail(outcome)
+                raise _error_of(outcome, folder, new=new)
         report = folder.report()
         assert report is not None
-        judgement = judged(report.values, wanted.promise, watch.gpu_disturbed())
+        judgement = assess(report.values, wanted.promise, watch.disturbed_seconds())
         if ran:
             remember(home, wanted, judgement, folder.name)
         pending = publisher.end(report, judgement)
-        return Trained(path=folder.path, values=report.values, judgement=judgement, ran=ran, pending=pending)
+        return TrainResult(
+            path=folder.path, values=report.values, judgement=judgement, ran=ran, pending=pending
+        )
     finally:
         folder.lock.release()
 
 
-def remember(home: Path, wanted: Wanted, judgement: Judgement, name: str) -> None:
+def remember(home: Path, wanted: RunRequest, judgement: Judgement, name: str) -> None:
     """Adds the speed to the machine's record if its sweep is in this home and the run was clean."""
     if wanted.promise is None or not judgement.reached or judgement.reasons:
         return
@@ -122,7 +124,7 @@ def remember(home: Path, wanted: Wanted, judgement: Judgement, name: str) -> Non
 
 
 def _run(
-    home: Path, folder: RunFolder, wanted: Wanted, device: str, watch: Watch, publisher: RunPublisher
+    home: Path, folder: RunFolder, wanted: RunRequest, device: str, watch: Watch, publisher: RunPublisher
 ) -> Outcome | Report:
     """Runs the job, which resumes from the latest checkpoint, and returns its outcome."""
     folder.reopen()
@@ -132,8 +134,8 @@ def _run(
     if line := held_back_line(os.environ, wanted.pass_env, **OF_A_RUN):
         watch.watcher.line(line)
     started = LocalLauncher(folder.path, pass_env=wanted.pass_env)
-    with contextlib.closing(started) as launcher, Stopping() as stopping:
-        job = _prepared(home, folder, wanted, launcher, device, watch.watcher)
+    with contextlib.closing(started) as launcher, StopHandler() as stopping:
+        job = _prepare_job(home, folder, wanted, launcher, device, watch.watcher)
 
         def tick() -> None:
             watch.look()
@@ -162,8 +164,8 @@ def _let_it_save(folder: RunFolder) -> None:
         time.sleep(0.1)
 
 
-def _prepared(
-    home: Path, folder: RunFolder, wanted: Wanted, launcher: LocalLauncher, device: str, watcher: Watcher
+def _prepare_job(
+    home: Path, folder: RunFolder, wanted: RunRequest, launcher: LocalLauncher, device: str, watcher: Watcher
 ) -> Job:
     """Prepares the data, finds the device and returns the training job.
 
@@ -210,7 +212,7 @@ def _prepared(
     for note in reports[1]["notes"]:
         watcher.line(note)
     build = build_of(reports[0])
-    devices = _picked(devices_of(reports[0]), device, wanted, build)
+    devices = _pick_devices(devices_of(reports[0]), device, wanted, build)
     if device != "cpu":
         uuids = [info.uuid for info in devices]
         for line in gpu_lines(build, on_gpu=devices[0].kind == "cuda", only=uuids):
@@ -227,7 +229,9 @@ def _prepared(
     )
 
 
-def _picked(devices: list[DeviceInfo], device: str, wanted: Wanted, build: Build | None) -> list[DeviceInfo]:
+def _pick_devices(
+    devices: list[DeviceInfo], device: str, wanted: RunRequest, build: Build | None
+) -> list[DeviceInfo]:
     """Returns the devices to train on: `device.count` of them, starting at `device`."""
     if devices[0].kind != "cuda":
         if device.startswith("cuda"):
@@ -243,7 +247,7 @@ def _picked(devices: list[DeviceInfo], device: str, wanted: Wanted, build: Build
     return devices[first : first + count]
 
 
-def _as_error(failure: Failure, folder: RunFolder, *, new: bool) -> Exception:
+def _error_of(failure: Failure, folder: RunFolder, *, new: bool) -> Exception:
     said = f"{failure.message} ({failure.kind}); see {folder.job / 'worker.log'}"
     # With --new, it would start another run.
     kept = f"; the same command{' without --new' if new else ''} resumes from the latest checkpoint"

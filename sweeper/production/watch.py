@@ -15,15 +15,15 @@ from typing import Any, Protocol
 from sweeper.core.contamination import of_gpu
 from sweeper.core.training import HISTORY
 from sweeper.production.folder import SYSTEM, RunFolder
-from sweeper.production.request import Wanted
+from sweeper.production.request import RunRequest
 from sweeper.telemetry.probes import make_probes
-from sweeper.telemetry.sampler import TIME, Sampler
+from sweeper.telemetry.sampler import TIME, ProbeSampler
 
 SYSTEM_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Now:
+class RunState:
     """The state of a production run.
 
     Attributes:
@@ -51,26 +51,26 @@ class Watcher(Protocol):
     def line(self, text: str) -> None:
         """Receives a note for the user."""
 
-    def now(self, now: Now) -> None:
+    def state(self, now: RunState) -> None:
         """Receives the current state, a few times per second."""
 
-    def validated(self, epoch: int, now: Now, *, better: bool) -> None:
+    def validated(self, epoch: int, now: RunState, *, better: bool) -> None:
         """Receives the state after a validation; `better` if its loss is the lowest so far."""
 
 
 class Watch:
     """Reads the trainer's history, samples the machine and informs a watcher."""
 
-    def __init__(self, folder: RunFolder, wanted: Wanted, watcher: Watcher) -> None:
+    def __init__(self, folder: RunFolder, wanted: RunRequest, watcher: Watcher) -> None:
         self.watcher = watcher
         self._folder, self._wanted = folder, wanted
         path = folder.path / HISTORY
         # Existing lines belong to an earlier attempt; each attempt starts a new file.
         self._inode, self._read = (path.stat().st_ino, path.stat().st_size) if path.exists() else (0, 0)
-        self._sampler: Sampler | None = None
+        self._sampler: ProbeSampler | None = None
         self._sampled_at = 0.0
         self._utilisation = ""
-        self._now: Now | None = None
+        self._now: RunState | None = None
         self._began: tuple[float, float] | None = None
         self._num_sampled = sum(1 for _ in folder.system())
         self._best = min(
@@ -84,13 +84,13 @@ class Watch:
             if "pid" in line:
                 self._start_sampling(line["pid"], line["device"]["uuid"])
             elif "loss" in line:
-                self._now = self._of(line)
+                self._now = self._state_of(line)
             elif self._now is not None:
-                self._validated(line)
+                self._report_validation(line)
         if self._sampler is not None and time.monotonic() - self._sampled_at >= SYSTEM_SECONDS:
             self._sample(self._sampler)
         if self._now is not None:
-            self.watcher.now(self._now)
+            self.watcher.state(self._now)
 
     def close(self) -> None:
         """Reads the last lines, and ends sampling."""
@@ -100,7 +100,7 @@ class Watch:
             self._sampler.stop()
             self._sampler = None
 
-    def gpu_disturbed(self) -> dict[str, float]:
+    def disturbed_seconds(self) -> dict[str, float]:
         """Returns the seconds in which something disturbed the GPU, by reason."""
         seconds: dict[str, float] = {}
         for line in self._folder.system():
@@ -122,12 +122,12 @@ class Watch:
         self._read += len(whole)
         return [json.loads(line) for line in whole.splitlines()]
 
-    def _of(self, line: Mapping[str, Any]) -> Now:
+    def _state_of(self, line: Mapping[str, Any]) -> RunState:
         promise = self._wanted.promise
         total = self._wanted.training.epochs
         self._began = self._began or (line["seconds"], line["epochs"])
         since, done = line["seconds"] - self._began[0], line["epochs"] - self._began[1]
-        return Now(
+        return RunState(
             epochs=line["epochs"],
             total=total,
             throughput=line["throughput"],
@@ -138,7 +138,7 @@ class Watch:
             seconds_left=since / done * (total - line["epochs"]) if done > 0 else None,
         )
 
-    def _validated(self, line: Mapping[str, Any]) -> None:
+    def _report_validation(self, line: Mapping[str, Any]) -> None:
         assert self._now is not None
         loss = line.get("val_loss")
         self._now = dataclasses.replace(self._now, val_loss=loss)
@@ -149,12 +149,12 @@ class Watch:
     def _start_sampling(self, pid: int, uuid: str) -> None:
         if self._sampler is not None:
             self._sampler.stop()
-        self._sampler = Sampler(make_probes())
+        self._sampler = ProbeSampler(make_probes())
         self._sampler.start(pid, uuid)
         self._sampler.look_around()
         self._sampled_at = time.monotonic()
 
-    def _sample(self, sampler: Sampler) -> None:
+    def _sample(self, sampler: ProbeSampler) -> None:
         self._sampled_at = time.monotonic()
         means = _means(sampler.drain())
         # The answer comes with the next sample.

@@ -44,7 +44,7 @@ class Drift:
     ratio: Variance
     speed: Variance
 
-    def of(self, ratio: float) -> Variance:
+    def variance_of(self, ratio: float) -> Variance:
         """Returns the variance of a ratio of two trials, given as its log."""
         return Variance(share(ratio) ** 2 * self.ratio.value, self.ratio.freedom)
 
@@ -152,7 +152,7 @@ def _variance(prior: float, returns: Iterable[Return]) -> Variance:
     return Variance(max(total / freedom, LEAST * prior), freedom)
 
 
-def later(tally: Tally, drift: Variance, early: Sequence[float] = ()) -> tuple[float, float, float]:
+def later_mean(tally: Tally, drift: Variance, early: Sequence[float] = ()) -> tuple[float, float, float]:
     """Returns mean, low and high of the mean that as many later rounds will show (95%).
 
     Args:

@@ -218,13 +218,13 @@ def rounds_of_speeds(speeds: Sequence[Mapping[int, float]]) -> list[Round]:
     return rounds
 
 
-def compared(log: Iterable[Event]) -> list[Round]:
+def comparable_rounds(log: Iterable[Event]) -> list[Round]:
     """Returns the rounds in which all processes have ended, and the baseline is not alone in its turns."""
     rounds = [one for one in rounds_of(log) if one.is_over(one.lives)]
     return [one for one in rounds if BASELINE in one.speeds and len(one.speeds) > 1]
 
 
-def without_unfinished(log: Sequence[Event]) -> list[Event]:
+def drop_unfinished(log: Sequence[Event]) -> list[Event]:
     """Returns what counts of a race that was cut off: processes that have ended, in rounds that go on.
 
     A round whose processes were there at the same time is repeated, since their turns belong together.

@@ -157,13 +157,13 @@ class Policy:
         if any(Tally.of(complete, other, best).interval()[1] > self.precision for other in others):
             return False
         tally = Tally.of(complete, best)
-        return tally.half_width() <= max(self.precision, self._hardly(tally.mean))
+        return tally.half_width() <= max(self.precision, self._negligible_half_width(tally.mean))
 
-    def _hardly(self, mean: float) -> float:
+    def _negligible_half_width(self, mean: float) -> float:
         """Returns the half-width that hardly widens the interval of a later measurement."""
         if self.drift is None:
             return 0.0
-        drift = self.drift.of(mean)
+        drift = self.drift.variance_of(mean)
         return HARDLY * Variance(2 * drift.value, drift.freedom).half_width()
 
     def _why_over(self, complete: Sequence[Round], at: float) -> str:

@@ -14,11 +14,11 @@ HALVINGS = 200
 @functools.lru_cache(4096)
 def t_quantile(p: float, freedom: float) -> float:
     """Returns where Student's t reaches the probability `p`, which must be above one half."""
-    tail = _where(2 * (1 - p), freedom / 2, 0.5)
+    tail = _find_quantile(2 * (1 - p), freedom / 2, 0.5)
     return math.sqrt(freedom * (1 - tail) / tail)
 
 
-def _where(p: float, a: float, b: float) -> float:
+def _find_quantile(p: float, a: float, b: float) -> float:
     """Returns where the regularised incomplete beta function reaches `p`."""
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
@@ -45,19 +45,19 @@ def _beta(x: float, a: float, b: float) -> float:
 
 def _fraction(x: float, a: float, b: float) -> float:
     """Returns the continued fraction of the incomplete beta function, by Lentz's method."""
-    above, below = 1.0, 1 / _off_zero(1 - (a + b) * x / (a + 1))
+    above, below = 1.0, 1 / _avoid_zero(1 - (a + b) * x / (a + 1))
     value = below
     for m in range(1, MAX_TERMS):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
         for term in (even, odd):
-            below = 1 / _off_zero(1 + term * below)
-            above = _off_zero(1 + term / above)
+            below = 1 / _avoid_zero(1 + term * below)
+            above = _avoid_zero(1 + term / above)
             value *= above * below
         if abs(above * below - 1) < PRECISION:
             break
     return value
 
 
-def _off_zero(value: float) -> float:
+def _avoid_zero(value: float) -> float:
     return value if abs(value) > TINY else TINY

@@ -53,20 +53,20 @@ class Record:
     failure: str = ""
 
 
-def equal(one: Record, other: Record) -> str:
+def exact_difference(one: Record, other: Record) -> str:
     """Returns what differs first between two runs; empty if they are equal in every bit."""
     for _, first, second in _ranks(one, other):
         steps = 0
-        for left, right in _paired(first, second):
+        for left, right in _pairs(first, second):
             steps += "step" in left
             if left != right:
-                return f"{_what(left, right)} after {steps} steps"
-        if why := _too_short(first, second):
+                return f"{_describe(left, right)} after {steps} steps"
+        if why := _length_difference(first, second):
             return why
-    return _missing(one, other)
+    return _process_difference(one, other)
 
 
-def close(
+def real_difference(
     one: Record,
     baseline: Record,
     seeds: Sequence[Record],
@@ -99,18 +99,22 @@ def close(
     for rank, first, second in _ranks(one, baseline):
         steps = 0
         noise: set[int] = set()
-        for left, right in _paired(first, second):
-            left, right = (_undrawn(event) if is_redrawn else event for event in (left, right))
-            if _kind(left) != _kind(right) or _fixed(left) != _fixed(right):
-                return f"{_what(left, right)} after {steps} steps"
+        for left, right in _pairs(first, second):
+            left, right = (_drop_draws(event) if is_redrawn else event for event in (left, right))
+            if _kind(left) != _kind(right) or _fixed_parts(left) != _fixed_parts(right):
+                return f"{_describe(left, right)} after {steps} steps"
             if "gradients" in left:
                 noise = set() if is_redrawn else _noise(left, right, rounding)
-            if "step" in left and _moved(left, noise) != _moved(right, noise):
+            if "step" in left and _moved_flags(left, noise) != _moved_flags(right, noise):
                 return f"its updates differ after {steps} steps"
-            if steps < early and rounding < HOGWILD and (why := _early(left, right, rounding, noise)):
+            if (
+                steps < early
+                and rounding < HOGWILD
+                and (why := _early_difference(left, right, rounding, noise))
+            ):
                 return f"{why} in step {steps + 1}"
             steps += "step" in left
-        if why := _too_short(first, second):
+        if why := _length_difference(first, second):
             return why
         if is_early:
             continue
@@ -125,10 +129,10 @@ def close(
             paired = [(read(run), read(original)) for run, original in seeded]
             if why := _curves(name, read(first), curves, paired, is_race=rounding == HOGWILD or is_redrawn):
                 return why
-    return _missing(one, baseline)
+    return _process_difference(one, baseline)
 
 
-def crossed(*records: Record) -> str:
+def extent_of(*records: Record) -> str:
     """Returns the extent of the shortest record in words: its steps, ends of epochs and evaluations."""
     events = min((next(iter(record.events.values()), ()) for record in records), key=len)
     steps = sum("step" in event for event in events)
@@ -149,7 +153,7 @@ def _ranks(one: Record, other: Record) -> Iterator[tuple[str, Sequence[Event], S
             yield name, one.events[name], other.events[name]
 
 
-def _missing(one: Record, other: Record) -> str:
+def _process_difference(one: Record, other: Record) -> str:
     if one.failure or other.failure:
         return one.failure or other.failure
     return "" if _trainers(one) == _trainers(other) else "different processes train"
@@ -160,11 +164,11 @@ def _trainers(record: Record) -> set[str]:
     return {name for name, events in record.events.items() if any("step" in event for event in events)}
 
 
-def _paired(first: Sequence[Event], second: Sequence[Event]) -> Iterator[tuple[Event, Event]]:
+def _pairs(first: Sequence[Event], second: Sequence[Event]) -> Iterator[tuple[Event, Event]]:
     return zip(first, second, strict=False)
 
 
-def _too_short(first: Sequence[Event], second: Sequence[Event]) -> str:
+def _length_difference(first: Sequence[Event], second: Sequence[Event]) -> str:
     ended = [events[-1].get("end") if events else None for events in (first, second)]
     # A run that was cut off is compared as far as it got.
     if None not in ended and len(first) != len(second):
@@ -189,7 +193,7 @@ def _kind(event: Event) -> str:
     return next((name for name in _WORDS if name in event), "")
 
 
-def _what(left: Event, right: Event) -> str:
+def _describe(left: Event, right: Event) -> str:
     kind = _kind(left)
     if kind != _kind(right):
         return "it does something different"
@@ -201,14 +205,14 @@ def _what(left: Event, right: Event) -> str:
     return _WORDS[kind]
 
 
-def _fixed(event: Event) -> dict[str, Any]:
+def _fixed_parts(event: Event) -> dict[str, Any]:
     """Returns the parts of an event that rounding does not change."""
     changing = ("loss", "norm", "norms", "sums", "parameters", "sizes", "state", "result")
     is_step = "step" in event
     return {n: value for n, value in event.items() if n not in changing and not (is_step and n == "moved")}
 
 
-def _undrawn(event: Event) -> Event:
+def _drop_draws(event: Event) -> Event:
     """Returns an event without the parts that other random numbers change."""
     if "batch" in event:
         return {"batch": ""}
@@ -222,25 +226,27 @@ def _noise(left: Event, right: Event, rounding: float) -> set[int]:
     return {index for index, norm in enumerate(norms) if norm <= rounding**2 * largest}
 
 
-def _moved(event: Event, noise: Collection[int]) -> list[bool]:
+def _moved_flags(event: Event, noise: Collection[int]) -> list[bool]:
     return [flag for index, flag in enumerate(event.get("moved", ())) if index not in noise]
 
 
-def _early(left: Event, right: Event, rounding: float, noise: Collection[int]) -> str:
+def _early_difference(left: Event, right: Event, rounding: float, noise: Collection[int]) -> str:
     """Returns what differs by more than rounding between two events; empty if nothing does.
 
     Args:
         noise: Indices of parameters whose gradients are only rounding; Adam makes full steps of them.
     """
 
-    def near(one: float, other: float, scale: float) -> bool:
+    def is_near(one: float, other: float, scale: float) -> bool:
         return abs(one - other) <= rounding * scale or one == other
 
     if "loss" in left:
         pairs = zip(_numbers(left["loss"]), _numbers(right["loss"]), strict=False)
         # A loss is a mean over many values, in which their rounding cancels.
         share = max(SINGLE, rounding / LOSS_IS_FINER) / rounding
-        return "" if all(near(a, b, share * max(abs(a), abs(b))) for a, b in pairs) else "its losses differ"
+        return (
+            "" if all(is_near(a, b, share * max(abs(a), abs(b))) for a, b in pairs) else "its losses differ"
+        )
     if "sums" in left:
         what = "its gradients differ" if "gradients" in left else "its updates differ"
         if len(left["sums"]) != len(right["sums"]):
@@ -249,8 +255,8 @@ def _early(left: Event, right: Event, rounding: float, noise: Collection[int]) -
         for index, ((norm, product), (other, others)) in enumerate(sums):
             scale = max(norm, other)
             # Adam's first updates are signs of gradients: those of gradients near 0 flip in half precision.
-            is_like = near(product, others, scale) or ("gradients" not in left and rounding > SINGLE)
-            if index not in noise and not (near(norm, other, scale) and is_like):
+            is_like = is_near(product, others, scale) or ("gradients" not in left and rounding > SINGLE)
+            if index not in noise and not (is_near(norm, other, scale) and is_like):
                 return what
     return ""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeper.race.log import Added, Company, Ended, Event, Started, Turned, Verified, without_unfinished
+from sweeper.race.log import Added, Company, Ended, Event, Started, Turned, Verified, drop_unfinished
 
 _KINDS: Mapping[str, type[Event]] = {
     "start": Started,
@@ -29,7 +29,7 @@ class StoredLog(list[Event]):
     """
 
     def __init__(
-        self, path: Path, resume: Callable[[Sequence[Event]], Sequence[Event]] = without_unfinished
+        self, path: Path, resume: Callable[[Sequence[Event]], Sequence[Event]] = drop_unfinished
     ) -> None:
         """Reads the events so far, if there are any.
 

@@ -171,7 +171,7 @@ class Tally:
             return Variance(own, own_freedom)
         return Variance(max(own, pooled, usual if count <= USUAL_FREEDOM else 0.0), freedom)
 
-    def one_more(self, level: float = LEVEL) -> float:
+    def single_half_width(self, level: float = LEVEL) -> float:
         """Returns how far the log ratio of one later process of each may be from the mean of later rounds.
 
         That mean is of as many rounds as these. Infinite without one.

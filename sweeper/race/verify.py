@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT, SINGLE
-from sweeper.race.record import BEYOND, HOGWILD, Record, close, equal
+from sweeper.race.record import BEYOND, HOGWILD, Record, exact_difference, real_difference
 
 OTHER_SEEDS, MORE_SEEDS = (1000, 2000), (3000, 4000, 5000)
 """Shifts of the seeds of further records. Two are too few in half precision, where later gradients are those
@@ -114,7 +114,7 @@ class Reference:
             seeds: Records of the arm with other seeds, by the shift of the seeds.
         """
         baseline, repeats = self.records[0], self.repeats
-        if not (fault := equal(record, baseline)):
+        if not (fault := exact_difference(record, baseline)):
             return Answer(kind=EXACT)
         is_exact = claim.kind == EXACT
         if is_exact and repeats.are_equal is not False:
@@ -128,7 +128,7 @@ class Reference:
         seeded = [record for record in self.seeds.values() if record.events]
         others = [*self.records[1:], *seeded]
         pairs = [(own, self.seeds[shift]) for shift, own in seeds.items() if shift in self.seeds]
-        fault = close(
+        fault = real_difference(
             record,
             baseline,
             others,
@@ -165,9 +165,9 @@ def batches_of_a_pass(step_seconds: float) -> int:
 
 
 def _repeats(first: Record, second: Record) -> Repeats:
-    if not equal(first, second):
+    if not exact_difference(first, second):
         return Repeats(are_equal=True)
-    difference = close(second, first, [], SINGLE, is_early=True)
+    difference = real_difference(second, first, [], SINGLE, is_early=True)
     if difference and len(first.events) > 1:
         return Repeats(are_equal=False, race=True)
     return Repeats(are_equal=False, difference=difference)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sweeper.analysis.formatting import bare, metric, times, value_of
+from sweeper.analysis.formatting import bare_metric, metric, times, value_of
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.metrics import metric_row
 from sweeper.report.report_data import ReportData
@@ -69,7 +69,7 @@ def changes(m: ReportData) -> Table | None:
     before, after = (record.config.canonical().flatten() for record in (m.baseline, m.best))
     rows = [
         cells(name, _setting(before, name), _setting(after, name))
-        for name in dict.fromkeys([*m.sweep.varied(), *after, *before])
+        for name in dict.fromkeys([*m.sweep.varied_names(), *after, *before])
         if _setting(before, name) != _setting(after, name) and name != "optimizer.lr_batch_size"
     ]
     rates = [_learning_rate(record.config) for record in (m.baseline, m.best)]
@@ -105,7 +105,7 @@ def before_and_after(m: ReportData) -> Table | None:
         after = m.summary.value_of(m.best, name) if m.best else None
         if not before and not after:
             continue
-        shown = [bare(name, before), *([bare(name, after)] if m.best else [])]
+        shown = [bare_metric(name, before), *([bare_metric(name, after)] if m.best else [])]
         change = _change(m, name, before, after)
         row = [
             title_of(name),

@@ -108,7 +108,7 @@ class Chart:
         return len(self.y.categories) if any(marks.kind == "bars" for marks in self.marks) else 0
 
 
-def short(value: float) -> str:
+def axis_label(value: float) -> str:
     """Returns a number as an axis label: `250`, `20k`, `1.5M`."""
     for least, size, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= least:
@@ -129,13 +129,15 @@ def log_ticks(values: Iterable[float], *, doubling: bool = False) -> tuple[float
     if doubling:
         first, last = math.floor(math.log2(low)), math.ceil(math.log2(high))
         step = max(1, math.ceil((last - first) / MAX_TICKS))
-        return _near([2.0**power for power in range(first, last + 1, step)], low, high)
+        return _ticks_near([2.0**power for power in range(first, last + 1, step)], low, high)
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     leading = (1.0, 2.0, 5.0) if last - first <= 2 else (1.0, 3.0) if last - first == 3 else (1.0,)
-    return _near([lead * 10.0**power for power in range(first, last + 1) for lead in leading], low, high)
+    return _ticks_near(
+        [lead * 10.0**power for power in range(first, last + 1) for lead in leading], low, high
+    )
 
 
-def _near(ticks: Sequence[float], low: float, high: float) -> tuple[float, ...]:
+def _ticks_near(ticks: Sequence[float], low: float, high: float) -> tuple[float, ...]:
     """Returns the ticks within the range or just outside; all if fewer than two are left."""
     near = tuple(tick for tick in ticks if low / MARGIN <= tick <= high * MARGIN)
     return near if len(near) > 1 else tuple(ticks)

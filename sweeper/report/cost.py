@@ -44,7 +44,7 @@ def cost_of(sweep: LoadedSweep) -> Cost:
     ran = [*_trials(sweep), *((folder, *_span(folder)) for folder in others)]
     spans = [(begin, end) for _, begin, end in ran if 0 < begin <= end]
     return Cost(
-        seconds=covered(spans),
+        seconds=covered_seconds(spans),
         processes=len(spans),
         joules=total_joules(use for folder, _, ended in ran for use in uses_of(folder, ended)),
         began=min((begin for begin, _ in spans), default=None),
@@ -113,7 +113,7 @@ def total_joules(uses: Iterable[Use]) -> float | None:
 
 def _trials(sweep: LoadedSweep) -> Iterator[tuple[Path, float, float]]:
     """Yields folder, start and end of each finished trial."""
-    for record in sweep.table.finished():
+    for record in sweep.table.finished_trials():
         if record.outcome is not None:
             yield Path(record.folder), record.created_at, record.outcome.finished_at
 
@@ -132,7 +132,7 @@ def _span(folder: Path) -> tuple[float, float]:
     return job.created_at, outcome.finished_at if outcome is not None else 0.0
 
 
-def covered(spans: Iterable[tuple[float, float]]) -> float:
+def covered_seconds(spans: Iterable[tuple[float, float]]) -> float:
     """Returns the seconds that spans cover together; short gaps between them count, pauses do not."""
     total, until = 0.0, -math.inf
     for begin, end in sorted(spans):

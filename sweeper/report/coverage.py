@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sweeper.analysis.formatting import counted, figure, value_of
+from sweeper.analysis.formatting import count_of, figure, value_of
 from sweeper.core.config import Scalar
 from sweeper.report.report_data import ReportData
 from sweeper.spec import CategoricalParameter, Parameter
 from sweeper.spec.neighbours import is_number
-from sweeper.spec.space import acts, same
+from sweeper.spec.space import acts, is_same
 from sweeper.sweep.phases.preflight import preflight_lines
 
 MAX_VALUES = 16
@@ -28,7 +28,7 @@ def coverage_lines(m: ReportData) -> Iterator[str]:
             yield f"`{name}` was not searched: this machine determines its value."
             continue
         seen = [flat[name] for flat in flats if name in flat and acts(name, m.spec.space, flat)]
-        if asked and (missing := _missing(name, parameter, seen)):
+        if asked and (missing := _coverage_gap(name, parameter, seen)):
             yield missing
     yield from preflight_lines(m.sweep.journal)
     yield from _budget(m, len(asked))
@@ -37,11 +37,11 @@ def coverage_lines(m: ReportData) -> Iterator[str]:
         yield f"Held fixed by the specification: {fixed}."
 
 
-def _missing(name: str, parameter: Parameter, seen: list[Scalar]) -> str:
+def _coverage_gap(name: str, parameter: Parameter, seen: list[Scalar]) -> str:
     few = _values(parameter)
     if few:
-        never = [value for value in few if not any(same(value, choice) for choice in seen)]
-        return f"`{name}` was never set to {_listed(never)}." if never else ""
+        never = [value for value in few if not any(is_same(value, choice) for choice in seen)]
+        return f"`{name}` was never set to {_alternatives(never)}." if never else ""
     numbers = [value for value in seen if is_number(value)]
     if isinstance(parameter, CategoricalParameter) or not numbers:
         return "" if numbers else f"`{name}` was never tried where it has an effect."
@@ -69,7 +69,7 @@ def _values(parameter: Parameter) -> tuple[Scalar, ...]:
     return tuple(parameter.like(parameter.low + i * step) for i in range(size))
 
 
-def _listed(values: list[Scalar]) -> str:
+def _alternatives(values: list[Scalar]) -> str:
     words = [value_of(value) for value in values]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
@@ -84,4 +84,4 @@ def _budget(m: ReportData, asked: int) -> Iterator[str]:
         yield f"{wanted - asked} of {wanted} searched trials were not run."
     minutes = m.spec.search.minutes
     if minutes and raised is None and m.cost.seconds < 60 * minutes:
-        yield f"{minutes - m.cost.seconds / 60:.3g} of {counted(minutes, 'minute')} were not used."
+        yield f"{minutes - m.cost.seconds / 60:.3g} of {count_of(minutes, 'minute')} were not used."

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.analysis.decision import later_pace
-from sweeper.analysis.formatting import counted, figure, joules, loss, metric, seconds, times
+from sweeper.analysis.formatting import count_of, figure, joules, loss, metric, seconds, times
 from sweeper.analysis.time_to_loss import MAX_SAMPLES
 from sweeper.core.job import LOG
 from sweeper.core.record import BASELINE
@@ -41,11 +41,11 @@ def facts(m: ReportData) -> Iterator[Fact]:
         yield Fact("throughput of the baseline", metric("throughput", base.throughput))
         return
     if (sooner := m.summary.time_to_loss) is not None:
-        sure = words.later_to_loss(sooner)
+        sure = words.loss_time_interval(sooner)
         yield Fact("to your baseline's loss", times(sooner.ratio), sure)
     elif m.summary.unreached_loss is not None:
         yield Fact("to your baseline's loss", "not reached", f"within {MAX_SAMPLES} times its samples")
-    known = words.later(decision.ratio) if decision.ratio else words.SINGLE
+    known = words.later_interval(decision.ratio) if decision.ratio else words.SINGLE
     yield Fact("vs your baseline", times(decision.speedup), known)
     later = later_pace(best, decision.ratio) if decision.ratio else ""
     sure = f"later {later}, " if later else ""
@@ -83,7 +83,7 @@ def costs(m: ReportData) -> Iterator[Fact]:
     # After training for this long, the winner has saved as much time as the sweep took.
     until = cost.seconds / (best.throughput / base.throughput - 1)
     epoch = best.epoch_seconds
-    epochs = f", {counted(math.ceil(until / epoch) or 1, 'epoch')}" if epoch else ""
+    epochs = f", {count_of(math.ceil(until / epoch) or 1, 'epoch')}" if epoch else ""
     yield Fact("pays for itself after", seconds(until), f"of training with it{epochs}")
     if m.decision.break_even is not None:
         rival, steps = m.decision.break_even
@@ -108,10 +108,10 @@ def warnings(m: ReportData) -> Iterator[str]:
     if decision.kind == "unconfirmed":
         yield "Nothing is confirmed: a single measurement may be luck."
     if decision.ties:
-        yield words.tied(decision.ties)
+        yield words.tie_text(decision.ties)
     for whose, side in (("your baseline", decision.baseline), (words.title(decision), decision.best)):
         if side is not None and side.disturbance:
-            yield words.disturbed(whose, side.disturbance)
+            yield words.disturbance(whose, side.disturbance)
     if decision.best is not None and decision.best.record.quality is None:
         yield words.NOT_COMPARED
     if summary.yardstick is not None and not summary.yardstick.loss_is_informative:

@@ -8,7 +8,7 @@ from sweeper.report import decision, trial_tables
 from sweeper.report.before_after import before_and_after, changes
 from sweeper.report.report_data import ReportData
 from sweeper.report.table import Table
-from sweeper.report.text import as_markdown, shown
+from sweeper.report.text import as_markdown, make_printable
 from sweeper.results import words
 
 MAX_ROWS = 12
@@ -35,7 +35,7 @@ def _lines(m: ReportData) -> Iterator[str]:
             yield from _table(table)
     yield ""
     yield "```sh"
-    yield from (f"{shown(command)}  # {what}" for what, command in decision.commands(m))
+    yield from (f"{make_printable(command)}  # {what}" for what, command in decision.commands(m))
     yield "```"
     yield ""
     yield f"Ran on {as_markdown(m.summary.device)}; {sum(m.summary.counts.values())} searched trials."

@@ -23,7 +23,7 @@ from sweeper.report.plotly import plotly
 from sweeper.report.report_data import ReportData
 from sweeper.report.text import Html, as_json, as_lines, element, join
 from sweeper.report.timeline_charts import breakdown, timelines
-from sweeper.report.winner_charts import learning, race
+from sweeper.report.winner_charts import learning_curves, race
 from sweeper.results import words
 from sweeper.spec import to_yaml
 
@@ -95,14 +95,14 @@ def _body(m: ReportData) -> tuple[Html, list[Chart]]:
         "best": join(
             *map(table_block, trial_tables.best_of(m)),
             chart(race(m)),
-            chart(learning(m)),
+            chart(learning_curves(m)),
             chart(trial_charts.front(m)),
-            _none("Nothing has been measured.") if not m.ended else "",
+            _note("Nothing has been measured.") if not m.ended else "",
         ),
         "effects": join(
             chart(trial_charts.history(m)),
             table_block(trial_tables.sensitivity(m)),
-            _none("Too few trials to say what mattered.") if not m.sensitivity else "",
+            _note("Too few trials to say what mattered.") if not m.sensitivity else "",
             element("h3", "Throughput by setting") if panels else "",
             legend(*panels) if panels else "",
             element("div", *map(chart, panels), class_="charts") if panels else "",
@@ -112,17 +112,17 @@ def _body(m: ReportData) -> tuple[Html, list[Chart]]:
             legend(*lines) if lines else "",
             element("div", *map(chart, lines), class_="charts")
             if lines
-            else _none("No telemetry was recorded."),
+            else _note("No telemetry was recorded."),
             chart(steps),
             table_block(trial_tables.steps(m)),
-            _none(m.spec.traits.no_breakdown) if steps is None else "",
+            _note(m.spec.traits.no_breakdown) if steps is None else "",
         ),
         "failures": join(
             element("p", f"Searched trials: {', '.join(counted) or 'none'}."),
             chart(trial_charts.outcomes(m)),
-            table_block(trial_tables.failures(m)) or _none("Every trial ran and met all limits."),
+            table_block(trial_tables.failures(m)) or _note("Every trial ran and met all limits."),
         ),
-        "untried": bullets(coverage_lines(m)) or _none("Nothing to mention."),
+        "untried": bullets(coverage_lines(m)) or _note("Nothing to mention."),
         "trials": join(_filter(len(every.rows)), table_block(every, key="all-trials", sortable=True)),
         "provenance": join(
             table_block(trial_tables.provenance(m)),
@@ -179,7 +179,7 @@ def _pair(left: Html, right: Html) -> Html:
     return element("div", *(element("div", block) for block in (left, right) if block), class_="pair")
 
 
-def _none(text: str) -> Html:
+def _note(text: str) -> Html:
     return element("p", text, class_="note")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 from typing import Any
 
-from sweeper.report.chart import TONES, Axis, Chart, Marks, short
-from sweeper.report.text import shown
+from sweeper.report.chart import TONES, Axis, Chart, Marks, axis_label
+from sweeper.report.text import make_printable
 
 HEIGHT, TALL, ROW = 230, 320, 48
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif"
@@ -88,7 +88,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
         if axis.most:
             made["range"] = [0, axis.most]
     if axis.ticks:
-        made |= {"tickvals": list(axis.ticks), "ticktext": [short(tick) for tick in axis.ticks]}
+        made |= {"tickvals": list(axis.ticks), "ticktext": [axis_label(tick) for tick in axis.ticks]}
     return made
 
 
@@ -121,4 +121,4 @@ def _trace(marks: Marks) -> dict[str, Any]:
 
 def _text(text: str) -> str:
     """Escapes `text` for plotly, which interprets some markup and entities."""
-    return html.escape(shown(text), quote=False)
+    return html.escape(make_printable(text), quote=False)

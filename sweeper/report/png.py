@@ -10,9 +10,9 @@ from typing import Any
 
 from sweeper.errors import UserError
 from sweeper.report import trial_charts
-from sweeper.report.chart import TONES, Axis, Chart, Marks, short
+from sweeper.report.chart import TONES, Axis, Chart, Marks, axis_label
 from sweeper.report.report_data import ReportData
-from sweeper.report.text import shown
+from sweeper.report.text import make_printable
 from sweeper.report.timeline_charts import breakdown, timelines
 
 INK, FAINT, LINE = "#16191d", "#5a6270", "#dfe3e8"
@@ -47,7 +47,7 @@ def pngs(m: ReportData, folder: Path) -> list[Path]:
         with warnings.catch_warnings():
             # matplotlib warns about letters that its font lacks, and draws them as boxes.
             warnings.simplefilter("ignore", UserWarning)
-            _drawn(Figure, shown_charts).savefig(temporary, dpi=DPI, facecolor="white")
+            _draw_panels(Figure, shown_charts).savefig(temporary, dpi=DPI, facecolor="white")
         temporary.replace(path)
         written.append(path)
     return written
@@ -66,7 +66,7 @@ def _groups(m: ReportData) -> Iterator[tuple[str, Sequence[Chart]]]:
             yield name, known
 
 
-def _drawn(figure: Any, group: Sequence[Chart]) -> Any:
+def _draw_panels(figure: Any, group: Sequence[Chart]) -> Any:
     """Draws panels at fixed places; a layout that measures texts would draw them three times."""
     across = min(3, len(group))
     down = math.ceil(len(group) / across)
@@ -125,7 +125,7 @@ def _scale(place: Any, which: str, axis: Axis) -> None:
     if axis.log:
         getattr(place, f"set_{which}scale")("log")
     elif not axis.categories:
-        line.set_major_formatter(lambda value, _: short(value))
+        line.set_major_formatter(lambda value, _: axis_label(value))
     if axis.categories:
         room = max(6, MAX_LETTERS // len(axis.categories))
         line.set_ticks(range(len(axis.categories)), [_text(category, room) for category in axis.categories])
@@ -133,7 +133,7 @@ def _scale(place: Any, which: str, axis: Axis) -> None:
     elif axis.most:
         limits(0, axis.most)
     if axis.ticks:
-        line.set_ticks(axis.ticks, [short(tick) for tick in axis.ticks])
+        line.set_ticks(axis.ticks, [axis_label(tick) for tick in axis.ticks])
         line.set_ticks([], minor=True)
 
 
@@ -143,7 +143,8 @@ def _marks(place: Any, chart: Chart, marks: Marks) -> None:
     label = _text(marks.name)
     if marks.kind == "bars":
         lefts = [
-            sum(width for bars in _before(chart, marks) for width, at in bars if at == mine) for mine in y
+            sum(width for bars in _bars_before(chart, marks) for width, at in bars if at == mine)
+            for mine in y
         ]
         place.barh(y, x, left=lefts, height=0.42, color=tone.light, label=label)
     elif marks.kind in ("line", "steps"):
@@ -167,7 +168,7 @@ def _marks(place: Any, chart: Chart, marks: Marks) -> None:
         )
 
 
-def _before(chart: Chart, marks: Marks) -> Iterator[list[tuple[float, float]]]:
+def _bars_before(chart: Chart, marks: Marks) -> Iterator[list[tuple[float, float]]]:
     """Yields the bars to the left of `marks`: lengths with their places."""
     for bars in chart.marks:
         if bars is marks:
@@ -181,7 +182,7 @@ def _numbers(values: Sequence[float | None]) -> list[float]:
 
 def _text(text: str, most: int = MAX_LETTERS) -> str:
     """Escapes `text` for matplotlib and shortens it to `most` letters."""
-    plain = shown(text)
+    plain = make_printable(text)
     plain = (plain if len(plain) <= most else plain[: most - 1] + "…").replace("$", r"\$")
     # Matplotlib leaves labels that begin with an underscore out of a legend.
     return "\u2009" + plain if plain.startswith("_") else plain

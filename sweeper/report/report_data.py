@@ -51,7 +51,7 @@ class ReportData:
         """The best trial's title."""
         return "winner" if self.confirmed else "fastest, unconfirmed"
 
-    def same_work(self, record: TrialRecord) -> bool:
+    def has_same_work(self, record: TrialRecord) -> bool:
         """Returns whether a trial does the baseline's work, so that their speeds compare."""
         return self.baseline is None or record.config.work_key() == self.baseline.config.work_key()
 
@@ -62,7 +62,7 @@ def gather(sweep: LoadedSweep) -> ReportData:
         sweep=sweep,
         summary=sweep.summary,
         spec=sweep.spec,
-        ended=tuple(sweep.table.finished()),
+        ended=tuple(sweep.table.finished_trials()),
         decision=sweep.decision,
         sensitivity=sweep.sensitivity,
         cost=cost_of(sweep),

@@ -17,14 +17,14 @@ MAX_POINTS = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TimedValues:
     """The known part of one series: `seconds` of the monotonic clock, and the values at these times."""
 
     seconds: Numbers
     values: Numbers
 
 
-Series = Mapping[str, Column]
+Series = Mapping[str, TimedValues]
 
 
 def read_series(folder: Path, names: Iterable[str]) -> Series:
@@ -40,7 +40,7 @@ def read_series(folder: Path, names: Iterable[str]) -> Series:
             continue
         known = np.isfinite(values) & np.isfinite(moments)
         if known.any():
-            series[name] = Column(moments[known], values[known])
+            series[name] = TimedValues(moments[known], values[known])
     return series
 
 
@@ -53,14 +53,14 @@ def _load(path: Path) -> Numbers | None:
     return values.astype(np.float64) if numeric else None
 
 
-def thinned(column: Column, most: int = MAX_POINTS) -> Column:
+def downsample(column: TimedValues, most: int = MAX_POINTS) -> TimedValues:
     """Returns a series of at most `most` points: means of blocks of equal length."""
     count = len(column.values)
     if count <= most:
         return column
     edges = np.linspace(0, count, most + 1).astype(int)
     blocks = list(itertools.pairwise(edges))
-    return Column(
+    return TimedValues(
         np.array([column.seconds[a:b].mean() for a, b in blocks]),
         np.array([column.values[a:b].mean() for a, b in blocks]),
     )

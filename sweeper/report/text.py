@@ -18,15 +18,15 @@ class Html(str):
     __slots__ = ()
 
 
-def shown(text: object) -> str:
+def make_printable(text: object) -> str:
     r"""Returns `text` on one line; control, bidirectional and zero-width characters as `\x1b`, `\u202e`."""
     text = str(text)
     if text.isprintable():
         return text
-    return "".join(_visible(character) for character in text)
+    return "".join(_escape(character) for character in text)
 
 
-def _visible(character: str) -> str:
+def _escape(character: str) -> str:
     if character in "\n\r\t":
         return " "
     return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
@@ -34,7 +34,7 @@ def _visible(character: str) -> str:
 
 def as_html(text: object) -> Html:
     """Returns `text` as markup: itself where it is markup, else escaped."""
-    return text if isinstance(text, Html) else Html(html.escape(shown(text)))
+    return text if isinstance(text, Html) else Html(html.escape(make_printable(text)))
 
 
 def as_lines(text: str) -> Html:
@@ -78,7 +78,7 @@ def as_markdown(text: object) -> str:
 
     Text between two backticks is code.
     """
-    parts = shown(text).split("`")
+    parts = make_printable(text).split("`")
     if len(parts) % 2 == 0:
         return "\\`".join(map(_prose, parts))
     return "".join(_code(part) if i % 2 and part else _prose(part) for i, part in enumerate(parts))

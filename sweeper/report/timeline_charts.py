@@ -9,7 +9,7 @@ from sweeper.analysis.formatting import seconds
 from sweeper.core.record import TrialRecord
 from sweeper.report.chart import Axis, Chart, Marks
 from sweeper.report.report_data import ReportData
-from sweeper.report.series import Column, Series, read_series, thinned
+from sweeper.report.series import Series, TimedValues, downsample, read_series
 from sweeper.results.trial_card import PARTS
 
 SHOWN = {
@@ -53,17 +53,17 @@ def timelines(m: ReportData) -> Iterator[Chart]:
 
 def _series(record: TrialRecord) -> Series:
     series = read_series(Path(record.folder), SHOWN)
-    return {name: thinned(column) for name, column in series.items()}
+    return {name: downsample(column) for name, column in series.items()}
 
 
-def _start(record: TrialRecord, column: Column) -> float:
+def _start(record: TrialRecord, column: TimedValues) -> float:
     """Returns when measuring began, or the time of the first value if no window is known."""
     windows = record.measurement.windows if record.measurement else ()
     first = float(column.seconds[0])
     return windows[0].start_s if windows and first <= windows[0].start_s <= column.seconds[-1] else first
 
 
-def compared(m: ReportData) -> Iterator[tuple[str, TrialRecord]]:
+def compared_trials(m: ReportData) -> Iterator[tuple[str, TrialRecord]]:
     """Yields the trials whose steps are compared, with titles; each once, if it has a breakdown."""
     wanted = [("baseline", m.baseline), (m.best_word, m.best)]
     wanted += [(f"best of {row.title}", row.record) for row in m.summary.per_loader]
@@ -78,7 +78,7 @@ def compared(m: ReportData) -> Iterator[tuple[str, TrialRecord]]:
 def breakdown(m: ReportData) -> Chart | None:
     """Returns the shares of a step for the baseline, the winner and each loader kind's best."""
     # Bars are drawn upwards, and the first trial goes to the top.
-    shown = list(compared(m))[::-1]
+    shown = list(compared_trials(m))[::-1]
     if not shown:
         return None
     names = tuple(f"{title}: {m.sweep.name_of(record)}" for title, record in shown)

@@ -11,7 +11,7 @@ from sweeper.core.metrics import metric_row
 from sweeper.core.record import TrialRecord
 from sweeper.report.chart import MAX_TICKS, Axis, Chart, Marks, log_ticks
 from sweeper.report.report_data import ReportData
-from sweeper.report.trial_marks import OUTCOMES, evenly, outcome_of, tone_of
+from sweeper.report.trial_marks import OUTCOMES, outcome_of, pick_evenly, tone_of
 from sweeper.spec import CategoricalParameter, IntParameter, Parameter
 from sweeper.spec.neighbours import is_number
 from sweeper.spec.space import acts
@@ -38,7 +38,7 @@ def history(m: ReportData) -> Chart | None:
     marks += _marks(m, "failed", failed, lambda r: r.number, dict.fromkeys((r.number for r in failed), low))
     best, steps = 0.0, []
     for record in m.ended:
-        if tone_of(record) == "good" and record.number in speeds and m.same_work(record):
+        if tone_of(record) == "good" and record.number in speeds and m.has_same_work(record):
             best = max(best, speeds[record.number])
             steps.append((record.number, best))
     line = Marks(
@@ -75,14 +75,14 @@ def effects(m: ReportData) -> Iterator[Chart]:
         if not values:
             continue
         apart = {record.number for record in (m.baseline, m.best) if record is not None}
-        axis, places = _placed(parameter, values, apart)
+        axis, places = _positions(parameter, values, apart)
         yield Chart(
             key=f"effect-{name}",
             title=name,
             alt=f"Throughput of the trials by {name}.",
             x=axis,
             y=_speed_axis(speeds[number] for number in values),
-            marks=tuple(_by_outcome(m, _looked_up(places), {n: speeds[n] for n in values})),
+            marks=tuple(_by_outcome(m, _lookup(places), {n: speeds[n] for n in values})),
         )
 
 
@@ -102,7 +102,7 @@ def outcomes(m: ReportData) -> Chart | None:
         r.number: _number(flats[r.number].get(second)) if second else float(kinds.index(outcome_of(r)))
         for r in m.ended
     }
-    across = _looked_up({number: _number(flat.get(first)) for number, flat in flats.items()})
+    across = _lookup({number: _number(flat.get(first)) for number, flat in flats.items()})
     by = first + (f" and {second}" if second else "")
     return Chart(
         key="outcomes",
@@ -142,14 +142,14 @@ def front(m: ReportData) -> Chart | None:
         key="front",
         title="Objectives",
         alt=f"{first} against {second}; {len(edge)} trials are on the Pareto front.",
-        x=wide_axis(_named(first), places.values()),
-        y=wide_axis(_named(second), heights.values()),
+        x=wide_axis(_metric_title(first), places.values()),
+        y=wide_axis(_metric_title(second), heights.values()),
         marks=(*([line] if len(edge) > 1 else []), *_by_outcome(m, lambda r: r.metric(first), heights)),
         wide=True,
     )
 
 
-def _named(name: str) -> str:
+def _metric_title(name: str) -> str:
     return f"{name}, {metric_row(name).unit}".removesuffix(", ")
 
 
@@ -179,7 +179,7 @@ def _marks(
 ) -> list[Marks]:
     if not records:
         return []
-    chosen = evenly(records, MAX_MARKS)
+    chosen = pick_evenly(records, MAX_MARKS)
     name = OUTCOMES.get(tone, m.best_word if tone == "winner" else tone)
     return [
         Marks(
@@ -187,12 +187,12 @@ def _marks(
             tone=tone,
             x=tuple(at(r) for r in chosen),
             y=tuple(heights.get(r.number) for r in chosen),
-            texts=tuple(_said(m, r) for r in chosen),
+            texts=tuple(_point_text(m, r) for r in chosen),
         )
     ]
 
 
-def _said(m: ReportData, record: TrialRecord) -> str:
+def _point_text(m: ReportData, record: TrialRecord) -> str:
     speed = record.metric("throughput")
     parts = [m.sweep.name_of(record), outcome_of(record)]
     if speed is not None:
@@ -211,7 +211,7 @@ def wide_axis(title: str, values: Iterable[float]) -> Axis:
     return Axis(title, log=wide, ticks=log_ticks(numbers) if wide else ())
 
 
-def _placed(
+def _positions(
     parameter: Parameter, values: Mapping[int, Scalar], apart: Collection[int]
 ) -> tuple[Axis, dict[int, float | None]]:
     """Returns the axis of a parameter, and each trial's position on it, by its number.
@@ -255,5 +255,5 @@ def _number(value: Scalar) -> float | None:
     return float(value) if is_number(value) and math.isfinite(value) else None
 
 
-def _looked_up(places: Mapping[int, float | None]) -> At:
+def _lookup(places: Mapping[int, float | None]) -> At:
     return lambda record: places.get(record.number)

@@ -45,7 +45,7 @@ def _value(record: TrialRecord, name: str) -> float | None:
     return record.metric(name)
 
 
-def evenly(records: Sequence[TrialRecord], most: int) -> Sequence[TrialRecord]:
+def pick_evenly(records: Sequence[TrialRecord], most: int) -> Sequence[TrialRecord]:
     """Returns at most `most` records, evenly spaced and in order."""
     if len(records) <= most:
         return records

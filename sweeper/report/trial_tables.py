@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from sweeper._version import __version__
 from sweeper.analysis.bottleneck import verdict_on
-from sweeper.analysis.formatting import ABSENT, bare, figure, loss, seconds, times, value_of
+from sweeper.analysis.formatting import ABSENT, bare_metric, figure, loss, seconds, times, value_of
 from sweeper.analysis.pareto import RULES
 from sweeper.analysis.sensitivity import by_parameter
 from sweeper.analysis.summary import Row
@@ -16,7 +16,7 @@ from sweeper.core.record import TrialRecord
 from sweeper.report.before_after import title_of
 from sweeper.report.report_data import ReportData
 from sweeper.report.table import Cell, Table, cells, columns
-from sweeper.report.timeline_charts import compared
+from sweeper.report.timeline_charts import compared_trials
 from sweeper.report.trial_marks import outcome_of, tone_of, why_not
 from sweeper.results import words
 from sweeper.results.trial_card import PARTS
@@ -82,7 +82,7 @@ def _front(m: ReportData) -> Table:
 
 def _metric(record: TrialRecord, name: str) -> Cell:
     value = record.metric(name)
-    return Cell(bare(name, value), value)
+    return Cell(bare_metric(name, value), value)
 
 
 def sensitivity(m: ReportData) -> Table | None:
@@ -101,7 +101,7 @@ def sensitivity(m: ReportData) -> Table | None:
 
 def steps(m: ReportData) -> Table | None:
     """Returns the parts of a step for the baseline, the winner and the best of each loader kind."""
-    shown = [(title, r, r.measurement.breakdown) for title, r in compared(m) if r.measurement]
+    shown = [(title, r, r.measurement.breakdown) for title, r in compared_trials(m) if r.measurement]
     if not shown:
         return None
     used = [part for part in PARTS if any(getattr(parts, part.field) > 0 for _, _, parts in shown)]
@@ -144,7 +144,7 @@ def failures(m: ReportData) -> Table | None:
 
 def all_trials(m: ReportData) -> Table:
     """Returns every trial with its settings and results."""
-    names = [n for n in m.sweep.varied() if any(n in r.config.flatten() for r in m.summary.records)]
+    names = [n for n in m.sweep.varied_names() if any(n in r.config.flatten() for r in m.summary.records)]
     used = next((n for n in USED if any(r.metric(n) is not None for r in m.ended)), None)
     extra = [
         name

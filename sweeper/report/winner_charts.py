@@ -59,7 +59,7 @@ def _ratios(m: ReportData, arm: int, tone: str, *, with_interval: bool) -> Itera
     return _lines(name, tone, points, texts, with_interval=with_interval)
 
 
-def learning(m: ReportData) -> Chart | None:
+def learning_curves(m: ReportData) -> Chart | None:
     """Returns the learning curves of the baseline and the winner; None if they were not measured."""
     comparison = m.summary.time_to_loss
     if comparison is None or m.baseline is None or m.best is None:

@@ -27,7 +27,7 @@ def files(sweep: LoadedSweep, say: Callable[[str], None]) -> list[Path]:
         OSError: The folder cannot be written.
     """
     data, folder = gather(sweep), sweep.journal.folder
-    page = _written(data, "html", folder / FORMATS["html"])
+    page = _write(data, "html", folder / FORMATS["html"])
     try:
         return [*page, *pngs(data, folder / FORMATS["png"])]
     except UserError as error:
@@ -45,7 +45,7 @@ def write(sweep: LoadedSweep, form: str, out: Path | None = None) -> list[Path]:
         OSError: It cannot be written there.
         UserError: It needs a library that is not installed.
     """
-    return _written(gather(sweep), form, out or sweep.journal.folder / FORMATS[form])
+    return _write(gather(sweep), form, out or sweep.journal.folder / FORMATS[form])
 
 
 def text(sweep: LoadedSweep, form: str) -> str:
@@ -57,7 +57,7 @@ def _text(m: ReportData, form: str) -> str:
     return html(m) if form == "html" else markdown(m)
 
 
-def _written(m: ReportData, form: str, out: Path) -> list[Path]:
+def _write(m: ReportData, form: str, out: Path) -> list[Path]:
     if form == "png":
         return pngs(m, out)
     write_atomic(out, _text(m, form))

@@ -24,7 +24,7 @@ MAX_MOVED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class SweepSide:
     """One of the two sweeps.
 
     Attributes:
@@ -69,7 +69,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Versus:
+class SpeedRatio:
     """B over A in samples per second.
 
     Attributes:
@@ -83,18 +83,18 @@ class Versus:
     high: float | None = None
     epoch_ratio: float | None = None
 
-    def of_epochs(self) -> Versus | None:
+    def of_epochs(self) -> SpeedRatio | None:
         """Returns the same in seconds per epoch, if known."""
         if self.epoch_ratio is None:
             return None
         samples = self.epoch_ratio * self.ratio
-        return Versus(
+        return SpeedRatio(
             ratio=self.epoch_ratio,
             low=samples / self.high if self.high else None,
             high=samples / self.low if self.low else None,
         )
 
-    def slower(self, share: float) -> Answer:
+    def is_slower(self, share: float) -> Answer:
         """Returns whether B is slower by more than `share` of A's speed, judged by the whole interval."""
         bound = 1 - share
         if self.low is None or self.high is None:
@@ -126,11 +126,11 @@ class Comparison:
         unfair: Why the figures do not compare like with like, one sentence each.
     """
 
-    a: Side
-    b: Side
-    baseline: Versus | None
-    winner: Versus | None
-    gain: Versus | None
+    a: SweepSide
+    b: SweepSide
+    baseline: SpeedRatio | None
+    winner: SpeedRatio | None
+    gain: SpeedRatio | None
     configuration: Mapping[str, tuple[Scalar, Scalar]]
     searched: tuple[str, ...]
     pairs: tuple[Pair, ...]
@@ -142,7 +142,7 @@ class Comparison:
         return statistics.median(pair.ratio for pair in self.pairs) if self.pairs else None
 
 
-def compare(a: Side, b: Side) -> Comparison:
+def compare(a: SweepSide, b: SweepSide) -> Comparison:
     """Compares B with A."""
     left, right = (side.best[0] if side.best else None for side in (a, b))
     differ = _differ(left.config, right.config) if left and right else {}
@@ -153,13 +153,13 @@ def compare(a: Side, b: Side) -> Comparison:
     return Comparison(
         a=a,
         b=b,
-        baseline=_versus(a, a.baseline, b, b.baseline),
-        winner=_versus(a, left, b, right),
-        gain=_over(a.gains_of(left), b.gains_of(right)) if left and right else None,
+        baseline=_speed_ratio(a, a.baseline, b, b.baseline),
+        winner=_speed_ratio(a, left, b, right),
+        gain=_ratio(a.gains_of(left), b.gains_of(right)) if left and right else None,
         configuration=differ,
         searched=tuple(name for name in differ if name in both),
         pairs=tuple(sorted(_pairs(a, b), key=lambda pair: -abs(math.log(pair.ratio)))),
-        unfair=tuple(_unfair(a, b)),
+        unfair=tuple(_caveats(a, b)),
     )
 
 
@@ -183,20 +183,22 @@ def log_ratio(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, flo
     return mean, mean - half, mean + half
 
 
-def _over(a: Sequence[float], b: Sequence[float]) -> Versus | None:
+def _ratio(a: Sequence[float], b: Sequence[float]) -> SpeedRatio | None:
     if min(len(a), len(b)) < 2:
         return None
     ratio, low, high = (math.exp(log) for log in log_ratio(a, b))
-    return Versus(ratio=ratio, low=low, high=high)
+    return SpeedRatio(ratio=ratio, low=low, high=high)
 
 
-def _versus(a: Side, left: TrialRecord | None, b: Side, right: TrialRecord | None) -> Versus | None:
+def _speed_ratio(
+    a: SweepSide, left: TrialRecord | None, b: SweepSide, right: TrialRecord | None
+) -> SpeedRatio | None:
     if left is None or right is None or left.measurement is None or right.measurement is None:
         return None
     before, after = a.summary.throughput_of(left), b.summary.throughput_of(right)
     if not before or not after:
         return None
-    versus = _over(a.speeds_of(left), b.speeds_of(right)) or Versus(ratio=after / before)
+    versus = _ratio(a.speeds_of(left), b.speeds_of(right)) or SpeedRatio(ratio=after / before)
     samples = left.measurement.train_samples, right.measurement.train_samples
     return dataclasses.replace(
         versus, epoch_ratio=samples[1] / samples[0] / versus.ratio if all(samples) else None
@@ -208,15 +210,15 @@ def _differ(left: TrialConfig, right: TrialConfig) -> dict[str, tuple[Scalar, Sc
     return {n: (one.get(n), other.get(n)) for n in {**one, **other} if one.get(n) != other.get(n)}
 
 
-def _pairs(a: Side, b: Side) -> Iterator[Pair]:
-    mine, theirs = _measured(a), _measured(b)
+def _pairs(a: SweepSide, b: SweepSide) -> Iterator[Pair]:
+    mine, theirs = _measured_trials(a), _measured_trials(b)
     for key, left in mine.items():
         right = theirs.get(key)
         if right is not None:
             yield Pair(a=left[0], b=right[0], ratio=right[1] / left[1])
 
 
-def _measured(side: Side) -> dict[str, tuple[TrialRecord, float]]:
+def _measured_trials(side: SweepSide) -> dict[str, tuple[TrialRecord, float]]:
     """Returns the measured trials and their throughput, by key, without those screened out."""
     return {
         record.config.key(): (record, speed)
@@ -227,7 +229,7 @@ def _measured(side: Side) -> dict[str, tuple[TrialRecord, float]]:
     }
 
 
-def _unfair(a: Side, b: Side) -> Iterator[str]:
+def _caveats(a: SweepSide, b: SweepSide) -> Iterator[str]:
     """Yields a sentence for each reason why the figures are not comparable."""
     sides = {"A": a, "B": b}
     if a.summary.device != b.summary.device:
@@ -247,10 +249,10 @@ def _unfair(a: Side, b: Side) -> Iterator[str]:
             yield f"{title}'s winner is not confirmed: being the fastest single trial is partly luck."
         for what, record in {"winner": best[0], "baseline": side.baseline}.items():
             if record is not None and (disturbance := side.summary.disturbance_of(record)):
-                yield words.disturbed(f"{title}'s {what}", disturbance)
+                yield words.disturbance(f"{title}'s {what}", disturbance)
 
 
-def _other_subject(a: Side, b: Side) -> Iterator[str]:
+def _other_subject(a: SweepSide, b: SweepSide) -> Iterator[str]:
     """Yields the differences in what the two sweeps train, on which data, and who timed them."""
     before, after = a.fingerprint, b.fingerprint
     alike = all(before.get(key) == after.get(key) for key in ("pipeline", "command"))
@@ -262,14 +264,14 @@ def _other_subject(a: Side, b: Side) -> Iterator[str]:
     said: dict[str, list[str]] = {}
     for what, (left, right) in pairs.items():
         if left is not None and right is not None:
-            for sentence in _unlike(left, right):
+            for sentence in _mismatches(left, right):
                 said.setdefault(sentence, []).append(what)
     yield from (f"The {' and the '.join(whats)} {sentence}" for sentence, whats in said.items())
     if alike and before.get("data") != after.get("data"):
         yield "The data may differ: its options or its files' names, sizes, times or location do not match."
 
 
-def _unlike(left: TrialRecord, right: TrialRecord) -> Iterator[str]:
+def _mismatches(left: TrialRecord, right: TrialRecord) -> Iterator[str]:
     """Yields the reasons why two trials are not comparable."""
     if left.measurement is None or right.measurement is None:
         return

@@ -34,7 +34,7 @@ def decision_lines(summary: Summary) -> list[str]:
             others = []
         lines += [first, *(f"  {line}" for line in others)]
         if side is not None and side.disturbance:
-            lines.append(words.disturbed(whose, side.disturbance))
+            lines.append(words.disturbance(whose, side.disturbance))
     return [f"{summary.name}: {words.headline(summary, decision)}", *(f"  {line}" for line in lines if line)]
 
 
@@ -43,7 +43,7 @@ def _winner_lines(summary: Summary, decision: Decision, best: Side, base: Side) 
     assert yardstick is not None
     lines = [f"{words.paces(best, base, decision.ratio)}{_data_share(best, base)}."]
     if decision.ties:
-        lines.append(words.tied(decision.ties))
+        lines.append(words.tie_text(decision.ties))
     if is_reported(best.record.measurement):
         lines.append(f"The speeds are as reported by {best.reported_by}.")
         if best.record.quality is None and not summary.is_verified:
@@ -51,7 +51,7 @@ def _winner_lines(summary: Summary, decision: Decision, best: Side, base: Side) 
     if best.record.quality is not None and yardstick.losses:
         lines.append(words.losses(best, base, yardstick.constant_loss))
     if summary.unreached_loss is not None:
-        lines.append(words.missed(summary.unreached_loss))
+        lines.append(words.missed_loss(summary.unreached_loss))
     if not yardstick.loss_is_informative:
         lines.append(words.CANNOT_TELL)
     if best.hours is not None and base.hours is not None:

@@ -15,7 +15,7 @@ from sweeper.core.record import TrialRecord
 from sweeper.core.workload import is_reported
 
 
-class Part(NamedTuple):
+class StepPart(NamedTuple):
     """A part of a step, and what a breakdown, a verdict, a chart and `Diagnosis.lines` call it."""
 
     title: str
@@ -26,13 +26,13 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part("waiting for data", "data_s", "data", "data", "data"),
-    Part("copy to the device", "h2d_s", "h2d", "copy", "copy"),
-    Part("forward", "forward_s", "compute", "forward", "forward"),
-    Part("backward", "backward_s", "compute", "backward", "backward"),
-    Part("optimiser", "optimizer_s", "compute", "optimiser", "optimizer"),
-    Part("captured step", "graph_s", "compute", "graph", ""),
-    Part("host gap", "host_gap_s", "host", "gap", "rest"),
+    StepPart("waiting for data", "data_s", "data", "data", "data"),
+    StepPart("copy to the device", "h2d_s", "h2d", "copy", "copy"),
+    StepPart("forward", "forward_s", "compute", "forward", "forward"),
+    StepPart("backward", "backward_s", "compute", "backward", "backward"),
+    StepPart("optimiser", "optimizer_s", "compute", "optimiser", "optimizer"),
+    StepPart("captured step", "graph_s", "compute", "graph", ""),
+    StepPart("host gap", "host_gap_s", "host", "gap", "rest"),
 )
 _BAR = 40
 _MIN_SHARE = 0.005

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from sweeper.analysis.bottleneck import is_unexamined, verdict_on
-from sweeper.analysis.formatting import figure, loss, rate, seconds, times, wrapped
+from sweeper.analysis.formatting import figure, loss, rate, seconds, times, wrap
 from sweeper.core.record import TrialRecord
 
 WIDE = 100
@@ -29,7 +29,7 @@ def trial_line(
     is_wide = width is None or width >= WIDE
     head = f"  {name:<{38 if is_wide else 30}} "
     if record.failure is not None:
-        return wrapped(f"{head}{record.failure.kind}: {record.failure.message}", width)
+        return wrap(f"{head}{record.failure.kind}: {record.failure.message}", width)
     # Parts of the line with their rank: the highest is dropped first.
     parts = [(0, f"{rate(record.metric('throughput')):>{14 if is_wide else 11}}")]
     if (epoch := record.metric("epoch_seconds")) is not None:
@@ -49,14 +49,12 @@ def trial_line(
     over = [name for name, amount in record.violations.items() if amount > 0]
     if over:
         parts.append((1, f"over the limit on {', '.join(over)}"))
-    while (
-        width is not None and len(_joined(head, parts)) > width and (rank := max(rank for rank, _ in parts))
-    ):
+    while width is not None and len(_join(head, parts)) > width and (rank := max(rank for rank, _ in parts)):
         parts = [part for part in parts if part[0] != rank]
-    line = _joined(head, parts)
+    line = _join(head, parts)
     # A long name leaves no room for columns.
     return line if width is None or len(line) <= width else f"  {' '.join(line.split())}"
 
 
-def _joined(head: str, parts: Sequence[tuple[int, str]]) -> str:
+def _join(head: str, parts: Sequence[tuple[int, str]]) -> str:
     return (head + "  ".join(text for _, text in parts)).rstrip()

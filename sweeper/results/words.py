@@ -9,7 +9,7 @@ from sweeper.analysis.bottleneck import is_unexamined
 from sweeper.analysis.confirmation import Ratio
 from sweeper.analysis.decision import Decision, Side, later_pace
 from sweeper.analysis.finalists import SPEEDS
-from sweeper.analysis.formatting import counted, interval, loss, metric, rate, seconds, times
+from sweeper.analysis.formatting import count_of, interval, loss, metric, rate, seconds, times
 from sweeper.analysis.labels import label
 from sweeper.analysis.sensitivity import Sensitivity
 from sweeper.analysis.summary import Row, Summary
@@ -31,43 +31,43 @@ SYNTHETIC = "The data is synthetic: speeds are real, but losses mean nothing out
 MAX_NEIGHBOURS = 4
 
 
-def still_wide(rounds: int) -> str:
+def rounds_limit(rounds: int) -> str:
     """Returns why the rounds ended at their limit."""
     return f"the intervals are still wide after {rounds} rounds, the limit"
 
 
-def sure(
+def interval_text(
     low: float, high: float | None, rounds: int, of: str = LATER, level: float = LEVEL, what: str = "round"
 ) -> str:
     """Returns the interval of a ratio, what it is of, and its rounds or seeds, or that these are too few."""
     # In a file, an infinite end is null.
     if not high or not math.isfinite(high):
-        return f"{counted(rounds, what)}, too few for an interval"
-    return f"{level:.0%} interval{of} {interval(low, high)}, {counted(rounds, what)}"
+        return f"{count_of(rounds, what)}, too few for an interval"
+    return f"{level:.0%} interval{of} {interval(low, high)}, {count_of(rounds, what)}"
 
 
-def later(ratio: Ratio) -> str:
+def later_interval(ratio: Ratio) -> str:
     """Returns the interval of a ratio for a later run, and its rounds."""
     # Earlier versions knew only the interval of the same hour.
-    return sure(ratio.low, ratio.high, len(ratio.rounds), "" if ratio.sitting_low is None else LATER)
+    return interval_text(ratio.low, ratio.high, len(ratio.rounds), "" if ratio.sitting_low is None else LATER)
 
 
-def later_to_loss(sooner: TimeToLoss) -> str:
+def loss_time_interval(sooner: TimeToLoss) -> str:
     """Returns the interval of a ratio of times to a loss, and its seeds."""
-    return sure(sooner.low, sooner.high, len(sooner.samples), what="seed")
+    return interval_text(sooner.low, sooner.high, len(sooner.samples), what="seed")
 
 
-def as_fast(ratio: float | None) -> str:
+def speedup_text(ratio: float | None) -> str:
     """Returns `2.67x as fast as your baseline`."""
     return f"{times(ratio)} as fast as your baseline"
 
 
-def again(before: Ratio, now: Ratio) -> str:
+def repeat_text(before: Ratio, now: Ratio) -> str:
     """Returns how a winner does when it is measured once more."""
     today = f"not shown to be faster than your baseline today: {times(now.ratio)}"
-    today = f"{as_fast(now.ratio)} today" if now.is_faster_now else today
-    today = f"Trial {now.trial} is {today} ({sure(*now.now, len(now.rounds), of='')})"
-    return f"{today}; the sweep found {times(before.ratio)} ({later(before)})."
+    today = f"{speedup_text(now.ratio)} today" if now.is_faster_now else today
+    today = f"Trial {now.trial} is {today} ({interval_text(*now.now, len(now.rounds), of='')})"
+    return f"{today}; the sweep found {times(before.ratio)} ({later_interval(before)})."
 
 
 def headline(summary: Summary, decision: Decision) -> str:
@@ -84,7 +84,7 @@ def headline(summary: Summary, decision: Decision) -> str:
         return f"Trial {trial}: {goals[0]} {after}, baseline {before}; {speed}."
     if (sooner := summary.time_to_loss) is not None:
         aim = f"{times(sooner.ratio)} as fast to your baseline's loss of {loss(sooner.loss)}"
-        return f"Trial {trial} is {aim} ({later_to_loss(sooner)}); in samples per second, {speed}."
+        return f"Trial {trial} is {aim} ({loss_time_interval(sooner)}); in samples per second, {speed}."
     missed = "" if summary.unreached_loss is None else ", but does not reach its loss"
     # The trials of a tune are known by their changes.
     made = f" ({label(best.record.config, summary.varied)})" if summary.is_tune else ""
@@ -94,14 +94,14 @@ def headline(summary: Summary, decision: Decision) -> str:
 def _speed(decision: Decision) -> str:
     ratio = decision.ratio
     if ratio is None:
-        return f"{as_fast(decision.speedup)} {SINGLE}"
-    return f"{as_fast(ratio.ratio)}{', confirmed' * ratio.has_interval} ({later(ratio)})"
+        return f"{speedup_text(decision.speedup)} {SINGLE}"
+    return f"{speedup_text(ratio.ratio)}{', confirmed' * ratio.has_interval} ({later_interval(ratio)})"
 
 
 def _so_far(ratio: Ratio) -> str:
     """Returns the ratio of processes by which a winner was found, and that no others have confirmed it."""
-    known = sure(*ratio.now, len(ratio.rounds), of="")
-    return f"{as_fast(ratio.ratio)} so far ({known}), and not confirmed by new processes"
+    known = interval_text(*ratio.now, len(ratio.rounds), of="")
+    return f"{speedup_text(ratio.ratio)} so far ({known}), and not confirmed by new processes"
 
 
 def _no_baseline(summary: Summary) -> str:
@@ -119,12 +119,12 @@ def _no_winner(summary: Summary, base: Side, ratio: Ratio | None) -> str:
         return f"{'Only the baseline' if base.record.feasible else 'Nothing'} met the limits."
     if ratio is None:
         return f"No trial is shown to be better than your baseline ({pace(base)})."
-    was = f"Undecided: trial {ratio.trial} was {as_fast(ratio.ratio)}"
+    was = f"Undecided: trial {ratio.trial} was {speedup_text(ratio.ratio)}"
     if not _drifts(ratio):
-        return f"{was} ({later(ratio)})."
+        return f"{was} ({later_interval(ratio)})."
     return (
-        f"{was} ({sure(*ratio.now, len(ratio.rounds), of='')}), but speeds on this machine drift; a later run"
-        f" may be anywhere in {interval(ratio.low, ratio.high)}."
+        f"{was} ({interval_text(*ratio.now, len(ratio.rounds), of='')}), but speeds on this machine drift;"
+        f" a later run may be anywhere in {interval(ratio.low, ratio.high)}."
     )
 
 
@@ -142,7 +142,7 @@ def remedy(decision: Decision) -> str:
     return "More rounds (`confirm.rounds`) or a quieter machine (`sweeper doctor`) would settle it."
 
 
-def missed(aim: float) -> str:
+def missed_loss(aim: float) -> str:
     """Returns that the winner does not reach the baseline's loss `aim`."""
     within = f"Within {MAX_SAMPLES} times the samples, it does not reach your baseline's loss of {loss(aim)}"
     return f"{within}: it learns less from each sample."
@@ -194,12 +194,12 @@ def limits(whose: str, side: Side | None) -> tuple[str, ...]:
     return (said, f"Next: {side.verdict.next}.") if side.verdict.next else (said,)
 
 
-def disturbed(whose: str, what: str) -> str:
+def disturbance(whose: str, what: str) -> str:
     """Returns what still disturbed the timings of a trial at the end."""
     return f"The timings of {whose} stayed disturbed: {what}."
 
 
-def tied(names: Sequence[str]) -> str:
+def tie_text(names: Sequence[str]) -> str:
     """Returns which candidates cannot be told apart from the winner."""
     *rest, last = names
     before = f"{', '.join(rest)} and " if rest else ""

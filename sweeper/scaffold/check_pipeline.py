@@ -19,7 +19,7 @@ from sweeper.errors import UserError
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.spec.data_path import on_this_machine
 from sweeper.sweep import setup
-from sweeper.sweep.bootstrap import Launch, launcher_to_try_out, surveyed
+from sweeper.sweep.bootstrap import Launch, launcher_to_try_out, survey
 from sweeper.sweep.job_runner import JobRunner
 from sweeper.sweep.store.catalog import writing
 from sweeper.sweep.workloads import workload_of
@@ -36,7 +36,7 @@ BATCH, KIND, AMP = "batch_size", "loader.kind", "precision.amp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stepped:
+class StepResult:
     """A configuration that was built and took its steps.
 
     Attributes:
@@ -48,7 +48,7 @@ class Stepped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
+class PipelineCheck:
     """The result of checking a pipeline's specification.
 
     Attributes:
@@ -60,7 +60,7 @@ class Built:
         room_gib: Memory of the device, or of the host for a CPU; 0 if unknown.
         baseline: None if it failed.
         checked: The configurations whose code was checked for a GPU.
-        findings: The findings (`sweeper.trainer.gpu_check.Finding`), each line once; `unknown` also
+        findings: The findings (`sweeper.trainer.gpu_check.GpuFinding`), each line once; `unknown` also
             stands for a configuration that could not be checked.
         largest: The largest configuration; None if it is the baseline, or if the baseline failed.
         stepped: Its steps at ascending batch sizes; the last is at its own size if that was run.
@@ -75,11 +75,11 @@ class Built:
     not_resident: str
     on_gpu: bool
     room_gib: float
-    baseline: Stepped | None = None
+    baseline: StepResult | None = None
     checked: tuple[TrialConfig, ...] = ()
     findings: tuple[Mapping[str, str], ...] = ()
     largest: TrialConfig | None = None
-    stepped: tuple[Stepped, ...] = ()
+    stepped: tuple[StepResult, ...] = ()
     not_run: str = ""
     failure: Failure | None = None
 
@@ -90,7 +90,7 @@ class Built:
         return self.failure is not None or (self.on_gpu and refused)
 
 
-def build_out(home: Path, spec: SweepSpec, launch: Launch | None = None) -> Built:
+def build_out(home: Path, spec: SweepSpec, launch: Launch | None = None) -> PipelineCheck:
     """Prepares a pipeline's data and takes two steps of its baseline and largest configuration.
 
     The data stays in the state folder's cache for the sweep, and so does the log if preparing it
@@ -105,14 +105,14 @@ def build_out(home: Path, spec: SweepSpec, launch: Launch | None = None) -> Buil
     with writing(home):
         prepared.parent.mkdir(parents=True, exist_ok=True)
     with launcher_to_try_out(spec, launch) as (launcher, folder):
-        machine, data = surveyed(launcher, folder, spec, prepared)
-        here, removed = setup.restricted(spec, machine, data)
-        built = Built(
+        machine, data = survey(launcher, folder, spec, prepared)
+        here, removed = setup.restrict(spec, machine, data)
+        built = PipelineCheck(
             spec=here,
             device=machine.line,
             data=data,
             removed=tuple(removed),
-            not_resident=setup.not_resident(data, here, machine),
+            not_resident=setup.why_not_resident(data, here, machine),
             on_gpu=machine.devices[0].kind == "cuda",
             room_gib=min(device.room_gib for device in machine.devices),
         )
@@ -121,11 +121,11 @@ def build_out(home: Path, spec: SweepSpec, launch: Launch | None = None) -> Buil
             workload_of(spec).template(spec, home), prepared=str(prepared), cache=cache
         )
         steps = _Steps(JobRunner(launcher, machine.slots, lambda: None), folder, template)
-        baseline = steps.of(here.baseline_config())
+        baseline = steps.take(here.baseline_config())
         if isinstance(baseline, Failure):
             return dataclasses.replace(built, failure=baseline)
         built = dataclasses.replace(built, baseline=baseline)
-        return _with_largest(_checked_for_gpu(built, baseline.config, steps), baseline, steps)
+        return _add_largest(_check_for_gpu(built, baseline.config, steps), baseline, steps)
 
 
 class _Steps:
@@ -135,7 +135,7 @@ class _Steps:
         self._runner, self._folder, self._template = runner, folder, template
         self._count = 0
 
-    def of(self, config: TrialConfig) -> Stepped | Failure:
+    def take(self, config: TrialConfig) -> StepResult | Failure:
         """Takes two steps of `config` on one device.
 
         Raises:
@@ -146,7 +146,7 @@ class _Steps:
             return outcome
         if why := outcome.values.get("refused"):
             raise UserError(why)
-        return Stepped(config=config, values=outcome.values)
+        return StepResult(config=config, values=outcome.values)
 
     def gpu_findings(self, config: TrialConfig) -> list[Mapping[str, str]] | None:
         """Returns findings on code that would fail on a GPU or wait for one; None if `config` is refused."""
@@ -170,7 +170,7 @@ class _Steps:
         return outcome
 
 
-def _checked_for_gpu(built: Built, baseline: TrialConfig, steps: _Steps) -> Built:
+def _check_for_gpu(built: PipelineCheck, baseline: TrialConfig, steps: _Steps) -> PipelineCheck:
     """Adds GPU findings for the baseline and for each other choice of the space."""
     checked: list[TrialConfig] = []
     findings: dict[tuple[str, str], Mapping[str, str]] = {}
@@ -206,17 +206,17 @@ def _kinds(spec: SweepSpec, baseline: TrialConfig) -> list[TrialConfig]:
     return list(configs.values())
 
 
-def _with_largest(built: Built, baseline: Stepped, steps: _Steps) -> Built:
+def _add_largest(built: PipelineCheck, baseline: StepResult, steps: _Steps) -> PipelineCheck:
     """Adds the largest configuration and its steps, at smaller batches first."""
-    config = largest(built.spec, baseline.values["train_samples"])
+    config = largest_config(built.spec, baseline.values["train_samples"])
     if config.key() == baseline.config.key():
         return built
-    stepped: list[Stepped] = []
+    stepped: list[StepResult] = []
     why, failure = "", None
     for size in _sizes(baseline.config.batch_size, config.batch_size):
-        if why := _beyond(stepped, size, built.room_gib):
+        if why := _reason_to_stop(stepped, size, built.room_gib):
             break
-        outcome = steps.of(config.replace({BATCH: size}))
+        outcome = steps.take(config.replace({BATCH: size}))
         if isinstance(outcome, Failure):
             failure = None if outcome.kind in FULL else outcome
             why = f"{outcome.kind} with a batch of {size:,}: {outcome.message}"
@@ -225,19 +225,19 @@ def _with_largest(built: Built, baseline: Stepped, steps: _Steps) -> Built:
     return dataclasses.replace(built, largest=config, stepped=tuple(stepped), not_run=why, failure=failure)
 
 
-def largest(spec: SweepSpec, samples: int) -> TrialConfig:
+def largest_config(spec: SweepSpec, samples: int) -> TrialConfig:
     """Returns the configuration of the space that is expected to take the most memory.
 
     It has the largest batch (at most `samples`), the largest numbers of the pipeline (`model.*`,
     `data.*`), full precision and the kind of loader that usually wins; all other values are the
     baseline's, if the space has them.
     """
-    params = {name: _largest(name, parameter, spec.baseline) for name, parameter in spec.space.items()}
+    params = {name: _largest_value(name, parameter, spec.baseline) for name, parameter in spec.space.items()}
     config = spec.config(params)
     return config.replace({BATCH: min(config.batch_size, samples)})
 
 
-def _largest(name: str, parameter: Parameter, baseline: Mapping[str, Scalar]) -> Scalar:
+def _largest_value(name: str, parameter: Parameter, baseline: Mapping[str, Scalar]) -> Scalar:
     if name == BATCH or name.partition(".")[0] in OPEN_SECTIONS:
         if not isinstance(parameter, CategoricalParameter):
             return parameter.high
@@ -249,7 +249,7 @@ def _largest(name: str, parameter: Parameter, baseline: Mapping[str, Scalar]) ->
     for value in (*first, baseline.get(name), *default):
         if parameter.contains(value):
             return parameter.like(value)
-    return parameter.first()
+    return parameter.first_value()
 
 
 def _sizes(usual: int, most: int) -> list[int]:
@@ -265,7 +265,7 @@ def _sizes(usual: int, most: int) -> list[int]:
     return sorted({*sizes, most})
 
 
-def _beyond(stepped: Sequence[Stepped], size: int, room_gib: float) -> str:
+def _reason_to_stop(stepped: Sequence[StepResult], size: int, room_gib: float) -> str:
     """Returns why a batch of `size` should not run after smaller ones; empty if it should."""
     if not stepped:
         return ""
@@ -279,7 +279,7 @@ def _beyond(stepped: Sequence[Stepped], size: int, room_gib: float) -> str:
     return ""
 
 
-def expected_gib(stepped: Sequence[Stepped], size: int) -> float | None:
+def expected_gib(stepped: Sequence[StepResult], size: int) -> float | None:
     """Returns the expected peak with a batch of `size`, on a line through two smaller ones.
 
     Returns None if there are fewer than two. The line includes memory that any batch needs, but neither

@@ -10,7 +10,7 @@ from typing import Any
 from sweeper.core.job import RECORD, MeasurePlan
 from sweeper.core.measurement import Failure, Measurement
 from sweeper.spec import SweepSpec
-from sweeper.sweep.bootstrap import Launch, launcher_to_try_out, probed
+from sweeper.sweep.bootstrap import Launch, launcher_to_try_out, probe_machine
 from sweeper.sweep.job_runner import JobRunner
 from sweeper.sweep.workloads import workload_of
 from sweeper.system.files import read_json
@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class ScriptCheck:
     """A script that was run for a few seconds.
 
     Attributes:
@@ -36,13 +36,13 @@ class Tried:
     record: Mapping[str, Any]
 
 
-def try_out(spec: SweepSpec, launch: Launch | None = None) -> Tried:
+def try_out(spec: SweepSpec, launch: Launch | None = None) -> ScriptCheck:
     """Runs the baseline of a command until it is measured, for at most `LIMIT_SECONDS`.
 
     Leaves nothing on disk.
     """
     with launcher_to_try_out(spec, launch) as (launcher, folder):
-        machine = probed(launcher, folder / "probe", spec)
+        machine = probe_machine(launcher, folder / "probe", spec)
         job = dataclasses.replace(
             workload_of(spec).template(spec, folder),
             uid="deep",
@@ -54,6 +54,6 @@ def try_out(spec: SweepSpec, launch: Launch | None = None) -> Tried:
         outcome = JobRunner(launcher, machine.slots, lambda: None).run(folder / "trial", job)
         assert isinstance(outcome, Measurement | Failure)
         record = folder / "trial" / RECORD
-        return Tried(
+        return ScriptCheck(
             device=machine.line, outcome=outcome, record=read_json(record) if record.exists() else {}
         )

@@ -24,26 +24,26 @@ from sweeper.scaffold.known_options import (
     PREFETCH,
     WORKERS,
     Dimension,
-    joined,
-    observed,
+    combine,
+    fill_value,
     of_environment,
-    recognised,
+    recognise,
 )
 from sweeper.script.command_line import (
     CommandLine,
     Option,
     Reading,
-    grouped,
+    group_words,
     is_negated,
     options_in,
-    plain,
+    plain_name,
     readings,
 )
 from sweeper.script.first_look import FirstLook
 from sweeper.script.sandbox import Sandbox, make_sandbox
 from sweeper.script.scratch import scratch_folder
 from sweeper.spec.rules import leads_elsewhere
-from sweeper.system.environment import passed_to_script
+from sweeper.system.environment import script_env
 
 HELP_SECONDS = 20.0
 HELP_BYTES = 256 * 1024
@@ -143,9 +143,9 @@ def help_of(line: CommandLine) -> str:
 
 
 def _help_in(sandbox: Sandbox, line: CommandLine) -> str:
-    environment = {**passed_to_script(os.environ), **line.env, "COLUMNS": "200", "NO_COLOR": "1"}
+    environment = {**script_env(os.environ), **line.env, "COLUMNS": "200", "NO_COLOR": "1"}
     process = sandbox.start(
-        [*sandbox.moved(line.start), "--help"],
+        [*sandbox.translate(line.start), "--help"],
         {**environment, **sandbox.environment(environment)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -181,21 +181,21 @@ def propose(line: CommandLine, help_text: str = "", look: FirstLook | None = Non
         UserError: A word looks like a template.
     """
     draft = _Draft(options_in(help_text), look.facts if look else {})
-    draft.take_start(_literal(line.start))
+    draft.take_start(_escape(line.start))
     latest = {words[0].partition("=")[0]: words for words in line.options}
     for words in line.options:
         if latest[words[0].partition("=")[0]] is words:
-            draft.take_given(_literal(words))
+            draft.take_given(_escape(words))
         else:
             # The script takes the last of several.
-            draft.arguments.append(Argument(_literal(words)))
+            draft.arguments.append(Argument(_escape(words)))
     draft.take_helped()
     stem = line.script.rpartition("/")[2].removesuffix(".py")
     if line.start[-2:-1] == ("-m",):
         stem = stem.rpartition(".")[2]
     env = dict(line.env)
     visible = env.pop(_VISIBLE, None)
-    env = dict(zip(env, _literal(list(env.values())), strict=True))
+    env = dict(zip(env, _escape(list(env.values())), strict=True))
     if look and look.facts:
         for name, (dimension, variables) in of_environment(look.facts).items():
             if not env.keys() & variables.keys():
@@ -205,7 +205,7 @@ def propose(line: CommandLine, help_text: str = "", look: FirstLook | None = Non
         source=str(line),
         name=re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("._-")[:100] or "script",
         arguments=tuple(draft.arguments),
-        dimensions=_related(draft.dimensions),
+        dimensions=_relate(draft.dimensions),
         fix=draft.fix,
         env=env,
         gpus=None if visible is None else tuple(int(e) if e.isdecimal() else e for e in _gpus(visible)),
@@ -219,7 +219,7 @@ def _gpus(visible: str) -> list[str]:
     return list(itertools.takewhile(lambda name: name not in ("", "-1"), names))
 
 
-def _literal(words: Sequence[str]) -> tuple[str, ...]:
+def _escape(words: Sequence[str]) -> tuple[str, ...]:
     """Returns words as templates that produce them unchanged."""
     templates = tuple(_BRACES.sub(r"{{\1}}", word) for word in words)
     for word in templates:
@@ -244,18 +244,20 @@ class _Draft:
     def take_start(self, start: Sequence[str]) -> None:
         """Takes what precedes the options; a launcher's process count becomes the device count."""
         templates: list[str] = []
-        for words in grouped(start):
+        for words in group_words(start):
             reading = next(readings(words))
-            counts = plain(reading.name) in _COUNTING and re.fullmatch("[1-9][0-9]{0,3}", reading.value or "")
+            counts = plain_name(reading.name) in _COUNTING and re.fullmatch(
+                "[1-9][0-9]{0,3}", reading.value or ""
+            )
             if counts and not self.fix:
                 self.fix[_COUNT] = int(reading.value or "")
-                words = reading.filled(f"{{{_COUNT}}}")
+                words = reading.fill(f"{{{_COUNT}}}")
             templates += words
         self.arguments.append(Argument(tuple(templates)))
 
     def take_given(self, words: tuple[str, ...]) -> None:
         """Takes an option of the command line."""
-        templated = next(filter(None, (self._templated(reading) for reading in readings(words))), None)
+        templated = next(filter(None, (self._take_reading(reading) for reading in readings(words))), None)
         if templated is not None and templated.in_use:
             self.arguments.append(templated)
             return
@@ -263,7 +265,7 @@ class _Draft:
         if templated is not None:
             self.arguments.append(replace(templated, instead=True))
 
-    def _templated(self, reading: Reading) -> Argument | None:
+    def _take_reading(self, reading: Reading) -> Argument | None:
         is_flag = reading.value is None
         helped = next((option for option in self.helped if reading.name in option.names), None)
         option = Option(names=(reading.name,), value=reading.value, is_flag=is_flag)
@@ -279,30 +281,30 @@ class _Draft:
         if is_flag:
             spelled = reading.name if reading.name in option.long_names else option.long_names[0]
             option = replace(option, value="false" if is_negated(spelled) else "true")
-        match = recognised(option)
-        return self._added(match[0], reading.filled(match[1])) if match else None
+        match = recognise(option)
+        return self._add(match[0], reading.fill(match[1])) if match else None
 
     def take_helped(self) -> None:
         """Takes the options that appear only in the help."""
         for option in self.helped:
-            match = recognised(option) or recognised(replace(option, value=None))
+            match = recognise(option) or recognise(replace(option, value=None))
             if match and not self._given & {*option.names}:
                 dimension, template = match
                 words = (template,) if option.is_flag else (option.long_names[0], template)
-                if argument := self._added(dimension, words):
+                if argument := self._add(dimension, words):
                     self.arguments.append(argument)
 
-    def _added(self, dimension: Dimension, words: tuple[str, ...]) -> Argument | None:
-        dimension = observed(dimension, self.facts)
+    def _add(self, dimension: Dimension, words: tuple[str, ...]) -> Argument | None:
+        dimension = fill_value(dimension, self.facts)
         known = self.dimensions.get(dimension.name)
-        both = dimension if known is None else joined(known, dimension)
+        both = dimension if known is None else combine(known, dimension)
         if both is None:
             return None
         self.dimensions[dimension.name] = both
         return Argument(words, both.is_searched)
 
 
-def _related(dimensions: Mapping[str, Dimension]) -> tuple[Dimension, ...]:
+def _relate(dimensions: Mapping[str, Dimension]) -> tuple[Dimension, ...]:
     """Returns the dimensions; a DataLoader without workers never gets a prefetch factor."""
     related = dict(dimensions)
     workers, prefetch = dimensions.get(WORKERS), dimensions.get(PREFETCH)

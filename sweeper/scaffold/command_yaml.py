@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from sweeper.core.template import shown
+from sweeper.core.template import spell
 from sweeper.scaffold.command_space import Proposal
 from sweeper.scaffold.known_options import BATCH, WORKERS, Dimension
 
@@ -45,7 +45,7 @@ _OPTIONS = (
 )
 
 
-def rendered(proposal: Proposal) -> str:
+def yaml_of(proposal: Proposal) -> str:
     """Returns a search space that `sweeper.spec.load` reads, with comments on what to decide."""
     return "\n".join(_lines(proposal)) + "\n"
 
@@ -54,7 +54,7 @@ def _lines(proposal: Proposal) -> Iterator[str]:
     yield f"# A first proposal for: {proposal.source}"
     yield _HEADER
     if proposal.look and proposal.look.facts:
-        seen = ", ".join(f"{name} {shown(value)}" for name, value in proposal.look.facts.items())
+        seen = ", ".join(f"{name} {spell(value)}" for name, value in proposal.look.facts.items())
         yield f"# Seen while it trained: {seen}."
     elif all(dimension.name != BATCH for dimension in proposal.searched):
         yield "# Its batch size is unknown. For a speed from its output, set `script.samples_per_step` below."
@@ -70,14 +70,14 @@ def _lines(proposal: Proposal) -> Iterator[str]:
     yield from _space(proposal)
     if proposal.fix:
         yield "# Number of processes that train together, each on `batch_size` samples per step."
-        yield f"fix: {{{', '.join(f'{name}: {shown(value)}' for name, value in proposal.fix.items())}}}"
+        yield f"fix: {{{', '.join(f'{name}: {spell(value)}' for name, value in proposal.fix.items())}}}"
     yield from _baseline(proposal)
     mark = "" if proposal.trains_differently and proposal.look and proposal.look.has_loss else "# "
     yield "# Limit on the loss after the same number of samples."
     yield f"{mark}constraints: {{val_loss: {{max_ratio_to_baseline: 1.02}}}}"
     yield _GOALS
     if proposal.gpus is not None:
-        gpus = ", ".join(str(gpu) if isinstance(gpu, int) else _quoted(gpu) for gpu in proposal.gpus)
+        gpus = ", ".join(str(gpu) if isinstance(gpu, int) else _quote(gpu) for gpu in proposal.gpus)
         yield f"execution: {{gpus: {f'[{gpus}]' if gpus else 0}}}"
     yield from _script(proposal)
 
@@ -103,9 +103,9 @@ def _baseline(proposal: Proposal) -> Iterator[str]:
     yield "# The reference for all trials, measured first: the command as it was given."
     yield "baseline:" if proposal.searched else "baseline: {}"
     for dimension in proposal.searched:
-        yield f"  {dimension.name}: {shown(dimension.value)}"
+        yield f"  {dimension.name}: {spell(dimension.value)}"
     for dimension in proposal.undecided:
-        yield f"  # {dimension.name}: {UNKNOWN if dimension.value is None else shown(dimension.value)}"
+        yield f"  # {dimension.name}: {UNKNOWN if dimension.value is None else spell(dimension.value)}"
 
 
 def _script(proposal: Proposal) -> Iterator[str]:
@@ -116,15 +116,15 @@ def _script(proposal: Proposal) -> Iterator[str]:
     for name, example, meaning in _OPTIONS:
         if name == "env" and env:
             yield "  env:"
-            yield from (f"    {_text(name)}: {_quoted(value)}" for name, value in env.items())
+            yield from (f"    {_text(name)}: {_quote(value)}" for name, value in env.items())
         else:
             yield f"{mark}{f'{name}: {example}':<{_WIDTH}}     # {meaning}"
 
 
 def _text(word: str) -> str:
     """Returns a string as YAML, quoted only if needed."""
-    return word if _PLAIN.fullmatch(word) and word.lower() not in _NOT_TEXT else _quoted(word)
+    return word if _PLAIN.fullmatch(word) and word.lower() not in _NOT_TEXT else _quote(word)
 
 
-def _quoted(word: str) -> str:
+def _quote(word: str) -> str:
     return json.dumps(word, ensure_ascii=False)

@@ -8,10 +8,10 @@ from typing import Any
 
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
 from sweeper.core.script import OBSERVED
-from sweeper.core.template import cases, shown
+from sweeper.core.template import cases, spell
 from sweeper.interventions import CHANGES
 from sweeper.interventions.change import Change
-from sweeper.script.command_line import Option, is_negated, plain
+from sweeper.script.command_line import Option, is_negated, plain_name
 from sweeper.system.cpu import usable_cpus
 
 BATCH = "batch_size"
@@ -39,7 +39,7 @@ _ALIASES: Mapping[str, str] = {
     "data.sequence_length": "sequence_length seq_length seq_len max_seq_length max_seq_len block_size"
     " context_length bptt",
 }
-_KNOWN = {plain(alias): name for name, aliases in _ALIASES.items() for alias in aliases.split()}
+_KNOWN = {plain_name(alias): name for name, aliases in _ALIASES.items() for alias in aliases.split()}
 
 _USUAL: Mapping[str, int] = {
     BATCH: 64,
@@ -101,20 +101,20 @@ class Dimension:
     def __str__(self) -> str:
         """Returns its range as YAML."""
         if self.choices:
-            text = f"type: categorical, choices: [{', '.join(map(shown, self.choices))}]"
+            text = f"type: categorical, choices: [{', '.join(map(spell, self.choices))}]"
         else:
             text = f"type: int, low: {self.low}, high: {self.high}{', log: true' if self.log else ''}"
         when = ", ".join(f"{name}: {{min: {least}}}" for name, least in self.at_least.items())
         return f"{{{text}{f', when: {{{when}}}' if when else ''}}}"
 
 
-Found = tuple[Dimension, str]
+Match = tuple[Dimension, str]
 """A dimension, and the template that replaces the option's value or the whole flag."""
 
 
-def recognised(option: Option) -> Found | None:
+def recognise(option: Option) -> Match | None:
     """Returns the dimension and the template of an option, or None if it is not a known one."""
-    keys = (plain(name) for name in option.long_names)
+    keys = (plain_name(name) for name in option.long_names)
     name = next((_KNOWN[key] for key in keys if key in _KNOWN), "")
     if name in _USUAL:
         return _number(name, option)
@@ -125,7 +125,7 @@ def recognised(option: Option) -> Found | None:
     return _switch(name, option) if name not in ("", _FORMAT) else None
 
 
-def observed(dimension: Dimension, facts: Mapping[str, Any]) -> Dimension:
+def fill_value(dimension: Dimension, facts: Mapping[str, Any]) -> Dimension:
     """Returns a dimension, with the value that torch reports if it has none and can take that one."""
     value = facts.get(OBSERVED.get(dimension.name, ""))
     if dimension.value is not None or value is None:
@@ -171,7 +171,7 @@ def variables_of(change: Change, facts: Mapping[str, Any]) -> dict[str, str]:
     return {name: cases(change.name, by_value) for name, by_value in words.items()}
 
 
-def joined(first: Dimension, second: Dimension) -> Dimension | None:
+def combine(first: Dimension, second: Dimension) -> Dimension | None:
     """Returns the dimensions of two options as one; None if they do not combine."""
     choices = {*first.choices, *second.choices}
     if not (first.is_shared and second.is_shared) or choices == {*first.choices}:
@@ -185,7 +185,7 @@ def joined(first: Dimension, second: Dimension) -> Dimension | None:
     return replace(first, value=value, choices=tuple(choice for choice in _FORMATS if choice in choices))
 
 
-def _number(name: str, option: Option) -> Found | None:
+def _number(name: str, option: Option) -> Match | None:
     text = str(_USUAL[name]) if option.value is None else option.value
     if option.is_flag or not _is_number(text):
         return None
@@ -210,14 +210,14 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal()
 
 
-def _switch(name: str, option: Option) -> Found | None:
+def _switch(name: str, option: Option) -> Match | None:
     words = _words(option)
     if words is None:
         return None
     return Dimension(name=name, value=_is_on(option, words), choices=(True, False)), _template(name, words)
 
 
-def _half(half: str, option: Option) -> Found | None:
+def _half(half: str, option: Option) -> Match | None:
     words = _words(option)
     if words is None or "true" not in words:
         return None
@@ -247,7 +247,7 @@ def _is_on(option: Option, words: Mapping[str, str]) -> bool | None:
     return option.value == ("true" if option.is_flag else words["true"])
 
 
-def _format(option: Option) -> Found | None:
+def _format(option: Option) -> Match | None:
     # Without a value, the choices show what the option is.
     if option.is_flag or not (option.value or option.choices):
         return None

@@ -52,12 +52,12 @@ def pipeline_options(name: str) -> PipelineOptions:
     Raises:
         UserError: There is no such module, or it is not Python or not a pipeline.
     """
-    module, path = _found(name)
+    module, path = _locate(name)
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except SyntaxError as error:
         raise UserError(f"{path}:{error.lineno}: {error.msg}. It is not valid Python.") from None
-    bound = dict(_bound(tree))
+    bound = dict(_bindings(tree))
     check_defines(module, bound)
     read = {table: _table(table, bound[table]) for table in TABLES if table in bound}
     tables = {table: read.get(table) or {} for table in TABLES}
@@ -65,7 +65,7 @@ def pipeline_options(name: str) -> PipelineOptions:
     return PipelineOptions(
         module=module,
         summary=(ast.get_docstring(tree) or "").partition("\n")[0],
-        about_data=_about_data(prepare) if isinstance(prepare, ast.FunctionDef) else "",
+        about_data=_describe_data(prepare) if isinstance(prepare, ast.FunctionDef) else "",
         data=tables["DATA"],
         model=tables["MODEL"],
         space=tables["SPACE"],
@@ -73,7 +73,7 @@ def pipeline_options(name: str) -> PipelineOptions:
     )
 
 
-def _found(name: str) -> tuple[str, Path]:
+def _locate(name: str) -> tuple[str, Path]:
     """Returns the dotted name and the file of the module."""
     if _NAME.fullmatch(name):
         for module in (name, f"{PACKAGE}.{name}"):
@@ -98,7 +98,7 @@ def _modules() -> Iterator[str]:
         yield from (name.removeprefix(f"{PACKAGE}."), name)
 
 
-def _bound(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
+def _bindings(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
     """Yields the names that a module defines, each with the node that it is bound to."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -129,7 +129,7 @@ def _is_choice(values: Any) -> bool:
     return listed and all(isinstance(value, Scalar) for value in values)
 
 
-def _about_data(prepare: ast.FunctionDef) -> str:
+def _describe_data(prepare: ast.FunctionDef) -> str:
     """Returns what the docstring's `Args` say about the first argument, on one line."""
     text = inspect.cleandoc(ast.get_docstring(prepare) or "")
     names = [argument.arg for argument in prepare.args.args]

@@ -13,7 +13,7 @@ from sweeper.scaffold.pipeline_options import PipelineOptions
 from sweeper.search.guidance import MEMORY_TARGET, preset_for, workers_for
 from sweeper.spec import SweepSpec
 from sweeper.spec.writer import to_yaml
-from sweeper.sweep.bootstrap import Launch, launcher_to_try_out, probed
+from sweeper.sweep.bootstrap import Launch, launcher_to_try_out, probe_machine
 from sweeper.sweep.setup import Machine
 
 MAX_WORKERS = 16
@@ -41,7 +41,7 @@ def machine_here(launch: Launch | None = None) -> Machine:
     """
     spec = SweepSpec.from_dict({"name": "init", "pipeline": "init", "space": {}, "baseline": {}})
     with launcher_to_try_out(spec, launch) as (launcher, folder):
-        return probed(launcher, folder / "probe", spec)
+        return probe_machine(launcher, folder / "probe", spec)
 
 
 def first_space(offer: PipelineOptions, machine: Machine, path: str) -> str:
@@ -58,7 +58,7 @@ def name_of(offer: PipelineOptions) -> str:
     return offer.module.rpartition(".")[2].strip("_") or "first"
 
 
-def searched(offer: PipelineOptions, machine: Machine) -> tuple[str, ...]:
+def searched_names(offer: PipelineOptions, machine: Machine) -> tuple[str, ...]:
     """Returns the names that the search space searches."""
     return tuple(line.name for line in _space(offer, machine))
 
@@ -76,17 +76,17 @@ def _lines(offer: PipelineOptions, machine: Machine, path: str) -> Iterator[str]
     yield from _data(offer)
     yield "# The parameters to search; values that this device does not support are left out."
     yield "space:"
-    yield from _aligned(_space(offer, machine))
+    yield from _align(_space(offer, machine))
     fixed = {name: text for name, text in _FIXED.items() if name not in offer.space}
     yield "# The learning rate scales with the batch: `sqrt` for Adam, `linear` for SGD."
     yield f"fix: {{{', '.join(f'{name}: {text}' for name, text in fixed.items())}}}"
     yield "# The reference for all trials, measured first: enter how you train today."
     yield "baseline:"
-    yield from _aligned(_baseline(offer))
+    yield from _align(_baseline(offer))
     yield "# More configurations to measure as they are, such as one tuned by hand."
     yield f"# also_try: [{{loader.kind: {ROWS}, loader.num_workers: 8, batch_size: 512}}]"
     yield "constraints:"
-    yield from _aligned(_constraints(machine))
+    yield from _align(_constraints(machine))
     yield "# Your production run, in training samples over all epochs: the report then gives its hours."
     yield "# production: {samples: 1.0e9}"
     yield "# Number and length of each trial's windows, once its speed is steady; then comes its loss."
@@ -178,7 +178,7 @@ def _constraints(machine: Machine) -> Iterator[_Line]:
         yield _Line("gpu_mem_peak_fraction", "{max: 0.9}", why)
 
 
-def _aligned(lines: Iterator[_Line]) -> Iterator[str]:
+def _align(lines: Iterator[_Line]) -> Iterator[str]:
     """Yields names, texts and comments in columns, or long lines with the comment before."""
     rows = list(lines)
     names = 1 + max(len(row.name) for row in rows)

@@ -83,7 +83,7 @@ class Reading:
     prefix: str
     after: tuple[str, ...]
 
-    def filled(self, template: str) -> tuple[str, ...]:
+    def fill(self, template: str) -> tuple[str, ...]:
         """Returns the words with the value, or the whole flag, replaced by a template."""
         return (*self.before, self.prefix + template, *self.after)
 
@@ -120,7 +120,7 @@ def typed_command(command: str | Sequence[str]) -> list[str]:
     words = as_typed([command] if isinstance(command, str) else command)
     if not "".join(words).strip():
         raise UserError(f"the command must name a program, but got {command!r}. Write `python train.py`.")
-    script = parted(shlex.join(words)).script
+    script = parse_command(shlex.join(words)).script
     if script.endswith(".py") and not os.path.isfile(script):
         raise UserError(
             f"the command must name an existing script, but {script!r} is not in {os.getcwd()!r}."
@@ -129,7 +129,7 @@ def typed_command(command: str | Sequence[str]) -> list[str]:
     return words
 
 
-def parted(command: str) -> CommandLine:
+def parse_command(command: str) -> CommandLine:
     """Splits a command line, as typed, into its parts.
 
     Raises:
@@ -161,7 +161,7 @@ def parted(command: str) -> CommandLine:
                 f"`--command` must be printable text, but contains {word!r}. Pass it in a file instead."
             )
     end = _script_at(words) + 1
-    return CommandLine(env=env, start=tuple(words[:end]), options=tuple(grouped(words[end:])))
+    return CommandLine(env=env, start=tuple(words[:end]), options=tuple(group_words(words[end:])))
 
 
 def _script_at(words: Sequence[str]) -> int:
@@ -174,7 +174,7 @@ def _script_at(words: Sequence[str]) -> int:
     return 0
 
 
-def grouped(words: Sequence[str]) -> list[tuple[str, ...]]:
+def group_words(words: Sequence[str]) -> list[tuple[str, ...]]:
     """Groups the words of a command line: each option with the words that follow it."""
     groups: list[tuple[str, ...]] = []
     for word in words:
@@ -200,7 +200,7 @@ def readings(words: Sequence[str]) -> Iterator[Reading]:
         yield Reading(first, None, (), "", rest)
 
 
-def plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """Normalises an option's name across scripts; returns "" if it is not for training.
 
     `--batch-size`, `train.batch_size` and `batchSize` become `batchsize`; `--no-amp` and
@@ -228,12 +228,12 @@ def options_in(help_text: str) -> list[Option]:
             blocks[-1] = (blocks[-1][0], f"{blocks[-1][1]} {line.strip()}")
     known: dict[tuple[str, bool], Option] = {}
     for option in (_option(head, text) for head, text in blocks):
-        key = (plain(option.long_names[0]), option.is_flag)
+        key = (plain_name(option.long_names[0]), option.is_flag)
         first = known.setdefault(key, option)
         if option.is_flag:
             # `--amp` and `--no-amp` are one option, on one line or on two.
             known[key] = replace(first, names=tuple(dict.fromkeys(first.names + option.names)))
-    return [_settled(option) if option.is_flag else option for option in known.values()]
+    return [_with_default(option) if option.is_flag else option for option in known.values()]
 
 
 def _option(head: str, text: str) -> Option:
@@ -248,7 +248,7 @@ def _option(head: str, text: str) -> Option:
     )
 
 
-def _settled(flag: Option) -> Option:
+def _with_default(flag: Option) -> Option:
     """Returns a flag with its default: off if it can only be turned on, and on if only off."""
     ways = {is_negated(name) for name in flag.long_names}
     if len(ways) == 1:

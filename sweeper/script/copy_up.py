@@ -21,7 +21,7 @@ from types import MappingProxyType
 
 from sweeper.script.mirror import Mirror
 from sweeper.system import landlock
-from sweeper.system.seccomp import Call, Listener
+from sweeper.system.seccomp import Call, CallListener
 
 MAX_LINKS = 40
 MAX_REFUSED = 100
@@ -173,7 +173,7 @@ class CopyUp:
         refused: Places of the user's that the script tried to write and may not, in order.
     """
 
-    def __init__(self, listener: Listener, mirror: Mirror, writable: Sequence[Path]) -> None:
+    def __init__(self, listener: CallListener, mirror: Mirror, writable: Sequence[Path]) -> None:
         self._listener, self._mirror = listener, mirror
         self._writable = tuple(f"{str(path).rstrip('/')}/" for path in writable)
         self._root = f"{mirror.root}/"
@@ -308,7 +308,7 @@ class CopyUp:
             if num_links > MAX_LINKS:
                 return place
             if self._leads_out(place, target):
-                if not self._copied(place, empty=empty and is_last, content=content):
+                if not self._copy(place, empty=empty and is_last, content=content):
                     return os.path.realpath(os.path.join(place, *reversed(parts)))
                 here = place
                 continue
@@ -326,7 +326,7 @@ class CopyUp:
     def _may_write(self, place: str) -> bool:
         return f"{place}/".startswith(self._writable)
 
-    def _copied(self, link: str, *, empty: bool, content: bool) -> bool:
+    def _copy(self, link: str, *, empty: bool, content: bool) -> bool:
         """Replaces a link by what it leads to; returns whether it was possible."""
         try:
             status = os.stat(link)
@@ -360,7 +360,7 @@ class CopyUp:
                 return errno.ENOENT
             assert where.folder is not None
             # The descriptor may be of a file that has been removed, or of none.
-            place = f"/proc/{call.pid}/fd/{_signed(call.arguments[where.folder])}"
+            place = f"/proc/{call.pid}/fd/{_c_int(call.arguments[where.folder])}"
             name = os.readlink(place)
             # A link that is the end of a path has been followed when the file was opened.
             descriptor = os.open(place, os.O_PATH | os.O_CLOEXEC)
@@ -403,7 +403,7 @@ def _truncates_alone(call: Call) -> bool:
 
 def _start(call: Call, where: _Where) -> str:
     """Returns the folder that a path is relative to."""
-    folder = _CURRENT if where.folder is None else _signed(call.arguments[where.folder])
+    folder = _CURRENT if where.folder is None else _c_int(call.arguments[where.folder])
     return os.readlink(f"/proc/{call.pid}/cwd" if folder == _CURRENT else f"/proc/{call.pid}/fd/{folder}")
 
 
@@ -419,7 +419,7 @@ _MOVES: Mapping[str, int | None] = MappingProxyType(
 _OWN_PROCESS = ("/proc/self", "/proc/thread-self")
 
 
-def _signed(number: int) -> int:
+def _c_int(number: int) -> int:
     """Returns an argument as the C int that it is."""
     return int(struct.unpack("=i", struct.pack("=Q", number)[:4])[0])
 

@@ -65,7 +65,7 @@ class EventStream:
         """
         self.names.update(dict.fromkeys(values))
         if is_evaluation or "val_loss" in values:
-            self._evaluated(moment)
+            self._count_evaluation(moment)
         else:
             self._steps_of_epoch = values.get("steps", self._steps_of_epoch)
             self._count(values, moment)
@@ -75,7 +75,7 @@ class EventStream:
             if name in values:
                 self.timeline.add_loss(name, values[name], self.timeline.samples)
 
-    def _evaluated(self, moment: float) -> None:
+    def _count_evaluation(self, moment: float) -> None:
         """Counts the time since the last training event as a pause."""
         if self.counted.stretches:
             since = self._evaluating_since or self.counted.stretches[-1].end_s

@@ -13,7 +13,7 @@ from sweeper.errors import UserError
 from sweeper.script.output import Listener
 from sweeper.script.process import ScriptProcess
 from sweeper.system.environment import secrets
-from sweeper.system.secrets import struck
+from sweeper.system.secrets import strike
 from sweeper.worker import failures
 
 _OFFLINE = re.compile(r"HF_HUB_OFFLINE|OfflineMode|outgoing traffic has been disabled")
@@ -55,7 +55,7 @@ def explain(
     if kind is FailureKind.CRASH and os.WIFEXITED(status):
         kind = FailureKind.USER_ERROR
     last = raised or (lines[-1].strip() if lines else "it printed nothing")
-    text = f"{message}: {struck(last, secrets(os.environ))[:300]}"
+    text = f"{message}: {strike(last, secrets(os.environ))[:300]}"
     if any(map(_OFFLINE.search, lines)):
         text += (
             ". A trial cannot reach the Hugging Face hub: run the script once outside of sweeper, so that"

@@ -12,7 +12,7 @@ from typing import Any
 
 from sweeper.core.job import Job
 from sweeper.core.measurement import Failure, FailureKind
-from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.core.progress import SilentProgress, TrialFailedError
 from sweeper.core.script import Script
 from sweeper.core.template import literal
 from sweeper.errors import UserError
@@ -70,7 +70,7 @@ def look_at(command: Sequence[str], folder: Path, env: Mapping[str, str] | None 
 
 @begins_again
 def _look(job: Job) -> FirstLook:
-    with started(job, Silent()) as script:
+    with started(job, SilentProgress()) as script:
         process, listener = script.process, script.listener
         stretches: Sequence[Stretch] = ()
         # A single step may take longer than the look.
@@ -94,7 +94,7 @@ def _look(job: Job) -> FirstLook:
         with contextlib.suppress(TrialFailedError):
             has_loss = bool(listener.losses().losses or listener.losses().val_losses)
         return FirstLook(
-            facts=script.sandbox.observed(listener.watched.facts),
+            facts=script.sandbox.relative_facts(listener.watched.facts),
             samples_per_s=sum(stretch.samples for stretch in late) / sum(stretch.seconds for stretch in late),
             startup_seconds=stretches[0].start_s - process.started_s,
             source=listener.source,

@@ -83,7 +83,7 @@ class Mirror:
         """The mirror of `top`."""
         return self.root / self.top.name
 
-    def moved(self, path: Path) -> Path:
+    def translate(self, path: Path) -> Path:
         """Returns a path with a place below the user's repository replaced by the one in the mirror."""
         return self.mirrored_top / path.relative_to(self.top) if path.is_relative_to(self.top) else path
 
@@ -163,7 +163,7 @@ class Mirror:
         if home == self.top:
             self.home = self.mirrored_top
             return
-        paths = list(_few(home))
+        paths = list(_list_entries(home))
         place = self.root.with_name(f"{self.root.name}.home")
         remove_tree(place)
         place.mkdir()
@@ -189,7 +189,7 @@ class Mirror:
             has_code: Whether there may be code in its folders.
         """
         # The upper folders come first.
-        folders = deque((*pair, has_code) for pair in self._filled(source, target, copies=copies))
+        folders = deque((*pair, has_code) for pair in self._fill_files(source, target, copies=copies))
         while folders:
             folder, copy, may_have_code = folders.popleft()
             is_of_code = self._opens(folder, copies=copies, has_code=may_have_code)
@@ -199,9 +199,9 @@ class Mirror:
             copy.mkdir()
             _copy_mode(str(folder), str(copy), 0o700)
             # In what is only opened since it was written before, no code is looked for.
-            folders.extend((*pair, is_of_code) for pair in self._filled(folder, copy, copies=copies))
+            folders.extend((*pair, is_of_code) for pair in self._fill_files(folder, copy, copies=copies))
 
-    def _filled(self, source: Path, target: Path, *, copies: bool) -> Iterator[tuple[Path, Path]]:
+    def _fill_files(self, source: Path, target: Path, *, copies: bool) -> Iterator[tuple[Path, Path]]:
         """Makes the files of a folder in its mirror; yields its folders and their places in the mirror."""
         with os.scandir(source) as listing:
             entries = sorted(listing, key=lambda entry: entry.name)
@@ -318,7 +318,7 @@ def make_mirror(
     mirror = Mirror(root, top, root / source.relative_to(top.parent), opened, linked)
     around, folder = top.parent, root
     for part in source.relative_to(around).parts:
-        for path in _few(around):
+        for path in _list_entries(around):
             if path.name != part and not root.is_relative_to(path):
                 mirror.add_around(path, folder / path.name)
         around, folder = around / part, folder / part
@@ -406,7 +406,7 @@ def _discard(making: str) -> None:
             os.unlink(making)
 
 
-def _few(folder: Path) -> Iterator[Path]:
+def _list_entries(folder: Path) -> Iterator[Path]:
     """Yields the entries of a folder, unless it is data or cannot be listed."""
     # Folders above a home directory often cannot be listed.
     with contextlib.suppress(PermissionError), os.scandir(folder) as listing:

@@ -16,7 +16,7 @@ STORE = "mlflow.db"
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class LoggedMetric:
     """A logged metric.
 
     Attributes:
@@ -48,7 +48,7 @@ class MlflowStore:
         """Variables that make MLflow in the script log to this run."""
         return {"MLFLOW_TRACKING_URI": sqlite_uri(self._path), "MLFLOW_RUN_ID": self._run_id}
 
-    def read(self) -> Iterator[Logged]:
+    def read(self) -> Iterator[LoggedMetric]:
         """Yields the metrics logged since the last call, in order."""
         # If the store is locked, the next call reads them.
         with (
@@ -64,4 +64,4 @@ class MlflowStore:
             ).fetchall()
             for row, name, value, is_nan, step, milliseconds in rows:
                 self._seen = row
-                yield Logged(name, None if is_nan else value, step, milliseconds / 1e3 - self._offset_s)
+                yield LoggedMetric(name, None if is_nan else value, step, milliseconds / 1e3 - self._offset_s)

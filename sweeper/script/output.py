@@ -25,7 +25,7 @@ from sweeper.script.events import MIN_COUNTS, EventStream, Sizes
 from sweeper.script.mlflow_store import MlflowStore
 from sweeper.script.patterns import Lines, Patterns, is_evaluation
 from sweeper.script.timeline import Stretch, Timeline
-from sweeper.script.watched import Watched
+from sweeper.script.watched import WatchedTraining
 
 TORCH = "torch"
 JUMP = 100.0
@@ -62,7 +62,7 @@ class Listener:
         sizes = Sizes(
             per_step=self._per_step, per_epoch=script.samples_per_epoch, tokens=script.tokens_per_sample
         )
-        self.watched = Watched(self._per_step)
+        self.watched = WatchedTraining(self._per_step)
         self._meter, self._logged, self._printed = Timeline(), EventStream(sizes), EventStream(sizes)
         self._name = f"sweeper-{os.getpid()}-{os.urandom(8).hex()}"
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -92,12 +92,12 @@ class Listener:
     @property
     def timeline(self) -> Timeline:
         """The timeline of the most trusted source that has reported anything."""
-        return self._best()[1]
+        return self._best_source()[1]
 
     @property
     def source(self) -> str:
         """The trusted source; empty if nothing was reported."""
-        name, timeline = self._best()
+        name, timeline = self._best_source()
         return name if timeline.stretches else ""
 
     def _sources(self) -> Sequence[tuple[str, Timeline]]:
@@ -111,7 +111,7 @@ class Listener:
         # Steps of unknown size come last: they are only better than nothing.
         return (torch, *others) if self.watched.knows_samples else (*others, torch)
 
-    def _best(self) -> tuple[str, Timeline]:
+    def _best_source(self) -> tuple[str, Timeline]:
         for name, timeline in self._sources():
             # The name is compared last, since this runs for every message.
             if timeline.stretches and (not self._only or _kind(name) == self._only):
@@ -250,9 +250,9 @@ class Listener:
 
         The two are compared over the period of the other source's second half of stretches.
         """
-        trusted, timeline = self._best()
+        trusted, timeline = self._best_source()
         for name, other in self._sources():
-            late = _late(other.stretches)
+            late = _second_half(other.stretches)
             if other is timeline or len(late) < MIN_COUNTS:
                 continue
             own = [e for e in timeline.stretches if late[0].start_s < e.end_s <= late[-1].end_s]
@@ -263,7 +263,7 @@ class Listener:
 
     def report(self) -> dict[str, Any]:
         """Returns a summary of what was understood, for the user to check."""
-        late = _late(self._printed.timeline.stretches)
+        late = _second_half(self._printed.timeline.stretches)
         # Both rates cover the same period, since a machine's speed varies.
         meant = [e for e in self._meter.stretches if late and late[0].start_s < e.end_s <= late[-1].end_s]
         return {
@@ -275,7 +275,7 @@ class Listener:
             "num_lines": self.num_lines,
             "understood": {name: list(example) for name, example in self.examples.items()},
             "output_samples_per_s": _rate(late),
-            "meter_samples_per_s": _rate(meant or _late(self._meter.stretches)),
+            "meter_samples_per_s": _rate(meant or _second_half(self._meter.stretches)),
             "last_lines": list(self.last_lines)[-SHOWN_LINES:],
         }
 
@@ -288,7 +288,7 @@ def _speeds(timeline: Timeline, since_s: float) -> list[float]:
     return [stretch.samples / stretch.seconds for stretch in timeline.stretches if stretch.end_s > since_s]
 
 
-def _late(stretches: Sequence[Stretch]) -> Sequence[Stretch]:
+def _second_half(stretches: Sequence[Stretch]) -> Sequence[Stretch]:
     """Returns the second half of the stretches, in which a script runs at full speed."""
     return stretches[len(stretches) // 2 :]
 

@@ -67,13 +67,13 @@ class Patterns:
     def read(self, line: str) -> dict[str, float]:
         """Returns the values in a line by quantity (`sweeper.core.quantities`)."""
         values: dict[str, float] = {}
-        for name, text in self._found(_SPACES.sub(" ", line[:LONGEST])):
+        for name, text in self._matches(_SPACES.sub(" ", line[:LONGEST])):
             value = number(text)
             if value is not None:
                 values.setdefault(name, value)
         return values
 
-    def _found(self, line: str) -> Iterator[tuple[str, str]]:
+    def _matches(self, line: str) -> Iterator[tuple[str, str]]:
         if self._own:
             for pattern in self._own:
                 match = pattern.search(line)

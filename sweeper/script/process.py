@@ -124,7 +124,7 @@ class ScriptProcess:
             if descriptor in self._streams:
                 self._read(descriptor)
             elif descriptor == self._pidfd:
-                self._ended()
+                self._reap()
         self._listener.listen()
         if self._sandbox.num_refused > self._num_refused and not self._is_stopping:
             self._num_refused = self._sandbox.num_refused
@@ -145,7 +145,7 @@ class ScriptProcess:
         self._listener.take_output(descriptor, data, moment)
         return bool(data)
 
-    def _ended(self) -> None:
+    def _reap(self) -> None:
         _, status = os.waitpid(self._process.pid, 0)
         self.status, self._process.returncode = status, os.waitstatus_to_exitcode(status)
         # A child of the script may hold the other end open: only available output is read.

@@ -13,7 +13,7 @@ from sweeper.script.output import Listener
 from sweeper.script.sandbox import Sandbox
 from sweeper.script.timeline import Stretch
 from sweeper.system.process import peak_bytes
-from sweeper.trainer.conditions import Conditions, between
+from sweeper.trainer.conditions import Conditions, window_between
 from sweeper.trainer.windows import Windows
 
 
@@ -24,7 +24,7 @@ def window_of(stretches: Sequence[Stretch], before: Conditions, after: Condition
         before: The counters at its start.
         after: The counters at its end.
     """
-    return between(
+    return window_between(
         before,
         after,
         stretches[0].start_s,
@@ -61,10 +61,10 @@ def quality(job: Job, listener: Listener) -> Quality | None:
     )
 
 
-def effective(script: Script, listener: Listener, sandbox: Sandbox) -> dict[str, str]:
+def ineffective_settings(script: Script, listener: Listener, sandbox: Sandbox) -> dict[str, str]:
     """Returns, by setting, why something was not as the trial requested."""
     reasons: dict[str, str] = {}
-    if places := sandbox.refused_by_name():
+    if places := sandbox.describe_refused():
         reasons["script.unprotected"] = f"the script could not write to {places}"
     if doubt := listener.disagreement():
         reasons["speed"] = doubt
@@ -77,7 +77,7 @@ def effective(script: Script, listener: Listener, sandbox: Sandbox) -> dict[str,
     return reasons
 
 
-def left_out(
+def exclusions(
     stretches: Sequence[Stretch],
     timed: Windows,
     num_recorded: int,

@@ -22,16 +22,16 @@ from sweeper.errors import UserError
 from sweeper.race.policy import MIN_STEPS
 from sweeper.script import failure
 from sweeper.script.output import Listener
-from sweeper.script.result import effective, left_out, peak_gib, quality, window_of
-from sweeper.script.start import Started
-from sweeper.script.taken_apart import TakenApart
+from sweeper.script.result import exclusions, ineffective_settings, peak_gib, quality, window_of
+from sweeper.script.start import RunningScript
+from sweeper.script.taken_apart import StepAnalysis
 from sweeper.script.timeline import Stretch, Timeline
-from sweeper.script.warm import Warm, write_warm
-from sweeper.script.watched import Watched
+from sweeper.script.warm import WarmProcess, write_warm
+from sweeper.script.watched import WatchedTraining
 from sweeper.system.process import proportional_bytes, tree, usage
 from sweeper.trainer.conditions import Conditions, read_conditions
-from sweeper.trainer.on_demand import Turn
-from sweeper.trainer.windows import Taken, Windows, collect
+from sweeper.trainer.on_demand import WindowRequests
+from sweeper.trainer.windows import TimedWindow, Windows, collect
 from sweeper.worker.deadlines import STALL_RATIO
 
 PATIENCE_SECONDS = 5.0
@@ -53,7 +53,9 @@ RECORD_ONLY = "the script trained for no longer than its record"
 class RunningTrial:
     """A running script and its measurement."""
 
-    def __init__(self, job: Job, progress: Progress, started: Started, turn: Turn | None = None) -> None:
+    def __init__(
+        self, job: Job, progress: Progress, started: RunningScript, turn: WindowRequests | None = None
+    ) -> None:
         self._turn, self._resumed_s = turn, 0.0
         self._job, self._script, self._progress = job, script_of(job), progress
         self._process, self._listener, self._sandbox = started.process, started.listener, started.sandbox
@@ -87,14 +89,14 @@ class RunningTrial:
     def _write_warm(self) -> None:
         """Writes what is known so far for the race that this process is in."""
         runs = self._process.status is None
-        warm = Warm(
+        warm = WarmProcess(
             measurement=self._warm_measurement(len(self._timeline.stretches)),
             changes=dict(self._listener.watched.changes),
             memory_gib=sum(map(proportional_bytes, tree(self._process.pid))) / 2**30 if runs else 0.0,
         )
         write_warm(Path(self._job.folder), warm)
 
-    def measured(self) -> Measurement:
+    def measure(self) -> Measurement:
         """Returns its speed, once it has been steady for the plan's windows or turns, and its loss.
 
         It goes on running.
@@ -185,7 +187,7 @@ class RunningTrial:
         return self._timeline is self._listener.watched.timeline
 
     @property
-    def parts(self) -> TakenApart:
+    def parts(self) -> StepAnalysis:
         """The parts of its steps, as far as they were taken apart."""
         return self._listener.watched.parts
 
@@ -317,7 +319,7 @@ class RunningTrial:
                 return False
         return False
 
-    def _take(self, seconds: float, kept: Sequence[Window]) -> Taken | None:
+    def _take(self, seconds: float, kept: Sequence[Window]) -> TimedWindow | None:
         """Returns a window of whole stretches; None if the script exits first or gets no turn.
 
         A turn in which a rare pause ends begins anew: workers that start again would be part of one arm's
@@ -341,9 +343,9 @@ class RunningTrial:
                 if _has_rare_pause(timeline.stretches, num_seen):
                     before, first = self._read_conditions(), len(timeline.stretches)
                 num_seen = len(timeline.stretches)
-        return Taken(window_of(timeline.stretches[first:], before, self._read_conditions()))
+        return TimedWindow(window_of(timeline.stretches[first:], before, self._read_conditions()))
 
-    def _is_withdrawn(self, turn: Turn) -> bool:
+    def _is_withdrawn(self, turn: WindowRequests) -> bool:
         """Returns whether a turn is not wanted any more, while the script evaluates or is silent."""
         silent = time.perf_counter() - max(self._last_heard_s, self._resumed_s)
         return (self._listener.is_pausing or silent > SILENT_SECONDS) and turn.is_withdrawn
@@ -355,7 +357,7 @@ class RunningTrial:
         steps = sum(stretch.steps for stretch in among)
         return self._turn is None or not steps or steps >= MIN_STEPS
 
-    def _has_turn(self, turn: Turn, kept: Sequence[Window]) -> bool:
+    def _has_turn(self, turn: WindowRequests, kept: Sequence[Window]) -> bool:
         """Pauses the script until its next window is wanted; returns whether one is, once it runs again."""
         is_between_steps = self._process.pause()
         try:
@@ -419,7 +421,7 @@ class RunningTrial:
             quality=quality(self._job, self._listener),
             repeated_windows=timed.repeated,
             is_screened=timed.is_screened,
-            exclusions=tuple(left_out(self._timeline.stretches, timed, *parts, is_short=self._is_short)),
+            exclusions=tuple(exclusions(self._timeline.stretches, timed, *parts, is_short=self._is_short)),
             finished_at=time.time(),
         )
 
@@ -444,12 +446,12 @@ class RunningTrial:
             warmup_seconds=seconds + (first[0].seconds if first and self._num_recorded else 0.0),
             warmup_steps=steps,
             reported_by=self._listener.source,
-            effective=effective(script, self._listener, self._sandbox),
-            observed=self._sandbox.observed(self._listener.watched.facts),
+            effective=ineffective_settings(script, self._listener, self._sandbox),
+            observed=self._sandbox.relative_facts(self._listener.watched.facts),
         )
 
     def _fail(self) -> NoReturn:
-        refused = self._sandbox.refused_by_name()
+        refused = self._sandbox.describe_refused()
         failure.explain(self._process, self._listener, self._job.reporter, self._kills, refused)
 
 
@@ -470,7 +472,7 @@ def _follows_a_pause(stretch: Stretch) -> bool:
     return stretch.paused_seconds >= MIN_PAUSE_SECONDS
 
 
-def _rough_breakdown(watched: Watched) -> Breakdown:
+def _rough_breakdown(watched: WatchedTraining) -> Breakdown:
     """Returns the parts of a step as the host sees them, without taking it apart."""
     if not watched.shares:
         return Breakdown()

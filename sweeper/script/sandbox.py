@@ -28,7 +28,7 @@ from sweeper.script.copy_up import CopyUp
 from sweeper.script.mirror import Mirror, check_size, make_mirror, remove_tree, repository_of
 from sweeper.script.scratch import scratch_folder
 from sweeper.system import landlock, seccomp
-from sweeper.system.seccomp import Listener
+from sweeper.system.seccomp import CallListener
 
 INSTEAD_OF = "SWEEPER_INSTEAD_OF"
 """Environment variable with a folder and its mirror, a line each (`sweeper/inject/site`)."""
@@ -108,7 +108,7 @@ class Sandbox:
         """What the script tried to write outside, as far as that is known."""
         return list(self._copy_up.refused) if self._copy_up else []
 
-    def refused_by_name(self) -> str:
+    def describe_refused(self) -> str:
         """Returns in words what the script could not write, without caches and settings of libraries."""
         places = [place for place in self.refused if not _is_of_a_library(place)]
         more = f" and {len(places) - MAX_NAMED} more" if len(places) > MAX_NAMED else ""
@@ -130,21 +130,21 @@ class Sandbox:
                 if place not in self.mirror.opened and self.mirror.has_link_to(place):
                     raise BeginAgainError(place)
 
-    def moved(self, command: Sequence[str]) -> list[str]:
+    def translate(self, command: Sequence[str]) -> list[str]:
         """Returns a command whose absolute paths below the user's repository lead into the mirror."""
         if (mirror := self.mirror) is None:
             return list(command)
 
-        def moved(word: str) -> str:
+        def translate_word(word: str) -> str:
             option, equals, value = word.rpartition("=")
             path = Path(os.path.normpath(value))
-            return f"{option}{equals}{mirror.moved(path)}" if path.is_relative_to(mirror.top) else word
+            return f"{option}{equals}{mirror.translate(path)}" if path.is_relative_to(mirror.top) else word
 
         program, *words = command
         # A virtual environment is the same, wherever it is used.
         if "/" in program and (self.source / program).parent.parent.joinpath("pyvenv.cfg").exists():
-            return [str(self.source / program), *map(moved, words)]
-        return [moved(program), *map(moved, words)]
+            return [str(self.source / program), *map(translate_word, words)]
+        return [translate_word(program), *map(translate_word, words)]
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
         """Returns the environment variables of the sandbox.
@@ -168,7 +168,7 @@ class Sandbox:
             if self.mirror.home is not None:
                 variables["HOME"] = str(self.mirror.home)
         if not self._may_be_written(Path(own.get("TMPDIR") or "/tmp")):
-            variables["TMPDIR"] = str(self._own_temporary())
+            variables["TMPDIR"] = str(self._make_temporary())
         for name in _NEEDED if self.cache else ():
             path = _cache(name, own)
             if path is None or not path.is_dir() or not self._may_be_written(path):
@@ -177,7 +177,7 @@ class Sandbox:
                 variables[name] = str(kept)
         return variables
 
-    def _own_temporary(self) -> Path:
+    def _make_temporary(self) -> Path:
         if self._temporary is not None:
             return self._temporary
         self._temporary = self.scratch.resolve() / "tmp"
@@ -200,8 +200,8 @@ class Sandbox:
         if not self.is_guarded:
             return subprocess.Popen(arguments, cwd=self.folder, env=dict(environment), **options)
         assert self.mirror is not None
-        writable = self._writable(environment)
-        answers: queue.SimpleQueue[Listener | BaseException | None] = queue.SimpleQueue()
+        writable = self._rights(environment)
+        answers: queue.SimpleQueue[CallListener | BaseException | None] = queue.SimpleQueue()
         processes: list[subprocess.Popen[bytes]] = []
         may_go_on = threading.Event()
 
@@ -211,7 +211,7 @@ class Sandbox:
                 _call(_libc.unshare, _OWN_WORKING_DIRECTORY)
                 os.chdir(self.folder)
                 # Inside of another sweeper's sandbox, that one listens.
-                answers.put(Listener() if seccomp.is_available() else None)
+                answers.put(CallListener() if seccomp.is_available() else None)
                 may_go_on.wait()
                 landlock.restrict_thread(writable)
                 processes.append(subprocess.Popen(arguments, env=dict(environment), **options))
@@ -223,7 +223,7 @@ class Sandbox:
         thread = threading.Thread(target=run, name="sweeper-start", daemon=True)
         thread.start()
         answer = answers.get()
-        if isinstance(answer, Listener):
+        if isinstance(answer, CallListener):
             # Its thread must not be restricted, so it is started here.
             self._copy_up = CopyUp(answer, self.mirror, [path.resolve() for path in writable])
         if not isinstance(answer, BaseException):
@@ -234,7 +234,7 @@ class Sandbox:
             raise answer
         return processes[0]
 
-    def _writable(self, environment: Mapping[str, str]) -> dict[Path, int]:
+    def _rights(self, environment: Mapping[str, str]) -> dict[Path, int]:
         """Returns the rights of the script by place."""
         assert self.mirror is not None
         rights = dict.fromkeys([Path("/proc"), *_devices(Path("/dev"))], landlock.WRITE_FILE)
@@ -251,7 +251,7 @@ class Sandbox:
         home = Path(os.path.expanduser("~")).resolve()
         return not any(path.is_relative_to(place) for path in (self.mirror.top, home))
 
-    def observed(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+    def relative_facts(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the facts of a training, with places in the mirror relative to the folder that it runs in.
 
         Args:
@@ -302,7 +302,7 @@ def make_sandbox(
         UserError: A file cannot be written there, or the folder is too large to be copied.
     """
     source = Path(script.folder).resolve()
-    unprotected = [source / path for path in (*script.unprotected, *_unprotected_by_command())]
+    unprotected = [source / path for path in (*script.unprotected, *_unprotected_paths())]
     unprotected = [path.resolve() for path in unprotected]
     scratch = scratch or place
     if script.workdir == "here" or any(source.is_relative_to(path) for path in unprotected):
@@ -311,7 +311,7 @@ def make_sandbox(
         if is_unguarded := bool(why_unguarded(source)):
             check_size(source, unprotected)
         is_copied = is_unguarded or script.workdir == "copy"
-        opened = remembered(source, cache)
+        opened = recall(source, cache)
         store = Store(Path(cache), repository_of(source)) if cache else None
         opened |= {path for path in (store.paths() if store else ()) if not os.path.lexists(path)}
         mirror = make_mirror(source, place, copies=is_copied, opened=opened, linked=unprotected)
@@ -336,7 +336,7 @@ def why_unguarded(folder: Path) -> str:
     return ""
 
 
-def _unprotected_by_command() -> list[str]:
+def _unprotected_paths() -> list[str]:
     return [path for path in os.environ.get(UNPROTECTED, "").split("\n") if path]
 
 
@@ -363,7 +363,7 @@ _OPENED: dict[Path, set[Path]] = {}
 _REMEMBERED = "written.txt"
 
 
-def remembered(source: Path, cache: str) -> set[Path]:
+def recall(source: Path, cache: str) -> set[Path]:
     """Returns what must not be a link in a mirror of `source`, as earlier runs have shown."""
     opened = set(_OPENED.get(source, ()))
     if cache:

@@ -36,9 +36,9 @@ from sweeper.script.ports import reserved_port
 from sweeper.script.process import ScriptProcess, StepRequest
 from sweeper.script.sandbox import BeginAgainError, Sandbox, make_sandbox, remember
 from sweeper.system.cpu import cpu_name
-from sweeper.system.environment import passed_to_script, secrets
+from sweeper.system.environment import script_env, secrets
 from sweeper.system.files import write_json
-from sweeper.system.secrets import struck_tree
+from sweeper.system.secrets import strike_tree
 from sweeper.telemetry.nvml.devices import first_gpu, full_uuid, name_and_memory_gib
 from sweeper.worker import failures, stacks
 
@@ -64,7 +64,7 @@ MLFLOW_SERVER = ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class RunningScript:
     """A running script.
 
     Attributes:
@@ -82,7 +82,7 @@ class Started:
 @contextlib.contextmanager
 def started(
     job: Job, progress: Progress, *, is_trial: bool = True, reports_outside: bool = False
-) -> Iterator[Started]:
+) -> Iterator[RunningScript]:
     """Runs the script of `job`, and ends it afterwards.
 
     Args:
@@ -109,7 +109,7 @@ def started(
             "`command` must not contain a relative path that leads farther up than the folder around its"
             f" repository, but has {path!r}. Write the absolute path, or use `--unprotected`."
         )
-    command = sandbox.moved(command)
+    command = sandbox.translate(command)
     listener = Listener(script, job.config, place, job.reporter)
     own = {**script.variables(values), **variable_of(script.changes_for(values))}
     files = {path: render(text, values) for path, text in script.files.items()}
@@ -126,14 +126,14 @@ def started(
                 environment[inject.OUTSIDE_VARIABLE] = "1"
             hidden = secrets(environment)
             if is_trial:
-                write_json(place / RECORD, struck_tree(record, hidden))
+                write_json(place / RECORD, strike_tree(record, hidden))
             process = ScriptProcess(command, sandbox, environment, listener, request)
             try:
-                device = _described(job.device)
+                device = _describe(job.device)
                 if is_trial:
                     progress.device(device)
                     progress.stage("warmup")
-                yield Started(
+                yield RunningScript(
                     process=process,
                     listener=listener,
                     sandbox=sandbox,
@@ -146,7 +146,7 @@ def started(
                 if is_trial:
                     # The first loss in the output may be NaN.
                     heard = encode(listener.report())
-                    write_json(place / RECORD, struck_tree({**record, "heard": heard}, hidden))
+                    write_json(place / RECORD, strike_tree({**record, "heard": heard}, hidden))
     finally:
         request.close()
         listener.close()
@@ -166,14 +166,14 @@ def begins_again(run: Callable[Concatenate[Job, P], T]) -> Callable[Concatenate[
     """
 
     def until_it_runs(job: Job, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return _begun_again(job, lambda: run(job, *args, **kwargs))
+        return _run_again(job, lambda: run(job, *args, **kwargs))
 
     functools.update_wrapper(until_it_runs, run)
 
     return until_it_runs
 
 
-def _begun_again(job: Job, run: Callable[[], T]) -> T:
+def _run_again(job: Job, run: Callable[[], T]) -> T:
     script = script_of(job)
     places: list[Path] = []
     while len(places) < MAX_BEGINNINGS:
@@ -207,7 +207,7 @@ def _environment(
     job: Job, script: Script, own: Mapping[str, str], port: int | None, mode: str
 ) -> dict[str, str]:
     left_out = {*OURS, *MLFLOW_SERVER} - {*job.env}
-    given = passed_to_script({**os.environ, **job.env})
+    given = script_env({**os.environ, **job.env})
     environment = {name: value for name, value in given.items() if name not in left_out}
     # Otherwise Python's output would arrive in blocks of several kB.
     environment["PYTHONUNBUFFERED"] = "1"
@@ -237,7 +237,7 @@ def _environment(
     return environment
 
 
-def _described(device: str) -> DeviceInfo:
+def _describe(device: str) -> DeviceInfo:
     uuid = ""
     if device != "cpu":
         uuid = first_gpu() if device == ANYWHERE else full_uuid(device.partition(",")[0])

@@ -21,19 +21,19 @@ ON_THE_WAY = ("data", "preparation", *NOT_TRAINING)
 
 def usual_seconds(step_seconds: float, *, on_gpu: bool) -> float:
     """Returns about how long it takes to take steps apart."""
-    part = _clipped(diagnoser.MIN_STEPS * step_seconds, diagnoser.MAX_SECONDS)
-    in_turns = _clipped(diagnoser.MIN_IN_TURNS * step_seconds, diagnoser.MAX_SECONDS_IN_TURNS)
+    part = _clip(diagnoser.MIN_STEPS * step_seconds, diagnoser.MAX_SECONDS)
+    in_turns = _clip(diagnoser.MIN_IN_TURNS * step_seconds, diagnoser.MAX_SECONDS_IN_TURNS)
     # All but the batch and its half, and the end.
     num_parts = len(diagnoser.PARTS) - 2 - (0 if on_gpu else len(diagnoser.OF_A_GPU))
     return num_parts * part + in_turns
 
 
-def _clipped(seconds: float, longest: float) -> float:
+def _clip(seconds: float, longest: float) -> float:
     return min(max(seconds, diagnoser.MIN_SECONDS), longest)
 
 
 @dataclass(slots=True)
-class TakenApart:
+class StepAnalysis:
     """The parts of a script's steps, as they arrive.
 
     Attributes:
@@ -83,7 +83,7 @@ class TakenApart:
             blocked_s=None if on_gpu else self._blocked_s(),
             busy_s=self.parts.get("kernels", {}).get("seconds"),
             issue_s=self._issue_s() if on_gpu else None,
-            sync_places=tuple(_named(waits["lines"], folder)) if waits else None,
+            sync_places=tuple(_places(waits["lines"], folder)) if waits else None,
             preparation_s=self._preparation_s(),
             usable_cpus=usable_cpus(),
             lines=self._lines(folder),
@@ -115,7 +115,7 @@ class TakenApart:
         else:
             phases["copy"] = before_the_model
         return {
-            phase: tuple(_named((line[:2] for line in lines), folder))
+            phase: tuple(_places((line[:2] for line in lines), folder))
             for phase, lines in phases.items()
             if lines
         }
@@ -140,7 +140,7 @@ class TakenApart:
         return float(max(0.0, idle - self._as_it_is["waited"]) / self._num_steps)
 
 
-def _named(lines: Iterable[Sequence[Any]], folder: Path) -> Iterator[str]:
+def _places(lines: Iterable[Sequence[Any]], folder: Path) -> Iterator[str]:
     """Yields `file:line`, relative to a folder if that is shorter."""
     base = folder.resolve()
     for path, line in lines:

@@ -16,10 +16,10 @@ from sweeper.race.record import Record
 from sweeper.script.result import quality
 from sweeper.script.running import RunningTrial
 from sweeper.script.start import begins_again, started
-from sweeper.script.taken_apart import TakenApart, usual_seconds
+from sweeper.script.taken_apart import StepAnalysis, usual_seconds
 from sweeper.script.timeline import Stretch
 from sweeper.script.warm import read_record
-from sweeper.trainer.on_demand import Turn, Turns
+from sweeper.trainer.on_demand import RequestFiles, WindowRequests
 
 MORE_SECONDS, MORE_SECONDS_OF_A_RACE = 30.0, 5.0
 """Seconds in addition to what it usually takes to take steps apart; a race keeps no time for more."""
@@ -27,7 +27,10 @@ MORE_SECONDS, MORE_SECONDS_OF_A_RACE = 30.0, 5.0
 
 @begins_again
 def run(
-    job: Job, progress: Progress, turn: Turn | None = None, on_start: Callable[[int], None] | None = None
+    job: Job,
+    progress: Progress,
+    turn: WindowRequests | None = None,
+    on_start: Callable[[int], None] | None = None,
 ) -> Measurement:
     """Runs one trial of a script.
 
@@ -39,7 +42,7 @@ def run(
         TrialFailedError: It cannot be measured, for a known reason.
         UserError: It cannot be started.
     """
-    turn = turn or (Turns(Path(job.turns_folder)) if job.turns_folder else None)
+    turn = turn or (RequestFiles(Path(job.turns_folder)) if job.turns_folder else None)
     examines, is_kept = job.plan.diagnose, script_of(job).keep
     # All that take turns pay for these reports, so that no arm of a race is favoured.
     with started(job, progress, reports_outside=examines or turn is not None) as script:
@@ -48,7 +51,7 @@ def run(
         trial = RunningTrial(job, progress, script, turn)
         if job.recording is not None:
             trial.await_record()
-        measured = trial.measured()
+        measured = trial.measure()
         evaluation_share = trial.evaluation_share
         # In the user's own folder, this would leave a model that was trained on a single batch.
         examines = examines and trial.is_watched and not script.sandbox.is_the_folder
@@ -62,7 +65,7 @@ def run(
     if examines and turn is None and not parts.is_done and is_over:
         # What it leaves is kept, or its training was too short. A race has no time for another start.
         progress.stage("diagnose")
-        again = _taken_apart_anew(job, progress, measured.startup_seconds + seconds, trial.earlier)
+        again = _take_apart_anew(job, progress, measured.startup_seconds + seconds, trial.earlier)
         parts = parts if again.breakdown() is None else again
     diagnosis = parts.diagnosis(
         script.sandbox.folder, on_gpu=measured.trains_on_gpu, is_guarded=script.sandbox.is_guarded
@@ -75,7 +78,9 @@ def run(
     return dataclasses.replace(measured, finished_at=time.time())
 
 
-def _taken_apart_anew(job: Job, progress: Progress, seconds: float, earlier: Sequence[Stretch]) -> TakenApart:
+def _take_apart_anew(
+    job: Job, progress: Progress, seconds: float, earlier: Sequence[Stretch]
+) -> StepAnalysis:
     """Runs a script once more, to take its steps apart.
 
     Args:

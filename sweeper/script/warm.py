@@ -19,7 +19,7 @@ WARM = "warm.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Warm:
+class WarmProcess:
     """A process of a race, once its first steps are recorded.
 
     Attributes:
@@ -33,15 +33,15 @@ class Warm:
     memory_gib: float = 0.0
 
 
-def write_warm(folder: Path, warm: Warm) -> None:
+def write_warm(folder: Path, warm: WarmProcess) -> None:
     """Writes the file atomically."""
     write_json(folder / WARM, encode(warm))
 
 
-def read_warm(folder: Path) -> Warm | None:
+def read_warm(folder: Path) -> WarmProcess | None:
     """Returns what is in the file; None if there is none."""
     try:
-        return decode(Warm, read_json(folder / WARM))
+        return decode(WarmProcess, read_json(folder / WARM))
     except FileNotFoundError:
         return None
 

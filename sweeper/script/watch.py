@@ -13,7 +13,7 @@ from types import MappingProxyType
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import ANYWHERE, SCRIPT_RUNNER, Job, MeasurePlan
 from sweeper.core.measurement import Measurement
-from sweeper.core.progress import Progress, Silent, TrialFailedError
+from sweeper.core.progress import Progress, SilentProgress, TrialFailedError
 from sweeper.core.recording import Recording
 from sweeper.core.script import Script
 from sweeper.core.template import literal
@@ -25,8 +25,8 @@ from sweeper.script.scratch import scratch_folder
 from sweeper.script.start import OURS
 from sweeper.telemetry.nvml.devices import first_gpu
 from sweeper.telemetry.probes import make_probes
-from sweeper.telemetry.sampler import Sampler, summarise
-from sweeper.trainer.on_demand import Turn
+from sweeper.telemetry.sampler import ProbeSampler, summarise
+from sweeper.trainer.on_demand import WindowRequests
 
 STALL_SECONDS = 60.0
 """A script is given up after this many seconds without a step, if that is also 20 times its usual step."""
@@ -73,7 +73,7 @@ def watch(
     env: Mapping[str, str] = MappingProxyType({}),
     plan: MeasurePlan = PLAN,
     cache: Path | None = None,
-    turn: Turn | None = None,
+    turn: WindowRequests | None = None,
     on_start: Callable[[int], None] = lambda pid: None,
 ) -> Measurement:
     """Runs a command until it is measured and its steps are taken apart.
@@ -91,7 +91,7 @@ def watch(
         UserError: It cannot be started.
     """
     script = _script(command, folder, env)
-    sampler = Sampler(make_probes())
+    sampler = ProbeSampler(make_probes())
     with job_outside_a_sweep(script, plan, cache) as job:
         gpu = first_gpu()
 
@@ -108,7 +108,7 @@ def watch(
         finally:
             sampler.stop()
     telemetry = summarise(sampler.columns(), measurement.windows)
-    return dataclasses.replace(measurement, telemetry=telemetry, telemetry_missing=sampler.missing())
+    return dataclasses.replace(measurement, telemetry=telemetry, telemetry_missing=sampler.missing_reasons())
 
 
 def record(
@@ -129,7 +129,7 @@ def record(
     with job_outside_a_sweep(_script(command, folder, env), cache=cache) as job:
         job = dataclasses.replace(job, recording=recording)
         try:
-            return trial.run_for_record(job, Silent())
+            return trial.run_for_record(job, SilentProgress())
         except (TrialFailedError, UserError, OSError) as error:
             return Record(failure=str(error))
 
@@ -158,7 +158,7 @@ def run_to_end(
     """
     with job_outside_a_sweep(_script(command, folder, env), cache=cache) as job:
         job = dataclasses.replace(job, stall_seconds=0.0, timeout_seconds=math.inf)
-        trial.run_to_end(job, Silent(), read, on_start)
+        trial.run_to_end(job, SilentProgress(), read, on_start)
 
 
 def _script(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> Script:

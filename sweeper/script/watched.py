@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sweeper.script.taken_apart import TakenApart
+from sweeper.script.taken_apart import StepAnalysis
 from sweeper.script.timeline import Timeline
 
 PATIENCE_STEPS = 50
@@ -22,7 +22,7 @@ class _Totals:
     paused: float = 0.0
 
 
-class Watched:
+class WatchedTraining:
     """Training as torch reports it.
 
     Processes that train in parallel without torch.distributed (hogwild) add up; in a distributed
@@ -51,7 +51,7 @@ class Watched:
         self.facts: Mapping[str, Any] = {}
         self.source = ""
         self.is_pausing = False
-        self.parts = TakenApart()
+        self.parts = StepAnalysis()
         self.changes: dict[str, str] = {}
         self._given_up: set[str] = set()
         self.num_recorded: int | None = None

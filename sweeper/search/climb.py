@@ -9,10 +9,10 @@ from bisect import insort
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from sweeper.analysis.effects import Acting, Flat
+from sweeper.analysis.effects import ActiveValues, Flat
 from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.record import SearchResult
-from sweeper.search.distributions import distribution, spelled
+from sweeper.search.distributions import distribution, spell
 from sweeper.search.local_model import LocalModel
 from sweeper.search.prior import Prior
 from sweeper.spec import SweepSpec
@@ -30,7 +30,7 @@ MIN_KNOWN = 4
 """Trials needed to estimate the gain that is left."""
 
 
-class Asked(NamedTuple):
+class Suggestion(NamedTuple):
     """Parameters to try, and why."""
 
     params: Params
@@ -62,7 +62,7 @@ class Climb:
         self._own = spec.baseline_config().flatten()
         self._work = spec.baseline_config().work_key()
         self._least = spec.search.regret or 0.0
-        self._acting = Acting(spec)
+        self._acting = ActiveValues(spec)
         self._params: dict[int, Params] = {}
         self._known: dict[int, tuple[Flat, float]] = {}
         self._are_positive, self._scale = True, 0.0
@@ -92,7 +92,7 @@ class Climb:
         # A loss may be 0 or negative, and has no logarithm then.
         return self._sign * (math.log(value) if self._are_positive else value / (self._scale or 1.0))
 
-    def ask(self, taken: Container[str], seed: int) -> Asked | None:
+    def ask(self, taken: Container[str], seed: int) -> Suggestion | None:
         """Returns an untried neighbour of the best configuration so far, and why, or None.
 
         The neighbours of all configurations that only noise may separate from the best come first, the
@@ -111,7 +111,7 @@ class Climb:
             left = {
                 neighbour.key: (number, neighbour)
                 for number in among
-                for neighbour in self._left(number, taken)
+                for neighbour in self._untried_neighbours(number, taken)
             }
             if left:
                 number, (name, value, *_) = max(
@@ -124,7 +124,7 @@ class Climb:
                 )
                 base = self._params[number]
                 why = f"one step from trial {number}: {name} {base[name]} -> {value}"
-                return Asked({**base, name: value}, why)
+                return Suggestion({**base, name: value}, why)
         return None
 
     def _promise(self, to: _Neighbour, model: LocalModel, batches: Container[str]) -> float:
@@ -137,7 +137,11 @@ class Climb:
         The effect of a batch size depends on all other values, so trials elsewhere do not show it.
         """
         _, _, best = self._order[0]
-        return {neighbour.key for neighbour in self._left(best, taken) if neighbour.name == "batch_size"}
+        return {
+            neighbour.key
+            for neighbour in self._untried_neighbours(best, taken)
+            if neighbour.name == "batch_size"
+        }
 
     def _bases(self) -> Iterator[int]:
         """Yields the trials that only noise may separate from the best, the best first."""
@@ -155,9 +159,11 @@ class Climb:
         if not self._order or len(self._known) < MIN_KNOWN:
             return None
         # An earlier sweep is only a guess, which must not end the search.
-        model = LocalModel(self._best_known(), self._spec)
+        model = LocalModel(self._best_trials(), self._spec)
         left = {
-            neighbour.key: neighbour for number in self._bases() for neighbour in self._left(number, taken)
+            neighbour.key: neighbour
+            for number in self._bases()
+            for neighbour in self._untried_neighbours(number, taken)
         }
         gain = model.improvement_of_any(
             [neighbour.flat for neighbour in left.values() if not self._fails(neighbour)]
@@ -168,7 +174,7 @@ class Climb:
         """Returns each configuration's expected gain over the best, as the logarithm of a ratio."""
         if not self._order or not configs:
             return [0.0] * len(configs)
-        model = LocalModel(self._best_known(), self._spec)
+        model = LocalModel(self._best_trials(), self._spec)
         return [model.improvement(self._acting(config)) for config in configs]
 
     def _model(self) -> LocalModel | None:
@@ -176,20 +182,20 @@ class Climb:
             return self._fitted
         prior = self._prior
         earlier = prior.gain if prior is not None and prior.holds else None
-        self._fitted = LocalModel(self._best_known(), self._spec, earlier)
+        self._fitted = LocalModel(self._best_trials(), self._spec, earlier)
         return self._fitted
 
-    def _best_known(self) -> list[tuple[Flat, float]]:
+    def _best_trials(self) -> list[tuple[Flat, float]]:
         """Returns the best trials that do the same work as the best one."""
         other_work = self._order[0][0]
         alike = itertools.takewhile(lambda entry: entry[0] == other_work, self._order)
         numbers = (number for _, _, number in itertools.islice(alike, MAX_KNOWN))
         return [(self._known[number][0], self._level(number)) for number in numbers]
 
-    def _left(self, number: int, taken: Container[str]) -> list[_Neighbour]:
+    def _untried_neighbours(self, number: int, taken: Container[str]) -> list[_Neighbour]:
         return [neighbour for neighbour in self._neighbours(number) if neighbour.key not in taken]
 
-    def stacked(self, taken: Container[str]) -> Asked | None:
+    def stack(self, taken: Container[str]) -> Suggestion | None:
         """Returns all changes that gained alone, combined; None for fewer than two, or if already asked for.
 
         Of several values of a parameter, only the best is used.
@@ -209,7 +215,7 @@ class Climb:
                 params[changed[0]] = self._params[number][changed[0]]
         if usual is None or len(alone) < 2 or self._spec.config(params).key() in taken:
             return None
-        return Asked(params, f"all changes that gained alone, combined: {', '.join(sorted(alone))}")
+        return Suggestion(params, f"all changes that gained alone, combined: {', '.join(sorted(alone))}")
 
     def _neighbours(self, number: int) -> list[_Neighbour]:
         if number not in self._nearby:
@@ -238,7 +244,7 @@ def changes(spec: SweepSpec, params: Mapping[str, Scalar]) -> Iterator[tuple[str
             # 0 is another way of loading: the training process loads its own data.
             values.append(0)
         for neighbour in values:
-            value = spelled(distribution(parameter), neighbour)
+            value = spell(distribution(parameter), neighbour)
             config = spec.config({**params, name: value})
             if config.key() != own:
                 yield name, value, config

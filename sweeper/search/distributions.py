@@ -56,7 +56,7 @@ def values(of: BaseDistribution) -> Sequence[Scalar]:
     return [min(of.low + i * of.step, of.high) for i in range(count)]
 
 
-def spelled(of: BaseDistribution, value: Scalar) -> Scalar:
+def spell(of: BaseDistribution, value: Scalar) -> Scalar:
     """Returns a value as Optuna spells it: 0.001 + 3 * 0.001 is not quite 0.004."""
     if not isinstance(of, FloatDistribution) or of.step is None or not isinstance(value, int | float):
         return value
@@ -64,28 +64,28 @@ def spelled(of: BaseDistribution, value: Scalar) -> Scalar:
     return exact
 
 
-def placed(parameter: Parameter, value: Scalar) -> Scalar:
+def value_in(parameter: Parameter, value: Scalar) -> Scalar:
     """Returns `value` if the parameter contains it, else the nearest number, else the first value."""
     if value is not None and parameter.contains(value):
         return parameter.like(value)
-    return nearest(parameter, value) if isinstance(value, int | float) else parameter.first()
+    return nearest_value(parameter, value) if isinstance(value, int | float) else parameter.first_value()
 
 
-def nearest(parameter: Parameter, value: float) -> Scalar:
+def nearest_value(parameter: Parameter, value: float) -> Scalar:
     """Returns the value of a parameter that is nearest to a number."""
     if isinstance(parameter, CategoricalParameter):
         numbers = [choice for choice in parameter.choices if isinstance(choice, int | float)]
-        return min(numbers, key=lambda number: abs(number - value)) if numbers else parameter.first()
+        return min(numbers, key=lambda number: abs(number - value)) if numbers else parameter.first_value()
     of = distribution(parameter)
     assert isinstance(of, IntDistribution | FloatDistribution)
     value = min(max(value, of.low), of.high)
     if isinstance(of, IntDistribution):
         whole: int = of.low + round((value - of.low) / of.step) * of.step
         return whole
-    return parameter.like(spelled(of, value))
+    return parameter.like(spell(of, value))
 
 
-def drawn(of: BaseDistribution, rng: random.Random) -> Scalar:
+def draw_value(of: BaseDistribution, rng: random.Random) -> Scalar:
     """Returns a random value of a distribution, uniform over its range (or the range's logarithm)."""
     if isinstance(of, IntDistribution | FloatDistribution) and of.log:
         number: float = math.exp(rng.uniform(math.log(of.low), math.log(of.high)))

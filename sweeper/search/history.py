@@ -51,7 +51,7 @@ class History:
         return [self._trials[number] for number in sorted(numbers)]
 
 
-class Past(InMemoryStorage):  # type: ignore[misc]
+class PastStorage(InMemoryStorage):  # type: ignore[misc]
     """Storage of a study with a given history; Optuna's own would copy every trial for each ask."""
 
     def __init__(self, trials: Sequence[FrozenTrial]) -> None:

@@ -71,7 +71,7 @@ class LocalModel:
         step = self._step(flat)
         spread = float(step @ self._covariance @ step) + self._own_variance(flat)
         middle = float(step @ self._effects) + self._earlier(flat, self._here)
-        return _above_zero(middle, math.sqrt(spread))
+        return _mean_above_zero(middle, math.sqrt(spread))
 
     def improvement_of_any(self, flats: Sequence[Flat]) -> float:
         """Returns the expected improvement of the best of several configurations over the best so far.
@@ -97,7 +97,7 @@ class LocalModel:
         return self._design.num_new(flat) * self._effect**2 + ALONE**2
 
 
-def _above_zero(middle: float, spread: float) -> float:
+def _mean_above_zero(middle: float, spread: float) -> float:
     """Returns the expected value of the part of a normal variable above 0."""
     if spread <= 0:
         return max(0.0, middle)

@@ -51,7 +51,7 @@ ITERATIONS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class PeakRecord:
     """A trial so far.
 
     Attributes:
@@ -82,10 +82,10 @@ class MemoryModel:
     A trial that did not fit says that its peak is beyond the limit (a probit likelihood).
     """
 
-    def __init__(self, seen: Sequence[Seen], limit_gib: float) -> None:
+    def __init__(self, seen: Sequence[PeakRecord], limit_gib: float) -> None:
         self._limit = limit_gib
         self._seen = [
-            (_flat(trial.config, trial.sweep), trial.config.batch_size, trial.peak_gib) for trial in seen
+            (_flatten(trial.config, trial.sweep), trial.config.batch_size, trial.peak_gib) for trial in seen
         ]
         self._enough = sum(peak is not None for _, _, peak in self._seen) >= ENOUGH
         if self._enough:
@@ -96,7 +96,7 @@ class MemoryModel:
         """Returns the expected peak of `config`, or None while too little is known."""
         if not self._enough:
             return None
-        middle, deviation = self._log_peak(_flat(config), config.batch_size)
+        middle, deviation = self._log_peak(_flatten(config), config.batch_size)
         ends = (math.exp(middle + side * INTERVAL * deviation) for side in (-1, 1))
         return Prediction(gib=math.exp(middle), low=next(ends), high=next(ends))
 
@@ -113,10 +113,10 @@ class MemoryModel:
         It is 1 if the configuration is no larger than one that fitted, and 0 if it is no smaller than
         one that did not fit. Sizes are `batch_size` and the numbers of the model and the data.
         """
-        flat, batch, most = _flat(config), config.batch_size, self._limit * (1 - headroom)
-        if any(p is not None and p <= most and _within(flat, batch, f, b) for f, b, p in self._seen):
+        flat, batch, most = _flatten(config), config.batch_size, self._limit * (1 - headroom)
+        if any(p is not None and p <= most and _is_within(flat, batch, f, b) for f, b, p in self._seen):
             return 1.0
-        if any(p is None and _within(f, b, flat, batch) for f, b, p in self._seen):
+        if any(p is None and _is_within(f, b, flat, batch) for f, b, p in self._seen):
             return 0.0
         if not self._enough:
             return 1.0
@@ -160,11 +160,11 @@ class MemoryModel:
         mean, variance = self._prior(y[~beyond], batch[~beyond])
         spread, theta, noise = self._spread(y), mean, 0.1**2
         for iteration in range(ITERATIONS):
-            middle, slope = self._linearised(theta, x, batch)
+            middle, slope = self._linearise(theta, x, batch)
             residual, weight = y - middle, 1 / spread
             scale = np.sqrt(noise * spread[beyond])
             # Newton's step for "beyond the limit", written as an observation with a position and a weight.
-            pull, curvature = _beyond(-residual[beyond] / scale)
+            pull, curvature = _tail_derivatives(-residual[beyond] / scale)
             residual[beyond] = scale * pull / curvature
             weight[beyond] *= curvature
             precision = (slope * weight[:, None]).T @ slope / noise
@@ -187,11 +187,11 @@ class MemoryModel:
         for part, used in self._parts.items():
             columns = [column for column, use in zip(self._columns, used[1:], strict=True) if use]
             prior += [starts[part]]
-            prior += [(self._usual(name, level, part), _effect(name, part)) for name, level in columns]
+            prior += [(self._usual_factor(name, level, part), _effect(name, part)) for name, level in columns]
         means, deviations = np.array(prior).T
         return means, deviations**2
 
-    def _linearised(self, theta: Array, x: Array, batch: Array) -> tuple[Array, Array]:
+    def _linearise(self, theta: Array, x: Array, batch: Array) -> tuple[Array, Array]:
         """Returns the logarithm of the peaks and its derivatives by the parameters."""
         ends = np.cumsum([used.sum() for used in self._parts.values()])
         logs = np.array(
@@ -207,7 +207,7 @@ class MemoryModel:
 
     def _log_peak(self, flat: Flat, batch: int) -> tuple[float, float]:
         """Returns mean and standard deviation of the peak's logarithm."""
-        middle, slope = self._linearised(self._theta, self._row(flat)[None], np.log([float(batch)]))
+        middle, slope = self._linearise(self._theta, self._row(flat)[None], np.log([float(batch)]))
         variance = (slope @ self._covariance @ slope.T).item() + self._noise * self._spread(middle).item()
         mean = middle.item()
         share = slope[0, sum(used.sum() for part, used in self._parts.items() if part < SAMPLE)].item()
@@ -219,7 +219,7 @@ class MemoryModel:
             variance += 2 * _effect(name, FIXED) ** 2
             if len(set(seen)) == 1:
                 # For a name that has not varied, only the usual factor is known.
-                usual = (self._usual(name, level, SAMPLE) for level in (value, seen[0]))
+                usual = (self._usual_factor(name, level, SAMPLE) for level in (value, seen[0]))
                 mean += share * (next(usual) - next(usual))
         return mean, math.sqrt(variance)
 
@@ -228,7 +228,7 @@ class MemoryModel:
         spread: Array = 1 + (ROUGH * self._limit / np.exp(log_peak)) ** 2
         return spread
 
-    def _usual(self, name: str, level: Scalar | None, part: int) -> float:
+    def _usual_factor(self, name: str, level: Scalar | None, part: int) -> float:
         """Returns the usual logarithm of a factor (exponent of a number), before any trial."""
         if name == "precision.amp" and part == SAMPLE:
             # Autocast stores about half of a step's tensors in half the bytes or less.
@@ -247,7 +247,7 @@ def _effect(name: str, part: int) -> float:
     return 0.5 if name in halving else 0.15
 
 
-def _flat(config: TrialConfig, sweep: str = "") -> Flat:
+def _flatten(config: TrialConfig, sweep: str = "") -> Flat:
     flat = config.canonical().flatten()
     # Any of a script's own names may matter. Another sweep's peaks may all be off by a factor.
     values = {name: value for name, value in flat.items() if name.startswith(MATTERS) or not is_known(name)}
@@ -263,7 +263,7 @@ def _log(value: Scalar) -> float:
     return math.asinh(2 * value) if _is_number(value) else math.nan
 
 
-def _within(flat: Flat, batch: int, other: Flat, other_batch: int) -> bool:
+def _is_within(flat: Flat, batch: int, other: Flat, other_batch: int) -> bool:
     """Returns whether a configuration is nowhere larger than the other, and otherwise equal."""
     if batch > other_batch or flat.keys() != other.keys():
         return False
@@ -278,7 +278,7 @@ def _normal_cdf(z: float) -> float:
     return 0.5 * math.erfc(-z / math.sqrt(2))
 
 
-def _beyond(z: Array) -> tuple[Array, Array]:
+def _tail_derivatives(z: Array) -> tuple[Array, Array]:
     """Returns the first derivative of log P(normal < z), and the negative of its second."""
     z = z.clip(-30)
     # Below -30 the distribution function underflows, and the weight is 1 anyway.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
 from sweeper.core.loaders import BEST_FIRST, RESIDENT, STREAM, WORKERS
 from sweeper.core.past import PastSweep
-from sweeper.search.distributions import nearest, placed
+from sweeper.search.distributions import nearest_value, value_in
 from sweeper.search.guidance import preset_for, size_of, workers_for
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 
@@ -79,7 +79,7 @@ class Hints:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartPoint:
     """Parameters to begin with, and why; late ones are tried before the search ends."""
 
     params: dict[str, Scalar]
@@ -87,13 +87,13 @@ class Start:
     is_late: bool = False
 
 
-def presets(spec: SweepSpec, hints: Hints | None = None) -> list[Start]:
+def presets(spec: SweepSpec, hints: Hints | None = None) -> list[StartPoint]:
     """Returns the distinct starts, as parameters of the space."""
     hints = hints or Hints()
-    starts: dict[str, Start] = {}
+    starts: dict[str, StartPoint] = {}
 
     def add(params: dict[str, Scalar], why: str, *, is_late: bool = False) -> None:
-        starts.setdefault(spec.config(params).key(), Start(params, why, is_late))
+        starts.setdefault(spec.config(params).key(), StartPoint(params, why, is_late))
 
     for index, variant in enumerate(_VARIANTS):
         why, share, other = variant
@@ -101,9 +101,11 @@ def presets(spec: SweepSpec, hints: Hints | None = None) -> list[Start]:
             # It is not known what is usually fast for a script, so each of its flags is tried alone.
             for params, said in _single_changes(spec):
                 add(params, said)
-        batch = {"batch_size": _at(spec.space["batch_size"], share)} if "batch_size" in spec.space else {}
-        add(*_filled(spec, {**_USUAL, **other}, batch, hints, why), is_late=variant is _LATE)
-    guided = _guided(spec, hints)
+        batch = (
+            {"batch_size": _value_at(spec.space["batch_size"], share)} if "batch_size" in spec.space else {}
+        )
+        add(*_fill(spec, {**_USUAL, **other}, batch, hints, why), is_late=variant is _LATE)
+    guided = _guide_values(spec, hints)
     if guided is not None:
         add(*guided)
     first = next(iter(starts.values()))
@@ -119,7 +121,7 @@ def _single_changes(spec: SweepSpec) -> list[tuple[dict[str, Scalar], str]]:
         return []
     own = spec.baseline_config().flatten()
     # The baseline may lie outside the space: more workers than this machine has cores.
-    base = {name: placed(parameter, own.get(name)) for name, parameter in spec.space.items()}
+    base = {name: value_in(parameter, own.get(name)) for name, parameter in spec.space.items()}
     candidates: list[tuple[str, Scalar]] = []
     for name, parameter in spec.space.items():
         if name == "batch_size" or name.partition(".")[0] in OPEN_SECTIONS:
@@ -138,7 +140,7 @@ def _single_changes(spec: SweepSpec) -> list[tuple[dict[str, Scalar], str]]:
     ]
 
 
-def _filled(
+def _fill(
     spec: SweepSpec,
     wanted: Mapping[str, Sequence[Scalar]],
     fixed: Mapping[str, Scalar],
@@ -147,13 +149,13 @@ def _filled(
 ) -> tuple[dict[str, Scalar], str]:
     """Returns the parameters including `fixed`, and `why`; without `wanted` workers, the formula applies."""
     params = {
-        name: fixed[name] if name in fixed else _chosen(name, parameter, wanted, spec)
+        name: fixed[name] if name in fixed else _choose(name, parameter, wanted, spec)
         for name, parameter in spec.space.items()
     }
     threads = spec.space.get(THREADS)
     if threads is not None and hints.cores and not threads.contains(FIELDS[THREADS].default):
         # All cores, as torch uses by default.
-        params[THREADS] = nearest(threads, hints.cores)
+        params[THREADS] = nearest_value(threads, hints.cores)
     workers = spec.space.get("loader.num_workers")
     if workers is None or not hints.cores or wanted.get("loader.num_workers"):
         return params, why
@@ -161,12 +163,12 @@ def _filled(
     assert isinstance(batch, int)
     most = size_of(hints.samples).most_workers
     count = workers_for(hints.cores, batch, most)
-    params["loader.num_workers"] = nearest(workers, count)
+    params["loader.num_workers"] = nearest_value(workers, count)
     formula = f"{count} workers = min({hints.cores} cores / 2, {most}, {batch} / 32)"
     return params, f"{why}; {formula}"
 
 
-def _guided(spec: SweepSpec, hints: Hints) -> tuple[dict[str, Scalar], str] | None:
+def _guide_values(spec: SweepSpec, hints: Hints) -> tuple[dict[str, Scalar], str] | None:
     """Returns the guides' values for this GPU, or None if they have none."""
     preset, size = preset_for(hints.device), size_of(hints.samples)
     if preset is None or "batch_size" not in spec.space:
@@ -176,10 +178,12 @@ def _guided(spec: SweepSpec, hints: Hints) -> tuple[dict[str, Scalar], str] | No
         "model.hidden_size": preset.hidden_size,
         "loader.num_workers": min(preset.num_workers, max(1, hints.cores)),
     }
-    fixed = {name: nearest(spec.space[name], value) for name, value in known.items() if name in spec.space}
+    fixed = {
+        name: nearest_value(spec.space[name], value) for name, value in known.items() if name in spec.space
+    }
     said = ", ".join(f"{name} {value}" for name, value in fixed.items())
     data = f" and {size.title}" if size.title else ""
-    return _filled(spec, _USUAL, fixed, hints, f"the guides' values for {preset.title}{data}: {said}")
+    return _fill(spec, _USUAL, fixed, hints, f"the guides' values for {preset.title}{data}: {said}")
 
 
 def usual_size(spec: SweepSpec) -> dict[str, Scalar]:
@@ -195,20 +199,20 @@ def usual_size(spec: SweepSpec) -> dict[str, Scalar]:
 def _other_sizes(spec: SweepSpec) -> list[dict[str, Scalar]]:
     """Returns values of the parameters that change the work (`model.*`, `data.*`), except the baseline's."""
     names = [name for name in spec.space if name.partition(".")[0] in OPEN_SECTIONS]
-    ranges = [_few(spec.space[name]) for name in names]
+    ranges = [_few_values(spec.space[name]) for name in names]
     sizes = (dict(zip(names, combination, strict=True)) for combination in itertools.product(*ranges))
     own = spec.baseline_config().work()
     others = (size for size in sizes if any(own.get(n) != value for n, value in size.items()))
     return list(itertools.islice(others, MAX_SIZES))
 
 
-def _few(parameter: Parameter) -> Sequence[Scalar]:
+def _few_values(parameter: Parameter) -> Sequence[Scalar]:
     if isinstance(parameter, CategoricalParameter):
         return parameter.choices
-    return list(dict.fromkeys(nearest(parameter, end) for end in (parameter.low, parameter.high)))
+    return list(dict.fromkeys(nearest_value(parameter, end) for end in (parameter.low, parameter.high)))
 
 
-def _chosen(
+def _choose(
     name: str, parameter: Parameter, wanted: Mapping[str, Sequence[Scalar]], spec: SweepSpec
 ) -> Scalar:
     """Returns the first of the usual values that the space has, else the user's own, else the default."""
@@ -216,13 +220,13 @@ def _chosen(
     for value in (*wanted.get(name, ()), spec.baseline.get(name), *known):
         if value is not None and parameter.contains(value):
             return parameter.like(value)
-    return parameter.first()
+    return parameter.first_value()
 
 
-def _at(parameter: Parameter, share: float) -> Scalar:
+def _value_at(parameter: Parameter, share: float) -> Scalar:
     """Returns the value that lies at `share` of the range, on a logarithmic scale."""
     if isinstance(parameter, CategoricalParameter):
         numbers = sorted(choice for choice in parameter.choices if isinstance(choice, int | float))
-        return numbers[round(share * (len(numbers) - 1))] if numbers else parameter.first()
+        return numbers[round(share * (len(numbers) - 1))] if numbers else parameter.first_value()
     low, high = max(parameter.low, 1), parameter.high
-    return nearest(parameter, low * (high / low) ** share)
+    return nearest_value(parameter, low * (high / low) ** share)

@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
-from sweeper.analysis.effects import Acting, Effects, Flat
+from sweeper.analysis.effects import ActiveValues, Effects, Flat
 from sweeper.analysis.finalists import is_speed
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.past import PastSweep, PastTrial
 from sweeper.core.record import BASELINE
-from sweeper.search.distributions import nearest, placed
+from sweeper.search.distributions import nearest_value, value_in
 from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
 from sweeper.spec.neighbours import is_log, is_number, place
 
@@ -43,7 +43,7 @@ class Prior:
     def __init__(self, sweep: PastSweep, spec: SweepSpec) -> None:
         self._sweep, self._spec = sweep, spec
         self._effects = Effects([(trial.config, trial.throughput) for trial in sweep.measured], spec)
-        self._acting = Acting(spec)
+        self._acting = ActiveValues(spec)
         self._levels = [(self._acting(trial.config), math.log(trial.throughput)) for trial in sweep.measured]
         self._known: dict[frozenset[tuple[str, Scalar]], float] = {}
         self._first: tuple[TrialConfig, float] | None = None
@@ -120,24 +120,24 @@ class Prior:
         """Returns the log of a configuration's speed: as measured, or from the nearest measured ones."""
         key = frozenset(flat.items())
         if key not in self._known:
-            self._known[key] = self._from_nearest(flat)
+            self._known[key] = self._nearest_level(flat)
         return self._known[key]
 
-    def _from_nearest(self, flat: Flat) -> float:
+    def _nearest_level(self, flat: Flat) -> float:
         apart = [_num_apart(flat, known) for known, _ in self._levels]
         nearest = [level for level, far in zip(self._levels, apart, strict=True) if far == min(apart)]
         return statistics.fmean(log + self._effects.gain(flat, known) for known, log in nearest)
 
     def starts(self) -> Iterator[tuple[dict[str, Scalar], str]]:
         """Yields starts and why: the earlier winner, then further on if it was at an end of its range."""
-        best = self._best()
+        best = self._best_trial()
         if best is None:
             return
-        params = self._placed(best.config)
+        params = self._params_of(best.config)
         yield params, f"the best of `{self._sweep.name}`: its trial {best.number}"
         beyond = f"the best of `{self._sweep.name}` was at an end of its range"
-        if end := self._grown(best.config, params):
-            yield self._between(params, end), f"{beyond}; halfway to the end of the new range"
+        if end := self._grow(best.config, params):
+            yield self._midpoint(params, end), f"{beyond}; halfway to the end of the new range"
             yield end, f"{beyond}; the end of the new range"
 
     def fails(self, config: TrialConfig) -> bool:
@@ -163,18 +163,18 @@ class Prior:
             if values - ran.get(name, set()) and ran.get(name)
         }
 
-    def _best(self) -> PastTrial | None:
+    def _best_trial(self) -> PastTrial | None:
         measured = {trial.number: trial for trial in self._sweep.measured}
         if self._sweep.winner in measured:
             return measured[self._sweep.winner]
         others = [trial for trial in measured.values() if trial.number != BASELINE]
         return max(others, key=lambda trial: trial.throughput, default=None)
 
-    def _placed(self, config: TrialConfig) -> dict[str, Scalar]:
+    def _params_of(self, config: TrialConfig) -> dict[str, Scalar]:
         flat = config.flatten()
-        return {name: placed(of, flat.get(name)) for name, of in self._spec.space.items()}
+        return {name: value_in(of, flat.get(name)) for name, of in self._spec.space.items()}
 
-    def _grown(self, config: TrialConfig, params: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    def _grow(self, config: TrialConfig, params: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Returns `params` with each number at an end of its earlier range moved to this one's end, or {}."""
         flat = config.flatten()
         grown = dict(params)
@@ -191,14 +191,14 @@ class Prior:
                 grown[name] = low
         return grown if grown != params else {}
 
-    def _between(self, params: Mapping[str, Scalar], end: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    def _midpoint(self, params: Mapping[str, Scalar], end: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Returns `params` with each number halfway to that of `end`, on the parameter's scale."""
         midpoint = dict(params)
         for name, of in self._spec.space.items():
             here, there = place(of, params[name]), place(of, end[name])
             if here is not None and there is not None and here != there:
                 middle = (here + there) / 2
-                midpoint[name] = nearest(of, 2**middle if is_log(of) else middle)
+                midpoint[name] = nearest_value(of, 2**middle if is_log(of) else middle)
         return midpoint
 
 
@@ -206,7 +206,7 @@ def _ends(parameter: Parameter) -> tuple[Scalar, Scalar]:
     if isinstance(parameter, CategoricalParameter):
         numbers = sorted(choice for choice in parameter.choices if is_number(choice))
         return numbers[0], numbers[-1]
-    return nearest(parameter, parameter.low), nearest(parameter, parameter.high)
+    return nearest_value(parameter, parameter.low), nearest_value(parameter, parameter.high)
 
 
 def _num_apart(one: Flat, other: Flat) -> int:

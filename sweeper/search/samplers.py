@@ -66,7 +66,7 @@ def gp(seed: int, point: int, trials: int) -> BaseSampler:
     return made
 
 
-def mixed(seed: int, number: int, attempt: int) -> int:
+def mix_seed(seed: int, number: int, attempt: int) -> int:
     """Returns the seed of one ask, from the sweep's seed, the trial's number and the attempt."""
     return (seed * 1_000_003 + number * 1_009 + attempt) % 2**32
 
@@ -78,7 +78,7 @@ def make(path: str, seed: int, point: int, trials: int) -> BaseSampler:
 
     Args:
         path: Import string of the function that makes the sampler.
-        seed: The seed of this ask (`mixed`).
+        seed: The seed of this ask (`mix_seed`).
         point: The trial's number, increased for each repeated suggestion.
         trials: Number of trials in the search.
 

@@ -18,16 +18,16 @@ from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.record import SearchResult
 from sweeper.core.samplers import AUTO, CLIMB, SAMPLERS, SOBOL
 from sweeper.errors import UserError
-from sweeper.search.climb import Asked, Climb
-from sweeper.search.distributions import combinations, distributions_of, drawn
-from sweeper.search.history import RUNNING, History, Past
-from sweeper.search.presets import Hints, Start, presets, usual_size
+from sweeper.search.climb import Climb, Suggestion
+from sweeper.search.distributions import combinations, distributions_of, draw_value
+from sweeper.search.history import RUNNING, History, PastStorage
+from sweeper.search.presets import Hints, StartPoint, presets, usual_size
 from sweeper.search.prior import Prior
 from sweeper.search.sampler_process import Helper
-from sweeper.search.samplers import make, mixed
+from sweeper.search.samplers import make, mix_seed
 from sweeper.search.study_file import StudyFile, as_trial
 from sweeper.spec import SweepSpec
-from sweeper.spec.space import same
+from sweeper.spec.space import is_same
 
 REPEATS_BEFORE_LISTING = 4
 SOBOL_POINTS = 2
@@ -45,7 +45,7 @@ class SpaceExhaustedError(Exception):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Next:
+class _NextTrial:
     """The next trial.
 
     Attributes:
@@ -88,7 +88,7 @@ class Searcher:
         self._helper: Helper | None = None
         self._listed: Mapping[str, dict[str, Scalar]] = {}
         inside = {
-            number: here for number, result in results.items() if (here := self._placed(result)) is not None
+            number: here for number, result in results.items() if (here := self._restrict(result)) is not None
         }
         self._study = StudyFile(path, spec, inside)
         attributes = self._study.attributes()
@@ -124,7 +124,7 @@ class Searcher:
         if self._helper is not None:
             self._helper.close()
 
-    def ask(self, number: int, taken: Container[str]) -> Asked:
+    def ask(self, number: int, taken: Container[str]) -> Suggestion:
         """Returns untried parameters for trial `number` (their key is not in `taken`), and why.
 
         Raises:
@@ -134,10 +134,10 @@ class Searcher:
         asked = (
             self._next_start(taken)
             or self._next_stack(taken)
-            or self._next_late(taken)
+            or self._next_after_climb(taken)
             or self._next_climb(number, taken)
-            or self._next_suggested(number, taken)
-            or _Next(self._untried(number, taken), "drawn from the untried configurations")
+            or self._next_suggestion(number, taken)
+            or _NextTrial(self._draw_untried(number, taken), "drawn from the untried configurations")
         )
         # As Optuna spells them: a start's 1 may stand for 1.0.
         params = {
@@ -150,7 +150,7 @@ class Searcher:
             distributions=self._distributions,
             system_attrs=dict(asked.attributes),
         )
-        return Asked(params, asked.why)
+        return Suggestion(params, asked.why)
 
     def tell(self, number: int, result: SearchResult) -> None:
         """Records the result of trial `number`, whether it was asked for or not.
@@ -170,7 +170,7 @@ class Searcher:
             attributes: The trial's attributes from the sampler.
         """
         self._num_results += 1
-        placed = self._placed(result)
+        placed = self._restrict(result)
         if placed is None:
             return None
         if self._climb is not None:
@@ -183,14 +183,14 @@ class Searcher:
         self._history.add(number, trial)
         return trial
 
-    def _placed(self, result: SearchResult) -> SearchResult | None:
+    def _restrict(self, result: SearchResult) -> SearchResult | None:
         """Returns `result` with the parameters of the current space; None if it lies outside.
 
         Choices, and parameters with one choice left, may have left the space since it was recorded.
         """
         space, fix = self._spec.space, self._spec.fix
         inside = all(name in result.params and of.contains(result.params[name]) for name, of in space.items())
-        decided = all(same(value, fix[name]) for name, value in result.params.items() if name in fix)
+        decided = all(is_same(value, fix[name]) for name, value in result.params.items() if name in fix)
         if not inside or not decided:
             return None
         return dataclasses.replace(result, params={name: result.params[name] for name in space})
@@ -201,7 +201,7 @@ class Searcher:
             return {}
         return {key: value for key, value in attributes.items() if key.startswith(self._keeps)}
 
-    def _next_start(self, taken: Container[str]) -> _Next | None:
+    def _next_start(self, taken: Container[str]) -> _NextTrial | None:
         """Returns the first start that was not asked for yet.
 
         An earlier sweep's best comes first. Once two trials agree with that sweep, the usual starts that do
@@ -211,32 +211,32 @@ class Searcher:
         left = usual
         prior = self._prior
         if prior is not None and (prior.holds or prior.is_untried):
-            remembered = [Start(params, why) for params, why in prior.starts()]
+            remembered = [StartPoint(params, why) for params, why in prior.starts()]
             left = [*remembered[:1], *usual[:1], *(remembered[1:] if prior.holds else ()), *usual[1:]]
             if prior.is_sure:
                 left = [start for start in left if start in remembered or not self._does_usual_work(start)]
             left = [start for start in left if not prior.fails(self._spec.config(start.params))]
         untried = (start for start in left if self._spec.config(start.params).key() not in taken)
-        return next((_Next(start.params, f"start: {start.why}") for start in untried), None)
+        return next((_NextTrial(start.params, f"start: {start.why}") for start in untried), None)
 
-    def _does_usual_work(self, start: Start) -> bool:
+    def _does_usual_work(self, start: StartPoint) -> bool:
         spec = self._spec
         return spec.config(start.params).work_key() == spec.baseline_config().work_key()
 
-    def _next_stack(self, taken: Container[str]) -> _Next | None:
+    def _next_stack(self, taken: Container[str]) -> _NextTrial | None:
         """Returns the changes that gained alone, combined, once there are results for all usual starts."""
         if self._spec.search.sampler != AUTO or self._climb is None or self._num_results < len(self._starts):
             return None
-        asked = self._climb.stacked(taken)
-        return _Next(*asked) if asked is not None else None
+        asked = self._climb.stack(taken)
+        return _NextTrial(*asked) if asked is not None else None
 
-    def _next_late(self, taken: Container[str]) -> _Next | None:
+    def _next_after_climb(self, taken: Container[str]) -> _NextTrial | None:
         """Returns a configuration elsewhere once the climb has nothing left that is worth a trial."""
         if self._climb is None or self._has_looked:
             return None
         return self._next_elsewhere(self._climb.expected_gain(taken), taken)
 
-    def _next_elsewhere(self, gain: float | None, taken: Container[str]) -> _Next | None:
+    def _next_elsewhere(self, gain: float | None, taken: Container[str]) -> _NextTrial | None:
         """Returns the first late start or Sobol point that was not asked for yet, if `gain` is small.
 
         The climb may be in a local optimum. If an earlier sweep guides the search, it knows better.
@@ -250,23 +250,23 @@ class Searcher:
         return point
 
     @functools.cached_property
-    def _elsewhere(self) -> Mapping[str, _Next]:
+    def _elsewhere(self) -> Mapping[str, _NextTrial]:
         """The late starts and the Sobol points, by key, at the size that can win."""
-        points = [_Next(start.params, f"start: {start.why}") for start in self._late]
+        points = [_NextTrial(start.params, f"start: {start.why}") for start in self._late]
         size = usual_size(self._spec)
         for index in range(SOBOL_POINTS):
             if (point := self._ask_here(SOBOL, index, ())) is not None:
-                points.append(_Next({**point.params, **size}, point.why))
+                points.append(_NextTrial({**point.params, **size}, point.why))
         return {self._spec.config(point.params).key(): point for point in points}
 
-    def _next_climb(self, number: int, taken: Container[str]) -> _Next | None:
+    def _next_climb(self, number: int, taken: Container[str]) -> _NextTrial | None:
         """Returns a neighbour of the best so far, if the sampler climbs and one is left."""
         if self._sampler() != CLIMB or self._climb is None:
             return None
         asked = self._climb.ask(taken, self._spec.search.seed * 1_000_003 + number)
-        return _Next(*asked) if asked is not None else None
+        return _NextTrial(*asked) if asked is not None else None
 
-    def _next_suggested(self, number: int, taken: Container[str]) -> _Next | None:
+    def _next_suggestion(self, number: int, taken: Container[str]) -> _NextTrial | None:
         """Returns the sampler's suggestion; None if it only repeats what was asked for already."""
         name = self._sampler()
         if not SAMPLERS.get(name).needs_torch:
@@ -283,42 +283,42 @@ class Searcher:
         is_early = self._num_results < len(self._starts) + SOBOL_POINTS
         return SOBOL if self._climb is None and is_early else CLIMB
 
-    def _ask_here(self, name: str, number: int, taken: Container[str]) -> _Next | None:
+    def _ask_here(self, name: str, number: int, taken: Container[str]) -> _NextTrial | None:
         """Asks the sampler `name` in this process, a few times if it repeats itself."""
         search, traits = self._spec.search, SAMPLERS.get(name)
-        past = [*self._history.trials(), *self._latest_running(RUNNING)]
+        past = [*self._history.trials(), *self._running_trials(RUNNING)]
         for attempt in range(REPEATS_BEFORE_LISTING):
-            seed, point = mixed(search.seed, number, attempt), number + attempt * search.trials
+            seed, point = mix_seed(search.seed, number, attempt), number + attempt * search.trials
             with _blaming(name):
                 study = optuna.create_study(
-                    storage=Past(past),
+                    storage=PastStorage(past),
                     sampler=make(traits.make, seed, point, search.trials),
                     directions=self._directions,
                 )
                 with warnings.catch_warnings():
                     # CMA-ES warns that it ignores constraints: it learns from the values alone.
                     warnings.simplefilter("ignore", UserWarning)
-                    params = self._inside(name, dict(study.ask(self._distributions).params))
+                    params = self._check_inside(name, dict(study.ask(self._distributions).params))
             if self._spec.config(params).key() not in taken:
                 attributes = study.get_trials(deepcopy=False)[-1].system_attrs
-                return _Next(params, traits.why or f"suggested by {name}", attributes)
+                return _NextTrial(params, traits.why or f"suggested by {name}", attributes)
         return None
 
-    def _ask_helper(self, name: str, number: int, taken: Container[str]) -> _Next | None:
+    def _ask_helper(self, name: str, number: int, taken: Container[str]) -> _NextTrial | None:
         """Asks the sampler `name` in its own process, once."""
         search, traits = self._spec.search, SAMPLERS.get(name)
         self._helper = self._helper or Helper(name, self._directions, self._distributions)
-        past = [*self._history.trials(GP_LATEST), *self._latest_running(GP_RUNNING)]
-        sampler = (traits.make, mixed(search.seed, number, 0), number, search.trials)
-        params = self._inside(name, self._helper.ask(sampler, past))
+        past = [*self._history.trials(GP_LATEST), *self._running_trials(GP_RUNNING)]
+        sampler = (traits.make, mix_seed(search.seed, number, 0), number, search.trials)
+        params = self._check_inside(name, self._helper.ask(sampler, past))
         if self._spec.config(params).key() in taken:
             return None
-        return _Next(params, traits.why or f"suggested by {name}")
+        return _NextTrial(params, traits.why or f"suggested by {name}")
 
-    def _latest_running(self, count: int) -> list[FrozenTrial]:
+    def _running_trials(self, count: int) -> list[FrozenTrial]:
         return list(self._running.values())[-count:]
 
-    def _inside(self, name: str, params: dict[str, Scalar]) -> dict[str, Scalar]:
+    def _check_inside(self, name: str, params: dict[str, Scalar]) -> dict[str, Scalar]:
         for key, parameter in self._spec.space.items():
             if not parameter.contains(params[key]):
                 raise UserError(
@@ -327,7 +327,7 @@ class Searcher:
                 )
         return params
 
-    def _untried(self, number: int, taken: Container[str]) -> dict[str, Scalar]:
+    def _draw_untried(self, number: int, taken: Container[str]) -> dict[str, Scalar]:
         """Draws an untried configuration, from a list of all if that is not too long.
 
         A space too large to list may still have few configurations, if `when` disables most of its
@@ -337,7 +337,7 @@ class Searcher:
         size = self._spec.size()
         listed = size is not None and size <= LISTED_AT_MOST
         for _ in range(DRAWN_BEFORE_LISTING if listed else DRAWN_AT_MOST):
-            params = {name: drawn(of, draw) for name, of in self._distributions.items()}
+            params = {name: draw_value(of, draw) for name, of in self._distributions.items()}
             if self._spec.config(params).key() not in taken:
                 return params
         if listed:

@@ -13,7 +13,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from sweeper.search.study_file import NUMBER
 from sweeper.system.environment import secrets
-from sweeper.system.secrets import struck
+from sweeper.system.secrets import strike
 
 MAX_SAID = 160
 _DRIVERS = {"postgresql": "postgresql+psycopg2", "mysql": "mysql+pymysql"}
@@ -45,7 +45,7 @@ def copy_study(path: Path, url: str, name: str) -> str:
         why = " ".join(str(getattr(cause, "orig", None) or cause).split()) or type(cause).__name__
         place = f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
         return (
-            f"The study was not copied to {struck(place, known)} ({struck(why, known)[:MAX_SAID]})."
+            f"The study was not copied to {strike(place, known)} ({strike(why, known)[:MAX_SAID]})."
             " Run the same command again to copy it."
         )
     return ""

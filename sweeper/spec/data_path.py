@@ -11,7 +11,7 @@ from sweeper.errors import UserError
 from sweeper.system.remote_data import is_remote, local_copy
 
 
-def existing(given: str) -> Path:
+def existing_path(given: str) -> Path:
     """Returns the file or folder that `data.path` names, `~` expanded.
 
     Raises:

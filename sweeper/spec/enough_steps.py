@@ -18,7 +18,7 @@ def with_enough_steps(spec: SweepSpec, samples: int) -> tuple[SweepSpec, list[st
     if "batch_size" not in spec.space or not spec.traits.counts_samples:
         return spec, []
     high = max(samples // MIN_STEPS_OF_LARGEST, whole_range(spec.space["batch_size"])[0])
-    clipped = spec.clipped("batch_size", high)
+    clipped = spec.clip("batch_size", high)
     if clipped == spec:
         return spec, []
     line = (

@@ -12,7 +12,7 @@ from sweeper.core.modules import check_pipeline
 from sweeper.errors import UserError
 from sweeper.spec.mistakes import Mistake, SpecError, first_per_place
 from sweeper.spec.overrides import keep_spelling, override
-from sweeper.spec.reader import Document, Place, read_file
+from sweeper.spec.reader import Document, TextPlace, read_file
 from sweeper.spec.sweep_spec import SweepSpec
 from sweeper.system.environment import secrets
 
@@ -55,16 +55,16 @@ def _no_pipeline(tree: Any) -> Iterator[Mistake]:
 
 
 def _document(value: Mapping[str, Any]) -> Document:
-    here = Place(0, 0, "the specification")
-    return Document(here.origin, _plain(value), {(): (here, here)})
+    here = TextPlace(0, 0, "the specification")
+    return Document(here.origin, _plain_copy(value), {(): (here, here)})
 
 
-def _plain(value: Any) -> Any:
+def _plain_copy(value: Any) -> Any:
     """Returns a copy of a tree in the types that a file has: rules look at lists, not at tuples."""
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _plain_copy(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_plain_copy(item) for item in value]
     return copy.deepcopy(value)
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from sweeper.errors import UserError, did_you_mean
 from sweeper.system.environment import secrets
-from sweeper.system.secrets import struck
+from sweeper.system.secrets import strike
 
 Path = tuple[str | int, ...]
 """The keys and indices that lead to a value."""
@@ -40,24 +40,24 @@ def first_per_place(mistakes: Iterable[Mistake]) -> Iterator[Mistake]:
     """Yields the mistakes, except those at or below the place of an earlier one."""
     seen: set[Path] = set()
     for mistake in mistakes:
-        if not within(mistake.path, seen):
+        if not is_within(mistake.path, seen):
             yield mistake
         seen.add(mistake.path)
 
 
-def within(path: Path, places: Collection[Path]) -> bool:
+def is_within(path: Path, places: Collection[Path]) -> bool:
     """Returns whether `path` is one of `places` or below one."""
     return any(path[:end] in places for end in range(1, len(path) + 1))
 
 
-def dotted(path: Path) -> str:
+def dotted_name(path: Path) -> str:
     """Returns `path` as messages write it, such as `also_try[0].loader.kind`."""
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".")
 
 
 def show(value: object) -> str:
     """Returns `value` in one line of bounded length, with no secret in it."""
-    text = struck(repr(value), secrets(os.environ))
+    text = strike(repr(value), secrets(os.environ))
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
@@ -77,17 +77,17 @@ def from_pydantic(
         if item["type"] == "extra_forbidden":
             known = _model(models, loc).model_fields
             remedy = did_you_mean(str(loc[-1]), known) or f" Known keys: {', '.join(known)}."
-            yield Mistake(path, f"`{dotted(path)}` is not a known key.{remedy}", at_key=True)
+            yield Mistake(path, f"`{dotted_name(path)}` is not a known key.{remedy}", at_key=True)
         elif item["type"] in ("missing", "union_tag_not_found"):
             path = (*path, loc[-1] if item["type"] == "missing" else "type")
-            yield Mistake(path, f"`{dotted(path)}` is required, but it is missing.", at_key=True)
+            yield Mistake(path, f"`{dotted_name(path)}` is required, but it is missing.", at_key=True)
         elif item["type"] == "union_tag_invalid":
-            tags = _quoted(item["ctx"]["expected_tags"])
+            tags = _quoted_words(item["ctx"]["expected_tags"])
             tag = item["ctx"]["tag"]
             path = (*path, "type")
             remedy = did_you_mean(tag, tags)
             yield Mistake(
-                path, f"`{dotted(path)}` must be one of {', '.join(tags)}, but got {show(tag)}.{remedy}"
+                path, f"`{dotted_name(path)}` must be one of {', '.join(tags)}, but got {show(tag)}.{remedy}"
             )
         else:
             rule = item["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
@@ -97,14 +97,14 @@ def from_pydantic(
                 # A long section is cut down to the keys that the rule names.
                 value = {key: entry for key, entry in value.items() if f"`{key}" in rule} or value
             remedy = (
-                did_you_mean(str(value), _quoted(item.get("ctx", {}).get("expected")))
+                did_you_mean(str(value), _quoted_words(item.get("ctx", {}).get("expected")))
                 if isinstance(value, str)
                 else ""
             )
-            yield Mistake(path, f"`{dotted(path)}` {rule}, but got {show(value)}.{remedy}")
+            yield Mistake(path, f"`{dotted_name(path)}` {rule}, but got {show(value)}.{remedy}")
 
 
-def _quoted(text: object) -> list[str]:
+def _quoted_words(text: object) -> list[str]:
     """Returns the words in single quotes, which are the values that pydantic would accept."""
     return str(text).split("'")[1::2]
 

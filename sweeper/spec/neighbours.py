@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import TypeGuard
 
 from sweeper.core.config import Scalar
-from sweeper.spec.space import CategoricalParameter, FloatParameter, IntParameter, Parameter, same
+from sweeper.spec.space import CategoricalParameter, FloatParameter, IntParameter, Parameter, is_same
 
 STEPS_OF_A_RANGE = 10
 END_WAY = 0.2
@@ -48,7 +48,7 @@ def neighbours(parameter: Parameter, value: Scalar) -> list[Scalar]:
     `END_WAY` as far.
     """
     if isinstance(parameter, CategoricalParameter):
-        others = [choice for choice in parameter.choices if not same(choice, value)]
+        others = [choice for choice in parameter.choices if not is_same(choice, value)]
         mine = place(parameter, value)
         if mine is None:
             return others
@@ -67,11 +67,13 @@ def neighbours(parameter: Parameter, value: Scalar) -> list[Scalar]:
         width = tenth if step is None else step * max(1, round(tenth / step))
         wanted = (value - width, value + width)
     return [
-        number for number in (_within(parameter, value, target) for target in wanted) if number is not None
+        number
+        for number in (_nearest_number(parameter, value, target) for target in wanted)
+        if number is not None
     ]
 
 
-def _within(parameter: IntParameter | FloatParameter, value: float, wanted: float) -> Scalar:
+def _nearest_number(parameter: IntParameter | FloatParameter, value: float, wanted: float) -> Scalar:
     """Returns the number in range nearest to `wanted`; None if it is less than `END_WAY` of the way there."""
     inside = min(max(wanted, parameter.low), parameter.high)
     # A user expects 0.1 + 0.2 to be 0.3.
@@ -81,7 +83,7 @@ def _within(parameter: IntParameter | FloatParameter, value: float, wanted: floa
     return number
 
 
-def nearest(parameter: Parameter, value: Scalar, neighbour: Scalar, among: Collection[Scalar]) -> Scalar:
+def find_nearest(parameter: Parameter, value: Scalar, neighbour: Scalar, among: Collection[Scalar]) -> Scalar:
     """Returns the value in `among` closest to a neighbour, if it is at 0.5 to 1.5 of the way to it.
 
     It is None if there is no such value.
@@ -95,5 +97,5 @@ def _way(parameter: Parameter, value: Scalar, to: Scalar, reached: Scalar) -> fl
     """Returns the share of the way from `value` to `to` at which `reached` is; 0 or 1 without an order."""
     start, end, now = (place(parameter, point) for point in (value, to, reached))
     if start is None or end is None or now is None:
-        return float(same(to, reached))
+        return float(is_same(to, reached))
     return (now - start) / (end - start)

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sweeper.core.config import FIELDS, Scalar
-from sweeper.core.template import respelled, shown
+from sweeper.core.template import respell, spell
 from sweeper.errors import UserError
-from sweeper.spec.mistakes import Path, dotted, show
-from sweeper.spec.reader import Document, Place, read_text
+from sweeper.spec.mistakes import Path, dotted_name, show
+from sweeper.spec.reader import Document, TextPlace, read_text
 from sweeper.spec.space import CategoricalParameter, FloatParameter
 from sweeper.system.environment import secrets
-from sweeper.system.secrets import struck
+from sweeper.system.secrets import strike
 
 MAX_LABEL = 200
 
@@ -32,10 +32,10 @@ def override(document: Document, item: str) -> None:
 
     The longest existing key wins, since names in a specification may contain dots.
     """
-    said = struck(item, secrets(os.environ))
+    said = strike(item, secrets(os.environ))
     label = f"--set {said if said.isprintable() and len(said) <= MAX_LABEL else show(said)}"
     key, equals, text = item.partition("=")
-    place = Place(0, 0, label)
+    place = TextPlace(0, 0, label)
     path: Path = ("--set", item)
     truths: Mapping[Path, str] = {}
     try:
@@ -75,7 +75,7 @@ def _set(tree: Any, key: str, value: Any) -> Path:
             width = _width(node, path, parts)
             step = ".".join(parts[:width])
         else:
-            raise UserError(f"`{dotted(path)}` has no keys, but got `{'.'.join(parts)}` below it.")
+            raise UserError(f"`{dotted_name(path)}` has no keys, but got `{'.'.join(parts)}` below it.")
         path, parts = (*path, step), parts[width:]
         if not parts:
             node[step] = value
@@ -87,7 +87,7 @@ def _set(tree: Any, key: str, value: Any) -> Path:
 
 def _index(node: Sequence[Any], part: str, path: Path) -> int:
     if not part.isdecimal() or int(part) >= len(node):
-        raise UserError(f"`{dotted(path)}` has items 0 to {len(node) - 1}, but got `{part}`.")
+        raise UserError(f"`{dotted_name(path)}` has items 0 to {len(node) - 1}, but got `{part}`.")
     return int(part)
 
 
@@ -112,7 +112,7 @@ def keep_spelling(document: Document) -> None:
     tree = document.value
     words: dict[str, dict[str, str]] = {}
     for name, path, value in _values(tree):
-        text = shown(value)
+        text = spell(value)
         words.setdefault(name, {}).setdefault(text, document.truths.get(path, text))
     words = {
         name: cases
@@ -123,7 +123,7 @@ def keep_spelling(document: Document) -> None:
     for node in templates:
         for key, text in [*(enumerate(node) if isinstance(node, list) else _items(node))]:
             if isinstance(text, str):
-                node[key] = respelled(text, words)
+                node[key] = respell(text, words)
 
 
 def _values(tree: Mapping[str, Any]) -> Iterator[tuple[str, Path, Scalar]]:

@@ -14,7 +14,7 @@ import yaml
 
 from sweeper.core.config import Scalar
 from sweeper.errors import UserError
-from sweeper.spec.mistakes import Mistake, Path, dotted, show, within
+from sweeper.spec.mistakes import Mistake, Path, dotted_name, is_within, show
 from sweeper.spec.scalars import plain_scalar, plain_scalar_or_text
 
 MAX_BYTES = 256 * 1024
@@ -34,7 +34,7 @@ _NOT_TEXT = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-
 _NOT_VALUE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
-class Place(NamedTuple):
+class TextPlace(NamedTuple):
     """The place of a key or a value; at line 0 it is only an `origin`, such as a command-line option."""
 
     line: int
@@ -59,19 +59,19 @@ class Document:
 
     origin: str
     value: Any = None
-    places: dict[Path, tuple[Place, Place]] = field(default_factory=dict)
+    places: dict[Path, tuple[TextPlace, TextPlace]] = field(default_factory=dict)
     truths: dict[Path, str] = field(default_factory=dict)
-    mistakes: list[tuple[Place, Mistake]] = field(default_factory=list)
+    mistakes: list[tuple[TextPlace, Mistake]] = field(default_factory=list)
 
-    def place(self, mistake: Mistake) -> Place:
+    def place(self, mistake: Mistake) -> TextPlace:
         """Returns the place of `mistake`, or of the nearest parent that was written."""
         for end in range(len(mistake.path), -1, -1):
             if mistake.path[:end] in self.places:
                 whole = end == len(mistake.path)
                 return self.places[mistake.path[:end]][0 if mistake.at_key or not whole else 1]
-        return Place(1, 1, self.origin)
+        return TextPlace(1, 1, self.origin)
 
-    def note(self, place: Place, path: Path, text: str) -> None:
+    def note(self, place: TextPlace, path: Path, text: str) -> None:
         """Notes a broken rule at `place`."""
         self.mistakes.append((place, Mistake(path, text)))
 
@@ -82,14 +82,14 @@ class Document:
         """
         noted = {mistake.path for _, mistake in self.mistakes}
         texts = [(place, mistake.text) for place, mistake in self.mistakes]
-        texts += [(self.place(item), item.text) for item in mistakes if not within(item.path, noted)]
-        lines = [f"{place}: {_bounded(text)}" for place, text in sorted(texts)]
+        texts += [(self.place(item), item.text) for item in mistakes if not is_within(item.path, noted)]
+        lines = [f"{place}: {_shorten(text)}" for place, text in sorted(texts)]
         if len(lines) > MAX_LINES:
             lines[MAX_LINES:] = [f"... and {len(lines) - MAX_LINES} more."]
         return UserError("\n".join(lines))
 
 
-def _bounded(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= MAX_LINE else text[: MAX_LINE - 3] + "..."
 
 
@@ -159,7 +159,7 @@ def read_text(text: str, origin: str, times: int = 1) -> Document:
 
 
 def _stop(document: Document, line: int, column: int, text: str, cause: Exception) -> None:
-    document.note(Place(line, column, document.origin), (), text)
+    document.note(TextPlace(line, column, document.origin), (), text)
     raise document.error() from cause
 
 
@@ -186,23 +186,23 @@ def _check_text(text: str) -> None:
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenCollection:
     """A collection whose end has not been read yet; `key` waits for its value."""
 
     value: Any
     path: Path
     key: str | None = None
-    key_place: Place | None = None
+    key_place: TextPlace | None = None
 
 
 def _build(document: Document, events: Iterable[yaml.Event], times: int) -> None:
     """Fills `document` from parser events, without recursion."""
     max_nodes, max_scalar = times * MAX_NODES, times * MAX_SCALAR
-    stack: list[_Open] = []
+    stack: list[_OpenCollection] = []
     num_nodes = num_documents = 0
     for event in events:
         assert event.start_mark is not None
-        place = Place(event.start_mark.line + 1, event.start_mark.column + 1, document.origin)
+        place = TextPlace(event.start_mark.line + 1, event.start_mark.column + 1, document.origin)
         if isinstance(event, yaml.DocumentStartEvent):
             num_documents += 1
             if num_documents > 1:
@@ -233,20 +233,20 @@ def _build(document: Document, events: Iterable[yaml.Event], times: int) -> None
         else:
             parent.value.append(value)
         if isinstance(event, yaml.CollectionStartEvent):
-            stack.append(_Open(value, path))
+            stack.append(_OpenCollection(value, path))
             if len(stack) > MAX_DEPTH:
                 raise _UnreadableError(
                     place.line, place.column, f"must have at most {MAX_DEPTH} levels, but got more."
                 )
 
 
-def _path_of_next(parent: _Open | None) -> Path:
+def _path_of_next(parent: _OpenCollection | None) -> Path:
     if parent is None:
         return ()
     return (*parent.path, parent.key if parent.key is not None else len(parent.value))
 
 
-def _take_key(document: Document, parent: _Open, event: yaml.NodeEvent, place: Place) -> None:
+def _take_key(document: Document, parent: _OpenCollection, event: yaml.NodeEvent, place: TextPlace) -> None:
     if not isinstance(event, yaml.ScalarEvent):
         raise _UnreadableError(place.line, place.column, "A key must be a string, but got something else.")
     key = event.value
@@ -262,15 +262,15 @@ def _take_key(document: Document, parent: _Open, event: yaml.NodeEvent, place: P
         rule = f"A key must be a string, but got {key}. Put it in quotes."
     elif key in parent.value:
         first = document.places[path][0]
-        rule = f"`{dotted(path)}` must be given once, but it is also on line {first.line}. Remove one."
+        rule = f"`{dotted_name(path)}` must be given once, but it is also on line {first.line}. Remove one."
     if rule:
         document.note(place, path, rule)
     parent.key, parent.key_place = key, place
 
 
-def _value(document: Document, event: yaml.NodeEvent, path: Path, place: Place, max_scalar: int) -> Any:
+def _value(document: Document, event: yaml.NodeEvent, path: Path, place: TextPlace, max_scalar: int) -> Any:
     """Returns the value of a node, an empty one for a collection; notes broken rules."""
-    name = f"`{dotted(path)}`" if path else "The value"
+    name = f"`{dotted_name(path)}`" if path else "The value"
     rule = ""
     value: Any = None
     if isinstance(event, yaml.AliasEvent) or event.anchor:

@@ -26,14 +26,14 @@ from sweeper.errors import UserError, did_you_mean
 from sweeper.inject.outside import SUBMITTERS
 from sweeper.interventions import CHANGES, FILE_VARIABLE, VARIABLE
 from sweeper.interventions.change import ORIGINAL
-from sweeper.spec.mistakes import Mistake, Path, dotted, show
+from sweeper.spec.mistakes import Mistake, Path, dotted_name, show
 from sweeper.spec.secrets import held_secrets
 from sweeper.spec.space import Parameter
 
 _PARAMETER: TypeAdapter[Parameter] = TypeAdapter(Parameter)
 
 
-def broken(tree: Mapping[str, Any], secrets: Collection[str]) -> Iterator[Mistake]:
+def broken_rules(tree: Mapping[str, Any], secrets: Collection[str]) -> Iterator[Mistake]:
     """Yields a mistake for each rule that the specification `tree` breaks; it must not contain `secrets`."""
     yield from _subject(tree)
     yield from _space(tree)
@@ -58,7 +58,7 @@ def broken(tree: Mapping[str, Any], secrets: Collection[str]) -> Iterator[Mistak
     yield from held_secrets(tree, secrets)
 
 
-def not_here(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+def missing_parts(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yields a mistake for each part that cannot be found here, such as a missing loader.
 
     Also yields one for a command that starts work elsewhere without consent, and for each option of a sweep
@@ -235,7 +235,7 @@ def _script(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     for path, name in places:
         # What is fixed of it is the number of GPUs that a trial gets.
         if name not in used and path != ("fix", "device.count"):
-            yield Mistake(path, unused(name, used), at_key=True)
+            yield Mistake(path, unused_message(name, used), at_key=True)
 
 
 def leads_elsewhere(words: Sequence[str]) -> str:
@@ -264,7 +264,7 @@ def _base(word: str) -> str:
     return word.rpartition("/")[2]
 
 
-def unused(name: str, used: Collection[str]) -> str:
+def unused_message(name: str, used: Collection[str]) -> str:
     """Returns the message for a parameter that has no effect on the script."""
     remedy = did_you_mean(name, used) or f" Write `{{{name}}}` where its value belongs."
     return f"`{name}` is not used: it must appear in the command, its files or its environment.{remedy}"
@@ -321,7 +321,7 @@ def _when(tree: Mapping[str, Any]) -> Iterator[Mistake]:
         for target, condition in conditions.items():
             path: Path = ("space", name, "when", target)
             if target not in space:
-                text = f"`{dotted(path[:3])}` must name a parameter of the space, but got `{target}`."
+                text = f"`{dotted_name(path[:3])}` must name a parameter of the space, but got `{target}`."
                 yield Mistake(path, text + did_you_mean(target, space), at_key=True)
             else:
                 yield from _condition(condition, space[target], target, path)
@@ -348,7 +348,7 @@ def _condition(condition: Any, target: Any, name: str, path: Path) -> Iterator[M
 def _goals(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     named = list(_metrics(tree))
     for path, metric in named:
-        if text := _lacking(metric, tree):
+        if text := _missing_input(metric, tree):
             yield Mistake(path, text, at_key=path[0] == "constraints")
     on_loss = any(metric_row(metric).rests_on_loss for _, metric in named)
     work = [name for name in _mapping(tree.get("space")) if name.partition(".")[0] in OPEN_SECTIONS]
@@ -379,7 +379,7 @@ def _metrics(tree: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
                 yield ("objectives", index, key), metric
 
 
-def _lacking(metric: str, tree: Mapping[str, Any]) -> str:
+def _missing_input(metric: str, tree: Mapping[str, Any]) -> str:
     """Returns the message if `metric` lacks an input that it is computed from; empty if not."""
     if metric == "projected_hours" and not tree.get("production"):
         return (

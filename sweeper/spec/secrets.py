@@ -6,9 +6,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from sweeper.spec.mistakes import Mistake, Path, dotted, show
+from sweeper.spec.mistakes import Mistake, Path, dotted_name, show
 from sweeper.system.environment import MIN_SECRET_LENGTH, is_secret_name
-from sweeper.system.secrets import kind_of, struck
+from sweeper.system.secrets import kind_of, strike
 
 SECRET_REMEDY = (
     "Everything here is logged. Put it into an environment variable, add that to"
@@ -42,16 +42,18 @@ def _in(value: Any, path: Path, known: Collection[str]) -> Iterator[Mistake]:
             if kind := secret_in(str(key), known):
                 yield Mistake(place, f"A key must hold no secret, but got {kind}. {SECRET_REMEDY}", True)
             elif _is_named(place, child) and not secret_in(child, known):
-                yield Mistake(place, f"`{dotted(place)}` must hold no secret, but got ***. {SECRET_REMEDY}")
+                yield Mistake(
+                    place, f"`{dotted_name(place)}` must hold no secret, but got ***. {SECRET_REMEDY}"
+                )
             else:
                 yield from _in(child, place, known)
     elif isinstance(value, list | tuple):
         for index, child in enumerate(value):
             yield from _in(child, (*path, index), known)
     elif isinstance(value, str) and (kind := secret_in(value, known)):
-        shown = show(struck(value, known))
+        shown = show(strike(value, known))
         remedy = _STORAGE_REMEDY if path == ("storage",) else SECRET_REMEDY
-        text = f"`{dotted(path)}` must hold no secret, but got {kind}, {shown}. {remedy}"
+        text = f"`{dotted_name(path)}` must hold no secret, but got {kind}, {shown}. {remedy}"
         yield Mistake(path, text)
 
 

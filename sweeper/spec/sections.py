@@ -8,14 +8,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from sweeper.core.launchers import LOCAL, named_with, traits
-from sweeper.core.loaders import too_large
+from sweeper.core.launchers import LOCAL, names_with, traits
+from sweeper.core.loaders import why_too_large
 from sweeper.core.measurement import DeviceInfo
 from sweeper.core.progress import LimitedStage
 from sweeper.core.quantities import QUANTITIES
 from sweeper.core.samplers import AUTO
 from sweeper.spec.cluster import BatchJob, Tls
-from sweeper.spec.space import FiniteFloat, Section, Sparse
+from sweeper.spec.space import FiniteFloat, Section, SparseSection
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -89,7 +89,7 @@ Storage = Annotated[str, AfterValidator(_storage)]
 Datum = Annotated[Any, BeforeValidator(_datum)]
 
 
-class Objective(Sparse):
+class Objective(SparseSection):
     """`{maximize: METRIC}` or `{minimize: METRIC}`."""
 
     maximize: str | None = None
@@ -112,16 +112,16 @@ class Objective(Sparse):
         return "maximize" if self.maximize is not None else "minimize"
 
 
-def _some(value: Any) -> Any:
+def _objectives(value: Any) -> Any:
     if not isinstance(value, list | tuple) or not value:
         raise ValueError("must be a list of at least one `{maximize: METRIC}` or `{minimize: METRIC}`")
     return tuple(value)
 
 
-Objectives = Annotated[tuple[Objective, ...], BeforeValidator(_some)]
+Objectives = Annotated[tuple[Objective, ...], BeforeValidator(_objectives)]
 
 
-class Constraint(Sparse):
+class Constraint(SparseSection):
     """Limits of one metric, absolute or as a multiple of the baseline's value."""
 
     max: FiniteFloat | None = None
@@ -142,7 +142,7 @@ def _command(value: Any) -> Any:
     return tuple(value)
 
 
-def _below(value: str) -> str:
+def _path_below(value: str) -> str:
     parts = PurePosixPath(value).parts
     if not parts or value.startswith(("/", "~")) or ".." in parts or "\0" in value:
         raise ValueError("must be a path below the script's working directory")
@@ -191,7 +191,7 @@ class ScriptOptions(Section):
         samples_per_step: A number, or factors such as `{bs}*{accum}`; the trial's own batch by default.
     """
 
-    files: dict[Annotated[str, AfterValidator(_below)], str | FileTemplate] = Field(default_factory=dict)
+    files: dict[Annotated[str, AfterValidator(_path_below)], str | FileTemplate] = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)
     changes: dict[str, str] = Field(default_factory=dict)
     workdir: Literal["link", "copy", "here"] = "link"
@@ -220,9 +220,9 @@ class Production(Section):
     data_gib: Positive | None = None
     price_per_hour: Positive | None = None
 
-    def too_large_for(self, device: DeviceInfo) -> str:
+    def why_too_large(self, device: DeviceInfo) -> str:
         """Returns why its data does not fit on a device; empty if it does or may."""
-        return too_large("the production data", self.data_gib or 0.0, device.room_gib)
+        return why_too_large("the production data", self.data_gib or 0.0, device.room_gib)
 
 
 class Measure(Section):
@@ -249,7 +249,7 @@ class Measure(Section):
     probes: Annotated[tuple[str, ...], BeforeValidator(_strings)] = ()
 
 
-class Search(Section):
+class SearchOptions(Section):
     """Options of the search: how it chooses configurations, and when it ends.
 
     Attributes:
@@ -301,11 +301,11 @@ START_SECONDS = 120.0
 
 def _launchers_with(trait: str) -> str:
     """Returns the launchers that have a trait, such as "`launcher: dask` or `ray`"."""
-    first, *others = named_with(trait)
+    first, *others = names_with(trait)
     return " or ".join(f"`{name}`" for name in (f"launcher: {first}", *others))
 
 
-class Execution(Section):
+class ExecutionOptions(Section):
     """The place where trials run, and their time limits.
 
     Attributes:
@@ -357,13 +357,13 @@ class Execution(Section):
         return max(1, self.gpus // max(1, gpus_each)) if isinstance(self.gpus, int) else None
 
     @model_validator(mode="after")
-    def _fits_the_launcher(self) -> Execution:
+    def _fits_the_launcher(self) -> ExecutionOptions:
         row = traits(self.launcher)
         if not row.factory:
             # An unknown launcher cannot be checked.
             return self
         if self.job is not None and not row.is_batch:
-            systems = ", ".join(named_with("is_batch"))
+            systems = ", ".join(names_with("is_batch"))
             raise ValueError(f"takes `job` only with a batch system as `launcher` ({systems})")
         if self.address and not row.example_address:
             raise ValueError(f"takes `address` only with {_launchers_with('example_address')}")

@@ -28,11 +28,11 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Sparse(Section):
+class SparseSection(Section):
     """A section that is written without empty keys."""
 
     @model_serializer(mode="wrap")
-    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {key: value for key, value in write(self).items() if value is not None and value != {}}
 
 
@@ -55,7 +55,7 @@ Number = Annotated[int | float, BeforeValidator(_number)]
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class Bounds(Sparse):
+class Bounds(SparseSection):
     """A condition on a number: `{min: 1}`, `{max: 8}` or both, ends included."""
 
     min: Number | None = None
@@ -82,7 +82,7 @@ Condition = Annotated[Bounds | tuple[Scalar, ...] | Scalar, BeforeValidator(_con
 """The condition of `when` on another parameter: a value, one of several, or a range."""
 
 
-def same(left: Scalar, right: Scalar) -> bool:
+def is_same(left: Scalar, right: Scalar) -> bool:
     """Returns whether two values are equal: 1 and 1.0 are, 1 and true are not."""
     return left == right and isinstance(left, bool) == isinstance(right, bool)
 
@@ -95,8 +95,8 @@ def holds(condition: Condition, value: Scalar) -> bool:
         low = -math.inf if condition.min is None else condition.min
         return low <= value <= (math.inf if condition.max is None else condition.max)
     if isinstance(condition, tuple):
-        return any(same(item, value) for item in condition)
-    return same(condition, value)
+        return any(is_same(item, value) for item in condition)
+    return is_same(condition, value)
 
 
 def acts(name: str, space: Mapping[str, Parameter], values: Mapping[str, Scalar]) -> bool:
@@ -111,7 +111,7 @@ def acts(name: str, space: Mapping[str, Parameter], values: Mapping[str, Scalar]
     )
 
 
-class _Numeric(Sparse):
+class _NumericParameter(SparseSection):
     """The base of both kinds of number parameter."""
 
     type: str
@@ -122,7 +122,7 @@ class _Numeric(Sparse):
     when: dict[str, Condition] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _range(self) -> _Numeric:
+    def _range(self) -> _NumericParameter:
         if self.low > self.high:
             raise ValueError("needs `low <= high`")
         if self.log and self.low <= 0:
@@ -138,7 +138,7 @@ class _Numeric(Sparse):
         steps = (value - self.low) / self.step if self.step else 0.0
         return self.low <= value <= self.high and abs(steps - round(steps)) < 1e-9 * max(1.0, steps)
 
-    def first(self) -> Scalar:
+    def first_value(self) -> Scalar:
         """Returns some value of the parameter, always the same."""
         return self.low
 
@@ -148,7 +148,7 @@ class _Numeric(Sparse):
             return 1
         return None if self.step is None else math.floor((self.high - self.low) / self.step + 1e-9) + 1
 
-    def could(self, condition: Condition) -> bool:
+    def may_meet(self, condition: Condition) -> bool:
         """Returns whether some value of the parameter meets `condition`."""
         if isinstance(condition, Bounds):
             low = self.low if condition.min is None else condition.min
@@ -156,7 +156,7 @@ class _Numeric(Sparse):
         return any(map(self.contains, condition if isinstance(condition, tuple) else (condition,)))
 
 
-class IntParameter(_Numeric):
+class IntParameter(_NumericParameter):
     """Whole numbers from `low` to `high`, both included, `step` apart."""
 
     type: Literal["int"]
@@ -175,7 +175,7 @@ class IntParameter(_Numeric):
         return int(value)  # type: ignore[arg-type]
 
 
-class FloatParameter(_Numeric):
+class FloatParameter(_NumericParameter):
     """Numbers from `low` to `high`, both included; continuous without a `step`."""
 
     type: Literal["float"]
@@ -200,36 +200,36 @@ def _list(value: Any) -> Any:
     return tuple(value)
 
 
-def _unique(choices: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+def _check_unique(choices: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
     if len(set(choices)) < len(choices):
         raise ValueError("must not hold a value twice (1, 1.0 and true count as one)")
     return choices
 
 
-class CategoricalParameter(Sparse):
+class CategoricalParameter(SparseSection):
     """One of several values, in no order."""
 
     type: Literal["categorical"]
-    choices: Annotated[tuple[AnyScalar, ...], BeforeValidator(_list), AfterValidator(_unique)]
+    choices: Annotated[tuple[AnyScalar, ...], BeforeValidator(_list), AfterValidator(_check_unique)]
     when: dict[str, Condition] = Field(default_factory=dict)
 
     def contains(self, value: Scalar) -> bool:
         """Returns whether the parameter can take `value`."""
-        return any(same(choice, value) for choice in self.choices)
+        return any(is_same(choice, value) for choice in self.choices)
 
     def size(self) -> int:
         """Returns the number of choices."""
         return len(self.choices)
 
-    def could(self, condition: Condition) -> bool:
+    def may_meet(self, condition: Condition) -> bool:
         """Returns whether some value of the parameter meets `condition`."""
         return any(holds(condition, choice) for choice in self.choices)
 
     def like(self, value: Scalar) -> Scalar:
         """Returns a contained `value` as this parameter writes it."""
-        return next(choice for choice in self.choices if same(choice, value))
+        return next(choice for choice in self.choices if is_same(choice, value))
 
-    def first(self) -> Scalar:
+    def first_value(self) -> Scalar:
         """Returns some value of the parameter, always the same."""
         return self.choices[0]
 
@@ -238,7 +238,7 @@ Parameter = Annotated[IntParameter | FloatParameter | CategoricalParameter, Fiel
 """A parameter of the space, of the kind that its `type` names."""
 
 
-def settled(
+def simplify(
     space: Mapping[str, Parameter], fix: Mapping[str, Scalar]
 ) -> tuple[dict[str, Parameter], dict[str, Scalar]]:
     """Returns a restricted space and its `fix`, simplified.
@@ -249,12 +249,12 @@ def settled(
     """
     space, fix = dict(space), dict(fix)
     while True:
-        decided = {n: p.first() for n, p in space.items() if p.size() == 1 and not p.when}
+        decided = {n: p.first_value() for n, p in space.items() if p.size() == 1 and not p.when}
         fix |= decided
         kept: dict[str, Parameter] = {}
         for name, parameter in space.items():
-            when = {t: _narrowed(c, space.get(t)) for t, c in parameter.when.items() if t not in fix}
-            alive = all(t in space and space[t].could(c) for t, c in when.items()) and all(
+            when = {t: _narrow(c, space.get(t)) for t, c in parameter.when.items() if t not in fix}
+            alive = all(t in space and space[t].may_meet(c) for t, c in when.items()) and all(
                 holds(c, fix[t]) for t, c in parameter.when.items() if t in fix
             )
             if alive and name not in decided:
@@ -264,7 +264,7 @@ def settled(
         space = kept
 
 
-def _narrowed(condition: Condition, target: Parameter | None) -> Condition:
+def _narrow(condition: Condition, target: Parameter | None) -> Condition:
     """Returns a list condition without the values that its target can no longer take."""
     if isinstance(condition, tuple) and target is not None:
         return tuple(value for value in condition if target.contains(value))

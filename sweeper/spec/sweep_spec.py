@@ -26,7 +26,7 @@ from sweeper.spec.sections import (
     Confirm,
     Constraint,
     Datum,
-    Execution,
+    ExecutionOptions,
     FileTemplate,
     Measure,
     ModuleName,
@@ -34,7 +34,7 @@ from sweeper.spec.sections import (
     Objectives,
     Production,
     ScriptOptions,
-    Search,
+    SearchOptions,
     Storage,
     SweepName,
 )
@@ -47,7 +47,7 @@ from sweeper.spec.space import (
     Parameter,
     Section,
     holds,
-    settled,
+    simplify,
 )
 from sweeper.system.environment import secrets
 
@@ -93,9 +93,9 @@ class SweepSpec(Section):
     constraints: dict[str, Constraint] = Field(default_factory=dict)
     production: Production | None = None
     measure: Measure = Measure()
-    search: Search = Search()
+    search: SearchOptions = SearchOptions()
     confirm: Confirm = Confirm()
-    execution: Execution = Execution()
+    execution: ExecutionOptions = ExecutionOptions()
     storage: Storage = ""
 
     @field_validator("data")
@@ -118,7 +118,7 @@ class SweepSpec(Section):
         if not isinstance(value, Mapping):
             got = "nothing" if value is None else show(value)
             raise SpecError([Mistake((), f"A specification must be a mapping of keys, but got {got}.")])
-        mistakes = [*rules.broken(value, secrets), *([] if is_stored else rules.not_here(value))]
+        mistakes = [*rules.broken_rules(value, secrets), *([] if is_stored else rules.missing_parts(value))]
         usual = {"workload": usual_kind(has_command="command" in value)}
         try:
             spec = cls.model_validate({**usual, **value})
@@ -179,12 +179,12 @@ class SweepSpec(Section):
         for name in (*self.space, *given, *(name for entry in self.also_try for name in entry)):
             # What is fixed of it is the number of GPUs that a trial gets.
             if name not in used and not (name == "device.count" and name in self.fix):
-                raise UserError(rules.unused(name, used))
+                raise UserError(rules.unused_message(name, used))
         for name in used - given.keys():
             raise UserError(f"`{name}` in a template needs a value in `baseline` or `fix`.")
         return script
 
-    def varied(self) -> tuple[str, ...]:
+    def varied_names(self) -> tuple[str, ...]:
         """Returns the names in the space."""
         return tuple(self.space)
 
@@ -210,11 +210,11 @@ class SweepSpec(Section):
             when = self.space[name].when
             if all(target in active and holds(asked, active[target]) for target, asked in when.items()):
                 active[name] = params[name]
-        return self._complete({**self._carried(), **self.fix, **active}).canonical()
+        return self._complete({**self._carried_values(), **self.fix, **active}).canonical()
 
     def baseline_config(self) -> TrialConfig:
         """Returns the baseline as written, on top of `fix` and the defaults."""
-        return self._complete({**self._carried(), **self.fix, **self._written(self.baseline)})
+        return self._complete({**self._carried_values(), **self.fix, **self._spell_values(self.baseline)})
 
     def references(self) -> tuple[TrialConfig, ...]:
         """Returns the baseline and then `also_try`, never clipped to the space.
@@ -222,8 +222,8 @@ class SweepSpec(Section):
         An entry of `also_try` takes missing `model.*`, `data.*` and `optimizer.*` names from the
         baseline, so that the two differ only in what the entry says.
         """
-        shared = {**self.fix, **self._carried()}
-        others = (self._complete({**shared, **self._written(entry)}) for entry in self.also_try)
+        shared = {**self.fix, **self._carried_values()}
+        others = (self._complete({**shared, **self._spell_values(entry)}) for entry in self.also_try)
         return (self.baseline_config(), *others)
 
     def params_of(self, config: TrialConfig) -> dict[str, Scalar] | None:
@@ -232,7 +232,7 @@ class SweepSpec(Section):
         params: dict[str, Scalar] = {}
         for name, parameter in self.space.items():
             value = flat.get(name)
-            params[name] = parameter.like(value) if parameter.contains(value) else parameter.first()
+            params[name] = parameter.like(value) if parameter.contains(value) else parameter.first_value()
         return params if self.config(params).key() == config.key() else None
 
     def without(self, drop: Mapping[str, Collection[Scalar]]) -> SweepSpec:
@@ -255,9 +255,9 @@ class SweepSpec(Section):
                     f" {', '.join(map(str, parameter.choices))}. Add another to `space`."
                 )
             changed[name] = parameter.model_copy(update={"choices": kept})
-        return self._restricted(changed)
+        return self._restrict(changed)
 
-    def clipped(self, name: str, high: float) -> SweepSpec:
+    def clip(self, name: str, high: float) -> SweepSpec:
         """Returns the specification without values of the numeric parameter `name` above `high`.
 
         Raises:
@@ -268,20 +268,20 @@ class SweepSpec(Section):
             return self
         if isinstance(parameter, CategoricalParameter):
             return self.without(
-                {name: [choice for choice in parameter.choices if not _at_most(choice, high)]}
+                {name: [choice for choice in parameter.choices if not _is_at_most(choice, high)]}
             )
         if parameter.low > high:
             raise UserError(
                 f"`{name}` must not exceed {high:g} here, but got low={parameter.low}. Lower it in `space`."
             )
         limit = math.floor(high) if isinstance(parameter, IntParameter) else high
-        return self._restricted({name: parameter.model_copy(update={"high": min(parameter.high, limit)})})
+        return self._restrict({name: parameter.model_copy(update={"high": min(parameter.high, limit)})})
 
-    def _restricted(self, changed: Mapping[str, Parameter]) -> SweepSpec:
-        space, fix = settled({**self.space, **changed}, self.fix)
+    def _restrict(self, changed: Mapping[str, Parameter]) -> SweepSpec:
+        space, fix = simplify({**self.space, **changed}, self.fix)
         return self.model_copy(update={"space": space, "fix": fix})
 
-    def _written(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    def _spell_values(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Returns `values` as the space writes them: 0 and a choice of 0.0 are the same trial."""
         return {
             name: self.space[name].like(value)
@@ -290,9 +290,9 @@ class SweepSpec(Section):
             for name, value in values.items()
         }
 
-    def _carried(self) -> dict[str, Scalar]:
+    def _carried_values(self) -> dict[str, Scalar]:
         """Returns the baseline's values that trials inherit unless they say otherwise."""
-        written = self._written(self.baseline)
+        written = self._spell_values(self.baseline)
         if not self.traits.names_are_fields:
             return written
         return {name: value for name, value in written.items() if name.partition(".")[0] in CARRIED}
@@ -331,7 +331,7 @@ def _template(path: Path) -> str:
     raise UserError(f"`script.files` needs a template that can be read, but got {path} ({why}).")
 
 
-def _at_most(value: Scalar, high: float) -> bool:
+def _is_at_most(value: Scalar, high: float) -> bool:
     return holds(Bounds(max=high), value)
 
 
@@ -342,9 +342,9 @@ _MODELS: Mapping[str, type[BaseModel]] = {
     "production": Production,
     "script": ScriptOptions,
     "measure": Measure,
-    "search": Search,
+    "search": SearchOptions,
     "confirm": Confirm,
-    "execution": Execution,
+    "execution": ExecutionOptions,
     "job": BatchJob,
     "tls": Tls,
     "int": IntParameter,

@@ -36,7 +36,7 @@ class TrainingOptions(Section):
     stall_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 600.0
 
 
-class _Whole(Section):
+class _TrainDocument(Section):
     train: TrainingOptions = TrainingOptions()
 
 
@@ -48,7 +48,7 @@ def training_options(value: Any) -> TrainingOptions:
     """
     tree = {"train": value}
     try:
-        return _Whole.model_validate(tree).train
+        return _TrainDocument.model_validate(tree).train
     except ValidationError as error:
-        models: dict[str, type[BaseModel]] = {"": _Whole, "train": TrainingOptions}
+        models: dict[str, type[BaseModel]] = {"": _TrainDocument, "train": TrainingOptions}
         raise SpecError(first_per_place(from_pydantic(error, tree, models))) from error

@@ -25,13 +25,13 @@ from sweeper.sweep.experiment import info_of, provenance
 from sweeper.sweep.gpu_memory import uuids_of
 from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.launchers import launcher_for
-from sweeper.sweep.observer import Observer
+from sweeper.sweep.observer import SweepObserver
 from sweeper.sweep.publish import Publisher
-from sweeper.sweep.stopping import Stopping
+from sweeper.sweep.stopping import StopHandler
 from sweeper.sweep.store.journal import Journal
-from sweeper.sweep.store.load import varied
+from sweeper.sweep.store.load import varied_names
 from sweeper.sweep.store.lock import SweepLock
-from sweeper.sweep.store.past import past_line, remember, remembered
+from sweeper.sweep.store.past import past_line, recall, remember
 from sweeper.sweep.workloads import workload_of
 from sweeper.system.failpoints import failpoint
 from sweeper.telemetry.nvml.devices import awake
@@ -59,7 +59,11 @@ class OpenSweep:
 
 @contextlib.contextmanager
 def supervised(
-    sweep: OpenSweep, tracker: Tracker, observer: Observer, launch: Launch | None, most: int | None = None
+    sweep: OpenSweep,
+    tracker: Tracker,
+    observer: SweepObserver,
+    launch: Launch | None,
+    most: int | None = None,
 ) -> Iterator[SweepContext]:
     """Yields the context of an open sweep; a new sweep begins here.
 
@@ -80,17 +84,17 @@ def supervised(
     here = spec.model_copy(update={"data": on_this_machine(spec.data, observer.line)})
     launcher = launch(journal.folder) if launch else _launcher(sweep, observer, most)
     with contextlib.closing(launcher):
-        machine, data = surveyed(launcher, journal.setup_folder(""), here, prepared)
+        machine, data = survey(launcher, journal.setup_folder(""), here, prepared)
         if spec.execution.is_remote:
             # The first worker's time in the queue is not part of the sweep's time.
             began = time.monotonic()
-        possible, left = setup.restricted(here, machine, data)
+        possible, left = setup.restrict(here, machine, data)
         for line in (f"Running on {machine.line}.", *launcher.notes, *data["notes"], *left):
             observer.line(line)
         if not journal.begun:
             journal.begin(spec, sweep.fingerprint, _about(launcher, machine, data))
             failpoint("begun")
-        past = remembered(journal)
+        past = recall(journal)
         if past is not None:
             observer.line(past_line(past))
         info = info_of(journal, spec, sweep.fingerprint, journal.read()["about"])
@@ -101,7 +105,7 @@ def supervised(
             work.template(possible, sweep.home), prepared=str(prepared), cache=str(cache)
         )
         gpus = uuids_of([slot.device for slot in machine.slots])
-        with contextlib.closing(publisher), awake(gpus), Stopping() as stopping:
+        with contextlib.closing(publisher), awake(gpus), StopHandler() as stopping:
             yield SweepContext(
                 journal=journal,
                 lock=sweep.lock,
@@ -111,14 +115,14 @@ def supervised(
                 publisher=publisher,
                 observer=observer,
                 template=template,
-                varied=varied(spec),
+                varied=varied_names(spec),
                 began=began,
                 stopping=stopping,
                 past=past,
             )
 
 
-def _launcher(sweep: OpenSweep, observer: Observer, most: int | None) -> Launcher:
+def _launcher(sweep: OpenSweep, observer: SweepObserver, most: int | None) -> Launcher:
     journal = sweep.journal
     model = journal.read()["about"]["device_model"] if journal.begun else ""
     return launcher_for(journal.folder, sweep.spec, most=most, model=model, say=observer.line)
@@ -141,7 +145,7 @@ def shared_cache(home: Path) -> Path:
     return home.resolve() / "cache" / "compile"
 
 
-def surveyed(
+def survey(
     launcher: Launcher, folder: Path, spec: SweepSpec, prepared: Path
 ) -> tuple[setup.Machine, Mapping[str, Any]]:
     """Probes the machine while it prepares the data; returns the machine and the report on the data.
@@ -185,7 +189,7 @@ def launcher_to_try_out(spec: SweepSpec, launch: Launch | None) -> Iterator[tupl
             yield launcher, folder
 
 
-def probed(launcher: Launcher, folder: Path, spec: SweepSpec) -> setup.Machine:
+def probe_machine(launcher: Launcher, folder: Path, spec: SweepSpec) -> setup.Machine:
     """Probes the machine with a job in `folder` and returns it."""
     device = "cpu" if spec.execution.gpus == 0 else "auto"
     runner = JobRunner(launcher, [Slot(device)], lambda: None)

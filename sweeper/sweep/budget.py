@@ -34,7 +34,7 @@ class Budget:
         """Subtracts what earlier processes of the sweep have spent."""
         self._used += seconds
 
-    def took(self, seconds: float) -> None:
+    def add_trial(self, seconds: float) -> None:
         """Records how long a trial took."""
         self._recent.append(seconds)
 

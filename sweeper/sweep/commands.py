@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sweeper.core.home import SHELL_URI, home_option
 from sweeper.sweep.publish import made_files
-from sweeper.sweep.run import Ran
+from sweeper.sweep.run import SweepRun
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.ui import DATABASE, store_uri
@@ -30,7 +30,7 @@ def place_lines(sweep: LoadedSweep, tracker: MlflowTracker, home: Path) -> list[
     return [*(f"Report:  {page}" for page in pages), *([f"         {place}"] if place else [])]
 
 
-def unsent_lines(ran: Ran, tracker: MlflowTracker, uri: str | None, home: Path) -> list[str]:
+def unsent_lines(ran: SweepRun, tracker: MlflowTracker, uri: str | None, home: Path) -> list[str]:
     """Returns a line if MLflow lacks something of a sweep."""
     options = home_option(home) + uri_option(tracker, uri)
     return [pending_line(ran.pending, ran.problem, ran.journal.name, options)] if ran.problem else []

@@ -12,10 +12,10 @@ from sweeper.core.past import PastSweep
 from sweeper.core.record import TrialRecord
 from sweeper.execution.launcher import Launcher
 from sweeper.spec import SweepSpec
-from sweeper.sweep.observer import Observer
+from sweeper.sweep.observer import SweepObserver
 from sweeper.sweep.publish import Publisher
 from sweeper.sweep.setup import Machine
-from sweeper.sweep.stopping import Stopping
+from sweeper.sweep.stopping import StopHandler
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.lock import SweepLock
 from sweeper.sweep.store.machine_record import speed_key
@@ -40,8 +40,8 @@ class SweepContext:
     lock: SweepLock
     launcher: Launcher
     publisher: Publisher
-    observer: Observer
-    stopping: Stopping
+    observer: SweepObserver
+    stopping: StopHandler
     template: Job
     varied: Sequence[str]
     past: PastSweep | None

@@ -19,15 +19,15 @@ from sweeper.search.distributions import combinations
 from sweeper.spec import SweepSpec
 from sweeper.spec.enough_steps import with_enough_steps
 from sweeper.sweep import setup
-from sweeper.sweep.bootstrap import Launch, launcher_to_try_out, probed
+from sweeper.sweep.bootstrap import Launch, launcher_to_try_out, probe_machine
 from sweeper.sweep.launchers import job_script_of
 from sweeper.sweep.phases.losses import QUALITY_SECONDS, QUALITY_SHARE, looks_at_loss
 from sweeper.sweep.phases.search import hints_of
-from sweeper.sweep.store.catalog import continued, latest_of_name, line_of_schema_1, of_name
+from sweeper.sweep.store.catalog import find_continued, latest_sweep, line_of_schema_1, sweeps_of_name
 from sweeper.sweep.store.fingerprint import differences
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import NUM_SEEDS
-from sweeper.sweep.store.past import earlier, remembered
+from sweeper.sweep.store.past import find_past_sweep, recall
 from sweeper.sweep.workloads import fingerprint
 
 COUNTED_AT_MOST = 5_000
@@ -80,19 +80,19 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
         SweeperError: As for `run_sweep` before the first trial.
     """
     marks = fingerprint(spec, setup.device_model(spec.execution))
-    known = None if new else continued(home, spec.name, marks)
-    existing = "" if new else _existing(home, spec, marks, known)
-    past = earlier(home, spec, marks) if known is None else remembered(known)
+    known = None if new else find_continued(home, spec.name, marks)
+    existing = "" if new else _describe_existing(home, spec, marks, known)
+    past = find_past_sweep(home, spec, marks) if known is None else recall(known)
     with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
         folder = Path(name)
         script = job_script_of(spec)
         if script:
             # The abilities of its nodes are known only once a job runs there.
-            machine = setup.unseen(spec)
+            machine = setup.unseen_machine(spec)
         else:
             with launcher_to_try_out(spec, launch) as (launcher, place):
-                machine = probed(launcher, place / "probe", spec)
-        spec, removed = setup.restricted(spec, machine)
+                machine = probe_machine(launcher, place / "probe", spec)
+        spec, removed = setup.restrict(spec, machine)
         samples = spec.measure.quality_samples
         if looks_at_loss(spec) and isinstance(samples, int) and samples:
             spec, lines = with_enough_steps(spec, samples)
@@ -106,7 +106,7 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
             removed=tuple(removed),
             size=size,
             references=spec.references(),
-            first=_first(folder, spec, dataclasses.replace(hints_of(machine), past=past)),
+            first=_first_configs(folder, spec, dataclasses.replace(hints_of(machine), past=past)),
             minutes=_minutes(spec, len(machine.slots), size),
             at_most_minutes=spec.search.minutes,
             at_once=len(machine.slots),
@@ -114,17 +114,17 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
         )
 
 
-def _existing(home: Path, spec: SweepSpec, marks: Mapping[str, Any], known: Journal | None) -> str:
+def _describe_existing(home: Path, spec: SweepSpec, marks: Mapping[str, Any], known: Journal | None) -> str:
     if known is not None:
-        done = sum(entry.outcome is not None for entry in known.searched())
+        done = sum(entry.outcome is not None for entry in known.searched_trials())
         if known.has_ended:
             return f"`{known.name}` finished after {done} trials; the same command shows it again."
         trials = known.raised_budget() or spec.search.trials
         return f"`{known.name}` has {done} of {trials} trials; the same command continues it."
-    latest = latest_of_name(home, spec.name)
+    latest = latest_sweep(home, spec.name)
     if latest is not None and (line := line_of_schema_1(latest, "continue")):
         return line
-    for journal in of_name(home, spec.name):
+    for journal in sweeps_of_name(home, spec.name):
         if journal.schema < SCHEMA:
             continue
         measured = any(isinstance(entry.outcome, Measurement) for entry in journal.trials())
@@ -137,7 +137,7 @@ def _existing(home: Path, spec: SweepSpec, marks: Mapping[str, Any], known: Jour
     return ""
 
 
-def _first(folder: Path, spec: SweepSpec, hints: Hints) -> tuple[TrialConfig, ...]:
+def _first_configs(folder: Path, spec: SweepSpec, hints: Hints) -> tuple[TrialConfig, ...]:
     taken = {config.key() for config in spec.references()}
     number = len(spec.references())
     searcher = Searcher(folder / "study.log", spec, {}, hints)

@@ -18,7 +18,7 @@ from sweeper.analysis.summary import Summary
 from sweeper.results.decision_lines import decision_lines
 from sweeper.spec import SweepSpec
 from sweeper.sweep.store.journal import Journal
-from sweeper.sweep.store.load import varied
+from sweeper.sweep.store.load import varied_names
 from sweeper.tracking import Dataset, SweepInfo
 
 COMMIT_TAG = "mlflow.source.git.commit"
@@ -38,10 +38,10 @@ def info_of(
         device=about["device"],
         fingerprint=str(marks["code"]),
         pipeline=shlex.join(spec.traits.words(spec)),
-        data=", ".join(f"{key}: {value}" for key, value in public(spec.data).items()),
+        data=", ".join(f"{key}: {value}" for key, value in public_data(spec.data).items()),
         synthetic=about["synthetic"],
-        varied=varied(spec),
-        searched=tuple(spec.varied()),
+        varied=varied_names(spec),
+        searched=tuple(spec.varied_names()),
         is_recorded=spec.traits.is_of_changes,
         dataset=_dataset(spec, marks),
         provenance={**tags, COMMIT_TAG: about.get("commit", "")},
@@ -61,7 +61,7 @@ def provenance() -> dict[str, str]:
     return versions
 
 
-def public(data: Mapping[str, Any]) -> dict[str, str]:
+def public_data(data: Mapping[str, Any]) -> dict[str, str]:
     """Returns the data section for publication, without anything that looks like a secret."""
     return {
         key: "***" if _SECRET.search(key) else re.sub(r"(://)[^/\s]*@", r"\1", str(value))
@@ -72,7 +72,7 @@ def public(data: Mapping[str, Any]) -> dict[str, str]:
 def _dataset(spec: SweepSpec, marks: Mapping[str, Any]) -> Dataset | None:
     if "data" not in marks:
         return None  # A script loads its data itself.
-    shown = public(spec.data)
+    shown = public_data(spec.data)
     source = shown.get("path") or shown.get("source") or " ".join(spec.traits.words(spec))
     digest = hashlib.sha256(json.dumps(marks["data"], sort_keys=True, default=list).encode()).hexdigest()
     return Dataset(name=source.rstrip("/").rpartition("/")[2] or source, digest=digest[:16], source=source)
@@ -88,10 +88,11 @@ def note_of(summary: Summary) -> str:
     if ended:
         counted = ", ".join(f"{count} {kind}" for kind, count in summary.counts.items())
         parts.append(
-            f"Ran {_when(min(ended))} to {_when(max(ended))} UTC; searched trials: {counted or 'none'}."
+            f"Ran {_utc_time(min(ended))} to {_utc_time(max(ended))} UTC;"
+            f" searched trials: {counted or 'none'}."
         )
     return "\n\n".join(parts)
 
 
-def _when(seconds: float) -> str:
+def _utc_time(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))

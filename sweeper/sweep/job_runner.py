@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sweeper.core.job import ANYWHERE, OUTCOME, Job, read_job, read_outcome, write_job, write_outcome
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
-from sweeper.core.place import Place, write_place
+from sweeper.core.place import TrialPlace, write_place
 from sweeper.core.retries import MAX_ATTEMPTS, is_retried
 from sweeper.errors import EnvironmentStopError
 from sweeper.execution.launcher import Handle, Launcher, wait_any
@@ -37,7 +37,7 @@ class Slot:
 
 
 @dataclass(slots=True)
-class _Running:
+class _RunningJob:
     key: int
     job: Job
     folder: Path
@@ -71,9 +71,9 @@ class JobRunner:
         self._free = list(slots)
         self._tick = tick
         self._most = sys.maxsize
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, _RunningJob] = {}
         # A SimpleQueue waits for ever if a signal is handled past the timeout of `get` (CPython 3.11).
-        self._ended: queue.Queue[_Running] = queue.Queue()
+        self._ended: queue.Queue[_RunningJob] = queue.Queue()
         self._waiting: list[tuple[int, Path, Job]] = []
 
     @property
@@ -103,7 +103,7 @@ class JobRunner:
             job = dataclasses.replace(job, created_at=time.time())
         write_job(folder, job)
         failpoint("placed")
-        running = _Running(key, job, folder, slot, num_neighbours=len(self._running))
+        running = _RunningJob(key, job, folder, slot, num_neighbours=len(self._running))
         for neighbour in self._running.values():
             neighbour.num_neighbours = max(neighbour.num_neighbours, running.num_neighbours)
         self._running[key] = running
@@ -127,9 +127,9 @@ class JobRunner:
             if finished:
                 return
 
-    def _take_ended(self) -> list[_Running]:
+    def _take_ended(self) -> list[_RunningJob]:
         """Returns the jobs that have ended since the last call, after a short wait if none has."""
-        ended: list[_Running] = []
+        ended: list[_RunningJob] = []
         if self._ended.empty():
             self._tick()
             with contextlib.suppress(queue.Empty):
@@ -141,13 +141,13 @@ class JobRunner:
         # Jobs that were cancelled meanwhile are left out.
         return [entry for entry in ended if self._running.get(entry.key) is entry]
 
-    def _take_off(self, entry: _Running) -> bool:
+    def _take_off(self, entry: _RunningJob) -> bool:
         """Frees the slot of an ended job and retries it if needed; returns whether it is over."""
         assert entry.handle is not None
         outcome = entry.handle.result()
         self._unsettled.add(entry.slot.device)
         if getattr(entry.handle, "place", None) is None:
-            write_place(entry.folder, Place(num_neighbours=entry.num_neighbours))
+            write_place(entry.folder, TrialPlace(num_neighbours=entry.num_neighbours))
         retried = is_retried(entry.job, outcome)
         is_gone = isinstance(outcome, Failure) and outcome.kind is FailureKind.DEVICE_LOST
         # On a cluster, the launcher avoids the worker.

@@ -14,12 +14,12 @@ from sweeper.execution.cluster import JOBS, MODELS
 from sweeper.execution.launcher import Launcher, LaunchRequest, make_launcher
 from sweeper.execution.parcel import Parcel
 from sweeper.spec import SweepSpec
-from sweeper.spec.sections import Execution
+from sweeper.spec.sections import ExecutionOptions
 from sweeper.sweep.setup import devices_of_a_trial
 from sweeper.sweep.store.journal import Journal, sweeps_folder
 from sweeper.sweep.store.lock import epoch_of
 from sweeper.sweep.workloads import workload_of
-from sweeper.system.environment import added, named
+from sweeper.system.environment import added_variables, pass_env_names
 from sweeper.system.files import read_json
 
 
@@ -55,7 +55,7 @@ def launcher_for(
     )
 
 
-def _execution_of(spec: SweepSpec) -> Execution:
+def _execution_of(spec: SweepSpec) -> ExecutionOptions:
     """Returns where the trials run, with what they see of the environment.
 
     On this machine, a script sees in a trial what it sees when it is watched.
@@ -67,7 +67,7 @@ def _execution_of(spec: SweepSpec) -> Execution:
 
 
 def _pass_env(spec: SweepSpec) -> tuple[str, ...]:
-    return (*spec.execution.pass_env, *named(os.environ))
+    return (*spec.execution.pass_env, *pass_env_names(os.environ))
 
 
 def job_script_of(spec: SweepSpec) -> str:
@@ -112,7 +112,7 @@ def _template(folder: Path, spec: SweepSpec) -> Parcel:
         sweep=Journal(folder).identity,
         turn=epoch_of(folder),
         isolation=spec.execution.isolation,
-        env=added(os.environ, pass_env),
+        env=added_variables(os.environ, pass_env),
         pass_env=pass_env,
         code=workload_of(spec).code(spec),
     )

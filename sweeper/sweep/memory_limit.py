@@ -10,7 +10,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.metrics import METRICS
 from sweeper.core.past import PastSweep
-from sweeper.search.memory import MemoryModel, Seen
+from sweeper.search.memory import MemoryModel, PeakRecord
 from sweeper.sweep.setup import Machine
 
 MAX_HALVINGS = 3
@@ -29,14 +29,14 @@ class Capacity:
         self, table: TrialTable, machine: Machine, headroom: float, past: PastSweep | None = None
     ) -> None:
         self._table = table
-        self._past = [] if past is None or past.kind != machine.devices[0].kind else _largest(past)
+        self._past = [] if past is None or past.kind != machine.devices[0].kind else _largest_peaks(past)
         on_gpu = machine.devices[0].kind == "cuda"
         self._metric = "gpu_mem_peak_gib" if on_gpu else "host_mem_peak_gib"
         self._out_of_memory = FailureKind.OOM if on_gpu else FailureKind.HOST_OOM
         self._device_gib = min(device.memory_gib for device in machine.devices) if on_gpu else 0.0
         self._headroom = headroom
         self._looked_at = 0
-        self._seen: list[Seen] = []
+        self._seen: list[PeakRecord] = []
         self._refused_at = 0
         self._fitted: tuple[tuple[int, float], MemoryModel] | None = None
         self._objections: dict[str, Failure | None] = {}
@@ -87,11 +87,14 @@ class Capacity:
         # A trial that did not fit refits the model at once; others do so in groups if there are many.
         known = max(self._refused_at, count - count % max(1, count // FITS))
         if self._fitted is None or self._fitted[0] != (known, limit):
-            self._fitted = (known, limit), MemoryModel([*self._past, *telling(self._seen[:known])], limit)
+            self._fitted = (
+                (known, limit),
+                MemoryModel([*self._past, *informative_trials(self._seen[:known])], limit),
+            )
             self._objections.clear()
         return self._fitted[1]
 
-    def smaller(self, config: TrialConfig) -> TrialConfig | None:
+    def shrink(self, config: TrialConfig) -> TrialConfig | None:
         """Returns the same training with half the batch or less, accumulated; None if none fits."""
         if not config.sets("batch_size", "accumulate_steps"):
             return None
@@ -115,22 +118,22 @@ class Capacity:
             peak = METRICS[self._metric].of(record) if record.measurement is not None else None
             refused = record.failure is not None and record.failure.kind is self._out_of_memory
             if peak is not None or refused:
-                self._seen.append(Seen(config=record.config, peak_gib=peak))
+                self._seen.append(PeakRecord(config=record.config, peak_gib=peak))
                 self._refused_at = len(self._seen) if refused else self._refused_at
         self._looked_at = len(self._table.ended)
 
 
-def _largest(past: PastSweep) -> list[Seen]:
+def _largest_peaks(past: PastSweep) -> list[PeakRecord]:
     """Returns the largest peaks of an earlier sweep."""
     seen = [
-        Seen(config=trial.config, peak_gib=trial.peak_gib, sweep=past.name)
+        PeakRecord(config=trial.config, peak_gib=trial.peak_gib, sweep=past.name)
         for trial in past.measured
         if trial.peak_gib
     ]
     return heapq.nlargest(MAX_PAST, seen, key=lambda trial: trial.peak_gib or 0.0)
 
 
-def telling(seen: Sequence[Seen]) -> list[Seen]:
+def informative_trials(seen: Sequence[PeakRecord]) -> list[PeakRecord]:
     """Returns the most informative trials in order: the latest, the largest, and those that did not fit."""
     share = MAX_SEEN // 4
     sizes = {i: trial.peak_gib for i, trial in enumerate(seen) if trial.peak_gib is not None}

@@ -40,7 +40,7 @@ class Status:
     race: tuple[Racer, ...] = ()
 
 
-class Observer(Protocol):
+class SweepObserver(Protocol):
     """Watches a sweep."""
 
     def line(self, text: str) -> None:
@@ -53,7 +53,7 @@ class Observer(Protocol):
         """Receives the current status, a few times per second."""
 
 
-class Quiet:
+class QuietObserver:
     """Ignores everything."""
 
     def line(self, text: str) -> None:

@@ -20,7 +20,7 @@ MAX_NAMED = 8
 """Largest number of running trials that a status names."""
 
 
-class Progress:
+class SweepProgress:
     """The phase of a sweep and its progress, shown a few times per second."""
 
     def __init__(self, context: SweepContext, table: TrialTable, budget: Budget) -> None:
@@ -43,7 +43,7 @@ class Progress:
         """Shows how a race stands, as `scores` returns it, until the next phase begins."""
         self._scores = scores
 
-    def reached(self, done: int) -> None:
+    def advance_to(self, done: int) -> None:
         """Records how many parts of the phase are done."""
         self._done = done
 
@@ -60,7 +60,7 @@ class Progress:
         if now - self._shown_at < STATUS_SECONDS:
             return
         self._shown_at = now
-        best, running = self._table.best(), self._running()
+        best, running = self._table.best_trial(), self._running()
         names = [self._name(key, job) for key, job in itertools.islice(running.items(), MAX_NAMED)]
         others = [f"{len(running) - MAX_NAMED} others"] * (len(running) > MAX_NAMED)
         self._context.observer.status(

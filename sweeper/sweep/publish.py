@@ -101,14 +101,14 @@ class Publisher:
             # The tracker needs the sweep first.
             self._put(_SWEEP, self._folder, [encode(self._info)], self._open(self._info), always=True)
 
-        def sent() -> None:
+        def send_and_mark() -> None:
             send()
             failpoint("sent")
             write_atomic(marker, digest)
             failpoint("marked")
 
         self._sent[key] = digest
-        self._sender.put(key, sent)
+        self._sender.put(key, send_and_mark)
 
 
 def view_of(
@@ -160,7 +160,7 @@ def made_files(sweep: LoadedSweep) -> tuple[str, ...]:
 
 def sweep_info(sweep: LoadedSweep) -> SweepInfo:
     """Returns the description of a loaded sweep for the tracker."""
-    finished = sweep.table.finished()
+    finished = sweep.table.finished_trials()
     had = {name for record in finished for name in record.metrics}
     return dataclasses.replace(
         info_of(sweep.journal, sweep.spec, sweep.journal.read()["fingerprint"], sweep.about),
@@ -180,13 +180,13 @@ def run_views(sweep: LoadedSweep, files: Sequence[str] = ()) -> Iterator[tuple[T
     winner = sweep.confirmation.winner
     # `ratios` is sorted, but a winner that is tied with a faster trial still comes first.
     order = sorted(sweep.ratios(), key=lambda number: number != winner)
-    for record in sweep.table.finished():
+    for record in sweep.table.finished_trials():
         number = record.number
         yield (
             record,
             view_of(
                 record,
-                sweep.varied(),
+                sweep.varied_names(),
                 sweep.table.speedup(record),
                 stage=stages[number],
                 rank=order.index(number) + 1 if number in order else None,

@@ -14,7 +14,7 @@ from sweeper.spec import SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.bootstrap import Launch, OpenSweep, supervised
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.observer import Observer
+from sweeper.sweep.observer import SweepObserver
 from sweeper.sweep.publish import OUTPUTS, Publisher, made_files, publish_sweep, sweep_info
 from sweeper.sweep.store.catalog import cannot_write, open_sweep, writing
 from sweeper.sweep.store.journal import Journal
@@ -30,7 +30,7 @@ Finish = Callable[[LoadedSweep], Sequence[Path]]
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class SweepRun:
     """The result of the command `run`.
 
     Attributes:
@@ -56,14 +56,14 @@ def run_sweep(
     home: Path,
     spec: SweepSpec,
     tracker: Tracker,
-    observer: Observer,
+    observer: SweepObserver,
     *,
     new: bool = False,
     extend: int = 0,
     launch: Launch | None = None,
     finish: Finish | None = None,
     phases: Phases = run_phases,
-) -> Ran:
+) -> SweepRun:
     """Runs a sweep to its end, or continues it.
 
     Args:
@@ -95,25 +95,25 @@ def run_sweep(
                             f"`{journal.name}` has ended, so its summary shows the `production` that it began"
                             " with. --new starts another sweep."
                         )
-                    made = _made(sweep, finish, observer, remake=False)
+                    made = _make_files(sweep, finish, observer, remake=False)
                     with contextlib.closing(
                         Publisher(tracker, sweep_info(sweep), journal.folder)
                     ) as publisher:
-                        ran = _ran(sweep, publish_sweep(sweep, publisher, made), ran=False)
+                        ran = _sweep_run(sweep, publish_sweep(sweep, publisher, made), ran=False)
                     _copy_study(ran, spec, observer)
                     return ran
-                journal.reopen(sum(1 for _ in journal.searched()) + extend)
+                journal.reopen(sum(1 for _ in journal.searched_trials()) + extend)
             elif extend:
                 observer.line(f"`{journal.name}` has not finished yet, so --extend has no effect.")
-            spec = _extended(journal, spec)
+            spec = _extend(journal, spec)
             observer.line(f"Continuing `{journal.name}`: {journal.num_trials(OUTCOME)} trials are done.")
         opened = OpenSweep(home=home, journal=journal, lock=lock, spec=spec, fingerprint=marks)
         with supervised(opened, tracker, observer, launch) as context:
             phases(context)
             stopped = context.stopping.asked
             sweep = load_sweep(journal)
-            made = _made(sweep, finish, observer, remake=True)
-            ran = _ran(sweep, publish_sweep(sweep, context.publisher, made), stopped=stopped)
+            made = _make_files(sweep, finish, observer, remake=True)
+            ran = _sweep_run(sweep, publish_sweep(sweep, context.publisher, made), stopped=stopped)
         _copy_study(ran, spec, observer)
         return ran
     except OSError as error:
@@ -125,7 +125,7 @@ def run_sweep(
         lock.release()
 
 
-def _extended(journal: Journal, spec: SweepSpec) -> SweepSpec:
+def _extend(journal: Journal, spec: SweepSpec) -> SweepSpec:
     """Returns the specification with the trials that the sweep was extended to, and no time limit."""
     trials = journal.raised_budget()
     if trials is None:
@@ -135,12 +135,14 @@ def _extended(journal: Journal, spec: SweepSpec) -> SweepSpec:
     )
 
 
-def _ran(sweep: LoadedSweep, left: tuple[list[int], str], *, ran: bool = True, stopped: bool = False) -> Ran:
+def _sweep_run(
+    sweep: LoadedSweep, left: tuple[list[int], str], *, ran: bool = True, stopped: bool = False
+) -> SweepRun:
     numbers, problem = left
-    return Ran(sweep, ran=ran, stopped=stopped, pending=len(numbers), problem=problem)
+    return SweepRun(sweep, ran=ran, stopped=stopped, pending=len(numbers), problem=problem)
 
 
-def _copy_study(ran: Ran, spec: SweepSpec, observer: Observer) -> None:
+def _copy_study(ran: SweepRun, spec: SweepSpec, observer: SweepObserver) -> None:
     """Copies the study of a sweep that has ended to `storage`, if that is set; a line says if it cannot."""
     if spec.storage and ran.sweep.state == "finished" and ran.journal.study.exists():
         line = copy_study(ran.journal.study, spec.storage, ran.journal.name)
@@ -148,7 +150,9 @@ def _copy_study(ran: Ran, spec: SweepSpec, observer: Observer) -> None:
             observer.line(line)
 
 
-def _made(sweep: LoadedSweep, finish: Finish | None, observer: Observer, *, remake: bool) -> tuple[str, ...]:
+def _make_files(
+    sweep: LoadedSweep, finish: Finish | None, observer: SweepObserver, *, remake: bool
+) -> tuple[str, ...]:
     """Returns the files of a sweep with a result; makes them if they do not exist, or to `remake` them."""
     made = sweep.journal.folder / OUTPUTS
     if sweep.state != "finished":

@@ -13,14 +13,14 @@ from sweeper.core.codec import decode
 from sweeper.core.config import Scalar
 from sweeper.core.job import ANYWHERE, PROBE_RUNNER, Job, MeasurePlan
 from sweeper.core.launchers import traits as launcher_traits
-from sweeper.core.loaders import RESIDENT, STREAM, too_large, traits
+from sweeper.core.loaders import RESIDENT, STREAM, traits, why_too_large
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
 from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.execution.cluster import MAX_WORKERS
 from sweeper.spec import CategoricalParameter, SweepSpec
 from sweeper.spec.cluster import BatchJob
 from sweeper.spec.enough_steps import whole_range
-from sweeper.spec.sections import Execution
+from sweeper.spec.sections import ExecutionOptions
 from sweeper.sweep.gpu_memory import uuids_of
 from sweeper.sweep.job_runner import Slot
 from sweeper.system.cpu import cpu_name
@@ -73,7 +73,7 @@ class Machine:
         return f"{count}{first.name}{memory}"
 
 
-def device_model(execution: Execution) -> str:
+def device_model(execution: ExecutionOptions) -> str:
     """Returns the model of the device that trials will run on, without importing torch.
 
     For a cluster it is the launcher's name, since the workers' devices are unknown until the first
@@ -177,7 +177,7 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
                 f"`execution.slots` is for machines without GPUs, but got {asked} where each GPU is a slot."
                 " Leave it out: `execution.gpus` picks the GPUs, and `gpus: 0` runs on the CPU."
             )
-        devices, left_out = _of_one_model(_picked(devices, spec.execution.gpus), spec.execution.gpus)
+        devices, left_out = _of_one_model(_pick(devices, spec.execution.gpus), spec.execution.gpus)
     elif spec.execution.gpus not in ("all", 0):
         why = why_unused(build_of(values))
         raise UserError(
@@ -197,7 +197,7 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
     # A single slot may use all cores.
     uuids, on_gpu = [device.uuid for device in devices], devices[0].kind == "cuda"
     with awake(uuids_of(names)):
-        cpus = shares([_near(name) for name in names]) if len(names) > 1 else [()]
+        cpus = shares([_nearby_cores(name) for name in names]) if len(names) > 1 else [()]
         # `gpus: 0` says that the CPU is meant.
         lines = gpu_lines(build_of(values), on_gpu=on_gpu, only=uuids) if spec.execution.gpus != 0 else []
     return Machine(
@@ -232,7 +232,7 @@ def _machine_elsewhere(devices: list[DeviceInfo], values: Mapping[str, Any], spe
     )
 
 
-def unseen(spec: SweepSpec) -> Machine:
+def unseen_machine(spec: SweepSpec) -> Machine:
     """Returns a cluster about which only the job request is known."""
     chosen = spec.execution
     kind = "cpu" if chosen.gpus == 0 else "cuda"
@@ -256,7 +256,7 @@ def devices_of_a_trial(spec: SweepSpec) -> int:
     return max([*counts, int(spec.fix.get(COUNT) or 1)])
 
 
-def _picked(devices: list[DeviceInfo], wanted: Any) -> list[DeviceInfo]:
+def _pick(devices: list[DeviceInfo], wanted: Any) -> list[DeviceInfo]:
     if wanted == "all":
         return devices
     chosen = list(range(wanted)) if isinstance(wanted, int) else wanted
@@ -289,13 +289,13 @@ def _of_one_model(devices: list[DeviceInfo], wanted: Any) -> tuple[list[DeviceIn
     return [device for device in devices if device.name == model], others
 
 
-def _near(names: str) -> frozenset[int]:
+def _nearby_cores(names: str) -> frozenset[int]:
     """Returns the cores near the GPUs of a slot; empty if unknown, and for the CPU."""
     near = [cores_near(name) for name in names.split(",") if name != "cpu"]
     return frozenset().union(*near) if all(near) else frozenset()
 
 
-def restricted(
+def restrict(
     spec: SweepSpec, machine: Machine, data: Mapping[str, Any] | None = None
 ) -> tuple[SweepSpec, list[str]]:
     """Returns `spec` without what this device cannot do, and a line for each removal.
@@ -311,7 +311,7 @@ def restricted(
         )
     # The meaning of a script's parameters is unknown.
     lacks = dict(machine.lacks) if spec.traits.names_are_fields else {}
-    if why := not_resident(data or {}, spec, machine):
+    if why := why_not_resident(data or {}, spec, machine):
         lacks |= {f"loader.kind={kind}": why for kind in _kinds_searched(spec) if traits(kind).is_resident}
         if "loader.kind" not in spec.space and "loader.kind" not in spec.fix:
             spec = spec.model_copy(update={"fix": {**spec.fix, "loader.kind": STREAM}})
@@ -335,7 +335,7 @@ def restricted(
             least, most = whole_range(spec.space[name])
             high = max(limit, least)
             if most > high:
-                spec = spec.clipped(name, high)
+                spec = spec.clip(name, high)
                 lines.append(f"{name}: at most {high} here ({limit} {what}).")
     return spec, lines
 
@@ -353,19 +353,19 @@ def _kinds_searched(spec: SweepSpec) -> list[str]:
     return list(map(str, kinds.choices)) if isinstance(kinds, CategoricalParameter) else []
 
 
-def not_resident(data: Mapping[str, Any], spec: SweepSpec, machine: Machine) -> str:
+def why_not_resident(data: Mapping[str, Any], spec: SweepSpec, machine: Machine) -> str:
     """Returns why the data of the sweep or of production does not fit on the device; empty if both do."""
     if data.get("source"):
         return "the pipeline reads its samples from a Source"
     held, room = data.get("bytes", 0) / GIB, min(device.memory_gib for device in machine.devices)
-    return too_large("the data", held, room) or _beyond_production(spec, machine)
+    return why_too_large("the data", held, room) or _beyond_production(spec, machine)
 
 
 def _beyond_production(spec: SweepSpec, machine: Machine) -> str:
     """Returns why the production data does not fit on one of the devices; empty if it does."""
     if spec.production is None:
         return ""
-    return next(filter(None, map(spec.production.too_large_for, machine.devices)), "")
+    return next(filter(None, map(spec.production.why_too_large, machine.devices)), "")
 
 
 def left_line(name: str, gone: Mapping[Scalar, str], evidence: str = "") -> str:
@@ -377,9 +377,9 @@ def left_line(name: str, gone: Mapping[Scalar, str], evidence: str = "") -> str:
     """
     why = "; ".join(dict.fromkeys(gone.values()))
     how = f"{evidence}: " if evidence else ""
-    return f"{name}: {', '.join(map(shown, gone))} removed from the space ({how}{why})."
+    return f"{name}: {', '.join(map(yaml_of, gone))} removed from the space ({how}{why})."
 
 
-def shown(value: object) -> str:
+def yaml_of(value: object) -> str:
     """Returns a value as YAML writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -15,7 +15,7 @@ class StopAskedError(Exception):
     """Raised where a sweep waits, once the user has asked it to end."""
 
 
-class Stopping:
+class StopHandler:
     """Handles SIGINT while a sweep runs; does nothing outside the main thread.
 
     Attributes:
@@ -26,7 +26,7 @@ class Stopping:
         self.asked = False
         self._raised = False
 
-    def __enter__(self) -> Stopping:
+    def __enter__(self) -> StopHandler:
         """Installs the signal handler."""
         self._mine = threading.current_thread() is threading.main_thread()
         if self._mine:

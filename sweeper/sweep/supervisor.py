@@ -45,7 +45,7 @@ def run_phases(context: SweepContext) -> None:
     with TrialRunner.of(context) as trials:
         unfinished = load_trials(context, trials)
         try:
-            search_end = _up_to_the_search(context, trials, unfinished)
+            search_end = _run_to_search(context, trials, unfinished)
             result = SweepResult(search_end=search_end, confirmation=confirm(context, trials))
         except StopAskedError:
             trials.jobs.cancel()
@@ -83,16 +83,16 @@ def load_trials(context: SweepContext, trials: TrialRunner) -> Unfinished:
     return {entry.number: entry for entry in unfinished}
 
 
-def _up_to_the_search(context: SweepContext, trials: TrialRunner, unfinished: Unfinished) -> str:
+def _run_to_search(context: SweepContext, trials: TrialRunner, unfinished: Unfinished) -> str:
     """Runs all phases up to the search; returns why the search ended."""
     references = context.spec.references()
-    _baseline(context, trials, unfinished)
+    _run_baseline(context, trials, unfinished)
     check_interference(context, trials)
     spec = measure_losses(context, trials)
     trials.table.judge_all()
     for number, config in enumerate(references[1:], start=1):
         origin = f"entry {number} of the space's `also_try`"
-        _reference(trials, number, "reference", config, origin, unfinished)
+        _run_reference(trials, number, "reference", config, origin, unfinished)
     spec, passed = preflight(context, trials, spec)
     # These come last, and neither the search nor the confirmation may take their time.
     trials.budget.charge(trace_seconds(context.spec, trials.table) + REPORT_SECONDS)
@@ -100,7 +100,7 @@ def _up_to_the_search(context: SweepContext, trials: TrialRunner, unfinished: Un
     return Search(context, trials, spec, passed, searched).run()
 
 
-def _reference(
+def _run_reference(
     trials: TrialRunner, number: int, stage: str, config: TrialConfig, origin: str, unfinished: Unfinished
 ) -> TrialRecord:
     if number not in trials.table.records:
@@ -109,14 +109,14 @@ def _reference(
         trials.resume(unfinished[number])
     for key, job, outcome in trials.jobs.wait():
         trials.finish(key, job, outcome)
-    record = trials.table.judged(number)
+    record = trials.table.refresh(number)
     trials.publish(record)
     return record
 
 
-def _baseline(context: SweepContext, trials: TrialRunner, unfinished: Unfinished) -> None:
+def _run_baseline(context: SweepContext, trials: TrialRunner, unfinished: Unfinished) -> None:
     config = context.spec.baseline_config()
-    record = _reference(trials, BASELINE, "baseline", config, "the space's `baseline`", unfinished)
+    record = _run_reference(trials, BASELINE, "baseline", config, "the space's `baseline`", unfinished)
     if record.failure is not None:
         raise NothingFeasibleError(
             f"the baseline did not run ({record.failure.kind}): {record.failure.message}. "

@@ -19,7 +19,7 @@ from sweeper.sweep.budget import Budget
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.gpu_memory import MemoryWaiter
 from sweeper.sweep.job_runner import JobRunner
-from sweeper.sweep.progress import Progress
+from sweeper.sweep.progress import SweepProgress
 from sweeper.sweep.publish import view_of
 from sweeper.sweep.stopping import EndedError
 from sweeper.sweep.store.journal import Entry
@@ -39,7 +39,9 @@ class TrialRunner:
         jobs: The jobs under way.
     """
 
-    def __init__(self, context: SweepContext, table: TrialTable, budget: Budget, progress: Progress) -> None:
+    def __init__(
+        self, context: SweepContext, table: TrialTable, budget: Budget, progress: SweepProgress
+    ) -> None:
         self._context = context
         self.table, self.budget, self.progress = table, budget, progress
         waiter = MemoryWaiter([slot.device for slot in context.machine.slots])
@@ -57,7 +59,7 @@ class TrialRunner:
         """Returns a runner with a new budget and progress, and an empty table by default."""
         table = table or TrialTable(context.spec)
         budget = Budget(context.spec.search.minutes, context.began)
-        return cls(context, table, budget, Progress(context, table, budget))
+        return cls(context, table, budget, SweepProgress(context, table, budget))
 
     def __enter__(self) -> Self:
         """Returns itself."""
@@ -151,7 +153,7 @@ class TrialRunner:
         record = self.table.enter(self._context.journal.record(number, job, outcome))
         failpoint("entered")
         if job.stage == "search":
-            self.budget.took(seconds_of(job, outcome))
+            self.budget.add_trial(seconds_of(job, outcome))
         self.publish(record)
         self._context.observer.trial(record, self._context.name(record), self.table.speedup(record))
         return record

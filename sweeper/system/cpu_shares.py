@@ -33,7 +33,7 @@ def shares(near: Sequence[Collection[int]]) -> list[tuple[int, ...]]:
         sets = everywhere
     most = max(1, usable_cpus() // len(near))
     for units in (physical_cores(usable), [(core,) for core in usable]):
-        even, dealt = _dealt(units, everywhere), _dealt(units, sets)
+        even, dealt = _deal(units, everywhere), _deal(units, sets)
         if all(even):
             near_enough = 2 * len(dealt[0]) >= len(even[0])
             chosen = [_in_order(share) for share in (dealt if near_enough else even)]
@@ -53,7 +53,7 @@ def physical_cores(usable: Sequence[int]) -> list[Unit]:
     return [unit for _, unit in sorted(units)]
 
 
-def _dealt(units: Sequence[Unit], sets: Sequence[frozenset[int]]) -> list[list[Unit]]:
+def _deal(units: Sequence[Unit], sets: Sequence[frozenset[int]]) -> list[list[Unit]]:
     """Returns neighbouring units from each slot's set, the same number per slot; none if too few."""
     rooms = {cores: [unit for unit in units if cores.issuperset(unit)] for cores in sets}
     size = min(len(rooms[cores]) // count for cores, count in Counter(sets).items())

@@ -96,7 +96,7 @@ def is_secret_name(name: str) -> bool:
     return bool(_SECRET.search(name))
 
 
-def passed(environ: Mapping[str, str], pass_env: Sequence[str] = ()) -> dict[str, str]:
+def trial_env(environ: Mapping[str, str], pass_env: Sequence[str] = ()) -> dict[str, str]:
     """Returns the part of `environ` that a trial gets.
 
     Args:
@@ -110,19 +110,19 @@ def passed(environ: Mapping[str, str], pass_env: Sequence[str] = ()) -> dict[str
     }
 
 
-def named(environ: Mapping[str, str]) -> tuple[str, ...]:
+def pass_env_names(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Returns the names and globs of variables that `--pass-env` passes on."""
     return tuple(environ.get(PASS_ENV, "").split())
 
 
-def passed_to_script(environ: Mapping[str, str]) -> dict[str, str]:
+def script_env(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the part of `environ` that the user's own command gets: all but credentials."""
-    return passed(environ, ("*", *named(environ)))
+    return trial_env(environ, ("*", *pass_env_names(environ)))
 
 
-def added(environ: Mapping[str, str], pass_env: Sequence[str]) -> dict[str, str]:
+def added_variables(environ: Mapping[str, str], pass_env: Sequence[str]) -> dict[str, str]:
     """Returns the variables that the user adds, which may be among the usual ones, such as `NCCL_DEBUG`."""
-    return {name: value for name, value in passed(environ, pass_env).items() if _matches(name, pass_env)}
+    return {name: value for name, value in trial_env(environ, pass_env).items() if _matches(name, pass_env)}
 
 
 def secrets(environ: Mapping[str, str]) -> set[str]:
@@ -149,9 +149,9 @@ def _secrets(environ: frozenset[tuple[str, str]]) -> frozenset[str]:
     return frozenset(value for value in values if len(value) >= MIN_SECRET_LENGTH)
 
 
-def held_back(environ: Mapping[str, str], pass_env: Sequence[str] = ()) -> tuple[str, ...]:
+def withheld_names(environ: Mapping[str, str], pass_env: Sequence[str] = ()) -> tuple[str, ...]:
     """Returns the withheld names that a user may miss: credentials and cloud settings."""
-    given = passed(environ, pass_env)
+    given = trial_env(environ, pass_env)
     return tuple(
         name
         for name, value in sorted(environ.items())
@@ -177,7 +177,7 @@ def held_back_line(
         who: Who does not see it, with a verb.
         how: The remedy, with `{them}` for the variables.
     """
-    names = held_back(environ, pass_env)
+    names = withheld_names(environ, pass_env)
     shown = ", ".join(names[:MAX_SHOWN]) + (
         f" and {more} more" if (more := len(names) - MAX_SHOWN) > 0 else ""
     )
@@ -187,7 +187,7 @@ def held_back_line(
 
 def script_held_back_line(environ: Mapping[str, str]) -> str:
     """Returns the note on what the user's own command does not see; empty if it sees everything."""
-    pass_env = ("*", *named(environ))
+    pass_env = ("*", *pass_env_names(environ))
     return held_back_line(environ, pass_env, who="The script does", how="use --pass-env NAME")
 
 

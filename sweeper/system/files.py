@@ -28,7 +28,7 @@ def write_atomic(path: Path, text: str) -> None:
     """Writes `text` to `path`: temporary name, fsync, rename, fsync of the directory."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "w", encoding="utf-8", errors="backslashreplace", opener=_new) as file:
+        with open(temporary, "w", encoding="utf-8", errors="backslashreplace", opener=_create) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -69,7 +69,7 @@ def _sync(folder: Path) -> None:
         os.close(directory)
 
 
-def _new(path: str, flags: int) -> int:
+def _create(path: str, flags: int) -> int:
     """Creates a new file; never writes through a link."""
     try:
         return os.open(path, _CREATE, 0o666)
@@ -114,7 +114,7 @@ def read_json(path: Path) -> Any:
 
 
 @contextlib.contextmanager
-def ours(path: Path, remedy: str) -> Iterator[None]:
+def reading(path: Path, remedy: str) -> Iterator[None]:
     """Turns an error from reading one of sweeper's files into a one-line message.
 
     Args:

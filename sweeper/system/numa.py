@@ -40,7 +40,7 @@ def node_of_gpu(bus_id: str, root: Path = PCI) -> int | None:
     return node if node >= 0 else None
 
 
-def own_node(among: Mapping[int, frozenset[int]]) -> int:
+def node_of_process(among: Mapping[int, frozenset[int]]) -> int:
     """Returns the node with the most cores that this process may use."""
     mine = os.sched_getaffinity(0)
     return max(sorted(among), key=lambda node: len(among[node] & mine))

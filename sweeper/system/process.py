@@ -118,7 +118,7 @@ def involuntary_switches(pid: int) -> int:
 
 def ran_seconds(pid: int) -> float | None:
     """Returns the processor time of `pid`'s living threads, to the nanosecond; None if unknown."""
-    return _total(_scheduled(pid, 0))
+    return _total(_schedule_seconds(pid, 0))
 
 
 def waited_seconds(pid: int) -> float | None:
@@ -128,14 +128,14 @@ def waited_seconds(pid: int) -> float | None:
 
 def waits(pid: int) -> dict[int, float]:
     """Returns how many seconds each thread of `pid` was ready but had no core; empty if unknown."""
-    return _scheduled(pid, 1)
+    return _schedule_seconds(pid, 1)
 
 
 def _total(of_threads: dict[int, float]) -> float | None:
     return sum(of_threads.values()) if of_threads else None
 
 
-def _scheduled(pid: int, column: int) -> dict[int, float]:
+def _schedule_seconds(pid: int, column: int) -> dict[int, float]:
     return {task: int(text.split()[column]) / 1e9 for task, text in _of_threads(pid, "schedstat")}
 
 

@@ -39,7 +39,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Remote:
+class RemoteFile:
     """A remote file.
 
     Attributes:
@@ -64,7 +64,7 @@ class _Listing:
 
     system: Any
     is_file: bool
-    files: list[Remote]
+    files: list[RemoteFile]
     note: str = ""
 
 
@@ -76,10 +76,10 @@ class _UnreachableError(UserError):
     """The files at an address cannot be listed; `why` is the cause in one line."""
 
     def __init__(self, address: str, error: BaseException) -> None:
-        self.why = _shown(str(error).strip().partition("\n")[0]) or type(error).__name__
+        self.why = _public_address(str(error).strip().partition("\n")[0]) or type(error).__name__
         super().__init__(
-            f"`data.path` {_shown(address)!r} cannot be reached: {self.why}. Check the address, the network "
-            "and your credentials, or copy the data yourself and name its folder."
+            f"`data.path` {_public_address(address)!r} cannot be reached: {self.why}. Check the address, "
+            "the network and your credentials, or copy the data yourself and name its folder."
         )
 
 
@@ -94,7 +94,7 @@ def digest(address: str) -> str:
     Raises:
         UserError: The address has no files, or it cannot be reached and there is no copy.
     """
-    return _digest(address, _found(address).files)
+    return _digest(address, _find_files(address).files)
 
 
 def local_copy(address: str, say: Say) -> Path:
@@ -110,16 +110,16 @@ def local_copy(address: str, say: Say) -> Path:
         UserError: The address has no files, it cannot be reached and there is no copy, or the disk has
             too little room.
     """
-    listing = _found(address)
+    listing = _find_files(address)
     if listing.note:
         say(listing.note)
     folder = data_cache() / _digest(address, listing.files)
     place = folder / "data"
     if not (folder / ABOUT).exists():
         folder.mkdir(parents=True, exist_ok=True)
-        with _alone(folder):
+        with _locked(folder):
             if not (folder / ABOUT).exists():
-                _copy(listing, place, _shown(address), say)
+                _copy(listing, place, _public_address(address), say)
     return place / listing.files[0].name if listing.is_file else place
 
 
@@ -148,24 +148,24 @@ def check_room(folder: Path, needed: int, what: str) -> None:
         )
 
 
-def _shown(address: str) -> str:
+def _public_address(address: str) -> str:
     """Returns an address without the parts that may be secret."""
     return re.sub(r"(://)[^/\s]*@|\?.*", r"\1", address)
 
 
-def _found(address: str) -> _Listing:
+def _find_files(address: str) -> _Listing:
     """Returns the files at an address; if it cannot be reached, those of its latest copy."""
     at_s, known = _known.get(address, (-math.inf, None))
     if known is not None and time.monotonic() - at_s < SAME_START_SECONDS:
         return known
     try:
-        listing = _listed(address)
+        listing = _list_files(address)
     except _UnreachableError as error:
         if (kept := _latest_copy(address)) is None:
             raise
         listing, copied_at = kept
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(copied_at))
-        note = f"{_shown(address)} cannot be listed ({error.why}); using the copy of {when}."
+        note = f"{_public_address(address)} cannot be listed ({error.why}); using the copy of {when}."
         listing = dataclasses.replace(listing, note=note)
     _known[address] = time.monotonic(), listing
     return listing
@@ -179,7 +179,7 @@ def _latest_copy(address: str) -> tuple[_Listing, float] | None:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             about = read_json(path)
             files = [
-                Remote(file["path"], file["name"], file["size"], file["mark"]) for file in about["files"]
+                RemoteFile(file["path"], file["name"], file["size"], file["mark"]) for file in about["files"]
             ]
             # The folder's name is compared, because the address in the file lacks any secret parts.
             if path.parent.name == _digest(address, files):
@@ -188,7 +188,7 @@ def _latest_copy(address: str) -> tuple[_Listing, float] | None:
     return None if listing is None else (listing, at)
 
 
-def _listed(address: str) -> _Listing:
+def _list_files(address: str) -> _Listing:
     # Slow to import, and not needed for local data.
     import fsspec
 
@@ -207,7 +207,7 @@ def _listed(address: str) -> _Listing:
         infos = {}
     except ImportError as error:
         raise UserError(
-            f"`data.path` {_shown(address)!r} needs a package that is not installed ({error}). "
+            f"`data.path` {_public_address(address)!r} needs a package that is not installed ({error}). "
             "Install it with `pip install 'sweeper[remote]'`."
         ) from error
     except ValueError as error:
@@ -220,16 +220,16 @@ def _listed(address: str) -> _Listing:
     if outside := [path for path in infos if ".." in _name(path, root).split("/")]:
         raise UserError(f"`data.path` must not have files with `..` in their names, but got {outside[0]!r}.")
     files = [
-        Remote(path, _name(path, root), int(info.get("size") or 0), _mark(info))
+        RemoteFile(path, _name(path, root), int(info.get("size") or 0), _mark(info))
         for path, info in sorted(infos.items())
         if info.get("type", "file") == "file"
     ]
     if not files:
-        raise UserError(f"`data.path` must name data, but there is nothing at {_shown(address)!r}.")
+        raise UserError(f"`data.path` must name data, but there is nothing at {_public_address(address)!r}.")
     if is_file and infos[root].get("mimetype") == "text/html":
         raise UserError(
-            f"`data.path` must name data, but {_shown(address)!r} is an HTML page. Name a file, use a "
-            "protocol that lists folders (s3://, hf://), or copy the data yourself and name its folder."
+            f"`data.path` must name data, but {_public_address(address)!r} is an HTML page. Name a file, "
+            "use a protocol that lists folders (s3://, hf://), or copy the data yourself and name its folder."
         )
     return _Listing(system, is_file, files)
 
@@ -245,13 +245,13 @@ def _mark(info: Mapping[str, Any]) -> str:
     return next((str(info[name]) for name in MARKS if info.get(name)), "")
 
 
-def _digest(address: str, files: list[Remote]) -> str:
+def _digest(address: str, files: list[RemoteFile]) -> str:
     listed = [address, [(file.name, file.size, file.mark) for file in files]]
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Lets one process at a time copy into a folder; a process that dies frees the lock."""
     with open(folder / "lock", "w", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -279,11 +279,11 @@ def _copy(listing: _Listing, place: Path, address: str, say: Say) -> None:
 
     with bar, ThreadPoolExecutor(AT_ONCE) as pool:
 
-        def one(file: Remote) -> str:
+        def copy_file(file: RemoteFile) -> str:
             return _copy_file(listing.system, file, place / file.name, advance)
 
         try:
-            digests = list(pool.map(one, files))
+            digests = list(pool.map(copy_file, files))
         except BaseException as error:
             ended.set()
             pool.shutdown(cancel_futures=True)
@@ -299,7 +299,7 @@ def _copy(listing: _Listing, place: Path, address: str, say: Say) -> None:
     say(f"Copied to {place} in {seconds:.0f} s.")
 
 
-def _copy_file(system: Any, file: Remote, to: Path, advance: Callable[[int], object]) -> str:
+def _copy_file(system: Any, file: RemoteFile, to: Path, advance: Callable[[int], object]) -> str:
     """Copies a file, unless a copy exists, and returns its SHA-256 digest."""
     sha256 = hashlib.sha256()
     # After a power cut, a file may be shorter than it was.

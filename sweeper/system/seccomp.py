@@ -107,7 +107,7 @@ class Call:
         return os.fsdecode(self.memory(self.arguments[argument], MAX_PATH).partition(b"\0")[0])
 
 
-class Listener:
+class CallListener:
     """Receives the calls of the processes below a filter.
 
     Attributes:
@@ -179,7 +179,7 @@ def is_available() -> bool:
     def attempt() -> None:
         # A filter stays as long as its thread.
         try:
-            Listener().close()
+            CallListener().close()
         except OSError:
             answers.append(False)
         else:
@@ -194,7 +194,7 @@ def is_available() -> bool:
 def _filter(architecture: int, calls: Mapping[str, int]) -> Iterator[bytes]:
     """Yields the instructions of the filter: numbers of calls, and of some the flags."""
     yield _instruction(_LOAD, 4)
-    other = list(_refused(_OLD_CALLS, errno.EPERM))
+    other = list(_refuse(_OLD_CALLS, errno.EPERM))
     yield _instruction(_EQUAL, architecture, len(other) + 2, 0)
     yield _instruction(_LOAD, 0)
     yield from other
@@ -203,7 +203,7 @@ def _filter(architecture: int, calls: Mapping[str, int]) -> Iterator[bytes]:
     # What a loader calls for each file comes first.
     ioctl = [
         _instruction(_LOAD, 16 + 8),
-        *_refused(_SET_FLAGS, errno.EOPNOTSUPP),
+        *_refuse(_SET_FLAGS, errno.EOPNOTSUPP),
         _instruction(_RETURN, _ALLOW),
     ]
     yield _instruction(_EQUAL, _IOCTL[platform.machine()], 0, len(ioctl))
@@ -213,13 +213,13 @@ def _filter(architecture: int, calls: Mapping[str, int]) -> Iterator[bytes]:
         yield _instruction(_EQUAL, number, 0, len(body) + 1)
         yield from body
         yield _instruction(_RETURN, _NOTIFY)
-    yield from _refused(_REFUSED.values(), errno.ENOSYS)
+    yield from _refuse(_REFUSED.values(), errno.ENOSYS)
     yield _instruction(_AT_LEAST, _X32, 0, 1)
     yield _instruction(_RETURN, _FAIL | errno.ENOSYS)
     yield _instruction(_RETURN, _ALLOW)
 
 
-def _refused(numbers: Iterable[int], error: int) -> Iterator[bytes]:
+def _refuse(numbers: Iterable[int], error: int) -> Iterator[bytes]:
     """Yields instructions that make each of some numbers fail."""
     for number in numbers:
         yield _instruction(_EQUAL, number, 0, 1)

@@ -28,7 +28,7 @@ def kind_of(text: str) -> str:
     return next((kind for kind, shape in _SHAPES.items() if shape.search(text)), "")
 
 
-def struck(text: str, secrets: Collection[str] = ()) -> str:
+def strike(text: str, secrets: Collection[str] = ()) -> str:
     """Returns `text` with secrets, and anything shaped like one, masked; a URL keeps its user."""
     for value in sorted(secrets, key=len, reverse=True):
         text = text.replace(value, STRUCK)
@@ -37,14 +37,14 @@ def struck(text: str, secrets: Collection[str] = ()) -> str:
     return text
 
 
-def struck_tree(tree: Any, secrets: Collection[str] = ()) -> Any:
+def strike_tree(tree: Any, secrets: Collection[str] = ()) -> Any:
     """Returns a JSON value with secrets masked in every string; keys stay as they are."""
     if isinstance(tree, str):
-        return struck(tree, secrets)
+        return strike(tree, secrets)
     if isinstance(tree, Mapping):
-        return {key: struck_tree(value, secrets) for key, value in tree.items()}
+        return {key: strike_tree(value, secrets) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
-        return [struck_tree(value, secrets) for value in tree]
+        return [strike_tree(value, secrets) for value in tree]
     return tree
 
 
@@ -71,7 +71,7 @@ class Striker:
         return self._clean(held)
 
     def _safe_end(self, data: bytes) -> int:
-        begun = [self._begun(data, value) for value in self._values]
+        begun = [self._find_begin(data, value) for value in self._values]
         if url := _URL_BEGUN.search(data, max(0, len(data) - 303)):
             begun.append(url.start())
         end = min(begun, default=len(data))
@@ -83,7 +83,7 @@ class Striker:
         return end
 
     @staticmethod
-    def _begun(data: bytes, value: bytes) -> int:
+    def _find_begin(data: bytes, value: bytes) -> int:
         """Returns where, at the end of `data`, an unfinished `value` begins."""
         start = max(0, len(data) - len(value) + 1)
         while (start := data.find(value[:1], start)) >= 0:

@@ -42,7 +42,7 @@ def database_in(uri: str) -> str:
     return sqlalchemy.make_url(uri).database or ""
 
 
-def unusable(path: Path | str, error: sqlite3.Error) -> str:
+def why_unusable(path: Path | str, error: sqlite3.Error) -> str:
     """Returns a clause that says which database cannot be used, why, and what to do."""
     said = str(error)
     if "locked" in said:

@@ -72,7 +72,7 @@ def gpus_for(command: Sequence[str], say: Callable[[str], None]) -> Iterator[Seq
         yield lines
 
 
-def present() -> bool:
+def has_gpu() -> bool:
     """Returns whether the machine has an NVIDIA GPU, usable or not."""
     if DRIVER.exists():
         return True
@@ -117,7 +117,7 @@ def gpu_lines(
             f"This training can use the CPU only, not the GPU{called}: {fault}; "
             f"`{VISIBLE}=` says that the CPU is meant."
         ]
-    if problem and (on_gpu or present()):
+    if problem and (on_gpu or has_gpu()):
         return [f"What the GPU does is not recorded, nor who else uses it: NVML must answer, but {problem}."]
     wanted = uuids if only is None else only
     return [line for gpu in gpus if gpu.uuid in wanted for line in _faults(gpu)]
@@ -145,11 +145,13 @@ def _why_unused(
         problem: Why NVML cannot be used; empty if it can.
         is_cpu: Whether it is known that torch uses none: there is a reason then.
     """
-    if not gpus and not present():
+    if not gpus and not has_gpu():
         return ""
     driver_cuda = gpus[0].cuda_driver_version if gpus else ""
     if build is not None and not build.cuda:
-        return f"torch must be built for CUDA, but {build.version} is not. {install(None, driver_cuda)}"
+        return (
+            f"torch must be built for CUDA, but {build.version} is not. {install_remedy(None, driver_cuda)}"
+        )
     if not gpus:
         says = f"its driver must answer, but {problem or 'it lists none'}. {_ASK}"
         return says if is_cpu or NO_LIBRARY not in problem else ""
@@ -162,7 +164,7 @@ def _why_unused(
     if build is not None and driver_cuda and _major(driver_cuda) < _major(build.cuda):
         return (
             f"torch {build.version} must have a driver for CUDA {_major(build.cuda)} or newer, but "
-            f"{gpus[0].driver} is for CUDA {driver_cuda}. {newer_driver(driver_cuda)}"
+            f"{gpus[0].driver} is for CUDA {driver_cuda}. {driver_remedy(driver_cuda)}"
         )
     visible = [gpu for gpu in gpus if gpu.uuid in uuids]
     if visible and all(gpu.compute_mode == "prohibited" for gpu in visible):
@@ -201,7 +203,7 @@ def _users(gpu: GpuFacts) -> str:
     return f"process {pids} uses it" if len(gpu.foreign) == 1 else f"processes {pids} use it"
 
 
-def install(capability: tuple[int, int] | None, driver_cuda: str) -> str:
+def install_remedy(capability: tuple[int, int] | None, driver_cuda: str) -> str:
     """Returns how to install a build of torch that has code for a device and runs on its driver.
 
     Wheels for CUDA 12.6 have code for 5.0 to 9.0 and are built up to torch 2.14; those for CUDA 13 have
@@ -224,16 +226,16 @@ def install(capability: tuple[int, int] | None, driver_cuda: str) -> str:
     return first + command.format(what="torch", cuda="cu130")
 
 
-def newer_driver(driver_cuda: str) -> str:
+def driver_remedy(driver_cuda: str) -> str:
     """Returns what to do about a driver that is too old for torch's build."""
-    remedy = install(None, driver_cuda)
+    remedy = install_remedy(None, driver_cuda)
     return remedy if remedy.startswith("Update") else f"Update the NVIDIA driver, or {remedy}"
 
 
 def cuda_remedy(problem: str, driver_cuda: str) -> str:
     """Returns what to do about torch's message that it cannot use CUDA."""
     if "too old" in problem:
-        return newer_driver(driver_cuda)
+        return driver_remedy(driver_cuda)
     if "busy" in problem:
         return "Another process holds the GPU (see `nvidia-smi`): end it, or share it (`nvidia-smi -c 0`)"
     return f"Check that `nvidia-smi` works and {VISIBLE} names a GPU; else reload the driver"

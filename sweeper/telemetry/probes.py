@@ -61,11 +61,11 @@ class AddedProbe(Probe):
 
     def read(self) -> Reading:
         """Returns the current values that are valid."""
-        return self._usable(self._try(lambda: dict(self._probe.read())))
+        return self._keep_valid(self._try(lambda: dict(self._probe.read())))
 
     def between(self) -> Reading:
         """Returns the more expensive values that are valid."""
-        return self._usable(self._try(lambda: dict(self._probe.between())))
+        return self._keep_valid(self._try(lambda: dict(self._probe.between())))
 
     def close(self) -> None:
         """Closes the probe, after an error too."""
@@ -87,7 +87,7 @@ class AddedProbe(Probe):
             return None
         return value
 
-    def _usable(self, reading: Mapping[Any, Any] | None) -> Reading:
+    def _keep_valid(self, reading: Mapping[Any, Any] | None) -> Reading:
         kept: dict[str, float] = {}
         for name, value in (reading or {}).items():
             if why := self._refusal(name, value):

@@ -32,7 +32,7 @@ class _Row:
     asked: bool
 
 
-class Sampler:
+class ProbeSampler:
     """Reads all probes at a steady rate in threads of the keeper, never of the trial.
 
     Each probe has its own thread, so that a probe that hangs only costs its own series.
@@ -41,7 +41,7 @@ class Sampler:
     def __init__(self, probes: Sequence[Probe], interval_seconds: float = INTERVAL_SECONDS) -> None:
         self._lock = threading.Lock()
         self._rows: list[_Row] = []
-        self._watches = [_Watch(probe, interval_seconds, self._take) for probe in probes]
+        self._watches = [_ProbeThread(probe, interval_seconds, self._take) for probe in probes]
 
     def start(self, pid: int, device_uuid: str) -> None:
         """Starts sampling the trial `pid` on the GPU `device_uuid` (empty if there is none)."""
@@ -78,11 +78,11 @@ class Sampler:
             )
         return means
 
-    def missing(self) -> dict[str, str]:
+    def missing_reasons(self) -> dict[str, str]:
         """Returns why series are absent, by name."""
         reasons: dict[str, str] = {}
         for watch in self._watches:
-            reasons.update(watch.missing())
+            reasons.update(watch.missing_reasons())
         return reasons
 
     def stop(self) -> None:
@@ -112,7 +112,7 @@ def _table(rows: list[_Row]) -> dict[str, list[float]]:
     return table if rows else {}
 
 
-class _Watch:
+class _ProbeThread:
     """One probe and the thread that reads it."""
 
     def __init__(self, probe: Probe, interval: float, take: Callable[[_Row], None]) -> None:
@@ -136,7 +136,7 @@ class _Watch:
         if self._started and not self._stuck:
             self._stuck = not self._answered.wait(seconds)
 
-    def missing(self) -> dict[str, str]:
+    def missing_reasons(self) -> dict[str, str]:
         late = {self._probe.name: "a reading did not come back in time"} if self._stuck else {}
         return {**late, **self._probe.missing}
 

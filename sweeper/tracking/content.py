@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 from sweeper.core.config import Scalar
 from sweeper.core.job import SERIES
 from sweeper.core.measurement import Measurement
-from sweeper.core.metrics import LOSS_METRICS, METRICS, metric_row, rounded
-from sweeper.core.place import said
+from sweeper.core.metrics import LOSS_METRICS, METRICS, metric_row, round_to
+from sweeper.core.place import describe_place
 from sweeper.core.record import TrialRecord
 from sweeper.race.record import losses
 from sweeper.script.warm import read_record
 from sweeper.system.environment import secrets
-from sweeper.system.secrets import struck
+from sweeper.system.secrets import strike
 from sweeper.tracking.tracker import Dataset, RunView, SweepInfo
 
 MAX_SERIES_POINTS = 100
@@ -94,8 +94,8 @@ def run_content(record: TrialRecord, view: RunView, sweep: SweepInfo) -> RunCont
     start, end = _span(record, series)
     return RunContent(
         params={key(name): param(flat[name]) for name in sweep.varied if name in flat},
-        measured=tuple(_finite(_measured(record, series, _ms(end)))) if end else (),
-        derived=tuple(_finite(_derived(record, view, _ms(end)))) if end else (),
+        measured=tuple(_finite_points(_measured_points(record, series, _ms(end)))) if end else (),
+        derived=tuple(_finite_points(_derived_points(record, view, _ms(end)))) if end else (),
         tags=_tags(record, view, sweep),
         note=view.note or (f"**{outcome_of(record)}**: {record.failure.message}" if record.failure else ""),
         start_ms=_ms(start),
@@ -131,7 +131,7 @@ def text(value: str, limit: int = MAX_TEXT) -> str:
 
     Every database accepts the result, and no NUL, ANSI or bidi character in it disturbs a page.
     """
-    value = struck(value, secrets(os.environ))
+    value = strike(value, secrets(os.environ))
     clean = "".join(
         char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode()
         for char in value
@@ -160,12 +160,12 @@ def _tags(record: TrialRecord, view: RunView, sweep: SweepInfo) -> dict[str, str
         "sweeper.rank": "" if view.rank is None else str(view.rank),
         "sweeper.verdict": view.verdict or "",
         "sweeper.contaminated": view.contamination,
-        "sweeper.place": said(record.place),
+        "sweeper.place": describe_place(record.place),
     }
     return {name: text(value) for name, value in tags.items()}
 
 
-def _measured(record: TrialRecord, series: _Series, end_ms: int) -> Iterator[Point]:
+def _measured_points(record: TrialRecord, series: _Series, end_ms: int) -> Iterator[Point]:
     measurement = record.measurement
     if measurement is None:
         return
@@ -173,19 +173,19 @@ def _measured(record: TrialRecord, series: _Series, end_ms: int) -> Iterator[Poi
     for name, metric in METRICS.items():
         value = record.metric(name)
         if value is not None and name not in (*LOSS_METRICS, *_TWICE):
-            yield Point(f"{prefix}/{name}", rounded(value, metric.digits), end_ms)
+            yield Point(f"{prefix}/{name}", round_to(value, metric.digits), end_ms)
     wall = _wall(measurement, series)
     for step, window in enumerate(measurement.windows):
         if window.seconds > 0:
             ended = _ms(wall + window.start_s + window.seconds)
-            yield Point("train/throughput", rounded(window.samples / window.seconds, _DIGITS), ended, step)
+            yield Point("train/throughput", round_to(window.samples / window.seconds, _DIGITS), ended, step)
     for step, loss in enumerate(_recorded_losses(record)):
-        yield Point("train/loss", rounded(loss, _DIGITS), end_ms, step)
+        yield Point("train/loss", round_to(loss, _DIGITS), end_ms, step)
     times = series.columns.get("time_s", ())
     for name, values in series.columns.items():
         if name != "time_s":
             for step, (at, value) in enumerate(zip(times, values, strict=True)):
-                yield Point(key(f"system/{name}"), rounded(value, _DIGITS), _ms(wall + at), step)
+                yield Point(key(f"system/{name}"), round_to(value, _DIGITS), _ms(wall + at), step)
 
 
 def _recorded_losses(record: TrialRecord) -> list[float]:
@@ -194,7 +194,7 @@ def _recorded_losses(record: TrialRecord) -> list[float]:
     return losses(next(iter(ranks.values()), ()))
 
 
-def _derived(record: TrialRecord, view: RunView, end_ms: int) -> Iterator[Point]:
+def _derived_points(record: TrialRecord, view: RunView, end_ms: int) -> Iterator[Point]:
     if record.measurement is None:
         return
     digits = METRICS["throughput"].digits
@@ -202,31 +202,31 @@ def _derived(record: TrialRecord, view: RunView, end_ms: int) -> Iterator[Point]
     for name in (*LOSS_METRICS, *record.added):
         late = record.metric(name)
         if late is not None:
-            yield Point(key(f"{_prefix(record)}/{name}"), rounded(late, metric_row(name).digits), end_ms)
+            yield Point(key(f"{_prefix(record)}/{name}"), round_to(late, metric_row(name).digits), end_ms)
     for name, value in record.pipeline_metrics.items():
-        yield Point(key(f"{_prefix(record)}/{name}"), rounded(value, _DIGITS), end_ms)
+        yield Point(key(f"{_prefix(record)}/{name}"), round_to(value, _DIGITS), end_ms)
     if view.speedup is not None:
-        yield Point(f"{_prefix(record)}/speedup", rounded(view.speedup, digits), end_ms)
+        yield Point(f"{_prefix(record)}/speedup", round_to(view.speedup, digits), end_ms)
     confirmation = view.confirmation
     if confirmation is None:
         return
     # A later confirmation, or more rounds, gives other values, which MLflow shows as the latest.
     at, rounds = _ms(view.confirmed_at) or end_ms, len(confirmation.rounds)
     for step, value in enumerate(confirmation.rounds):
-        yield Point("race/rounds/throughput", rounded(value, _DIGITS), at, step)
+        yield Point("race/rounds/throughput", round_to(value, _DIGITS), at, step)
     for step, (before, value) in enumerate(confirmation.turns):
-        yield Point("race/turns/throughput", rounded(value, _DIGITS), at - _ms(before), step)
+        yield Point("race/turns/throughput", round_to(value, _DIGITS), at - _ms(before), step)
     for name in ("throughput", "ratio", "ratio_low", "ratio_high"):
         value = getattr(confirmation, name)
         if value is not None:
-            yield Point(f"race/{name}", rounded(value, digits), at, rounds)
+            yield Point(f"race/{name}", round_to(value, digits), at, rounds)
 
 
 def _prefix(record: TrialRecord) -> str:
     return "result" if record.feasible else "infeasible"
 
 
-def _finite(points: Iterator[Point]) -> Iterator[Point]:
+def _finite_points(points: Iterator[Point]) -> Iterator[Point]:
     # Adding 0.0 turns -0.0 into 0.0: depending on the database, the two would be one row or two.
     return (point._replace(value=point.value + 0.0) for point in points if math.isfinite(point.value))
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from sweeper.errors import StorageError, SweeperError
-from sweeper.system.sqlite import database_in, unusable
-from sweeper.tracking.tracker import RefusedError, RejectedError
-from sweeper.tracking.uri import Place
+from sweeper.system.sqlite import database_in, why_unusable
+from sweeper.tracking.tracker import RejectedError, TrackerRefusedError
+from sweeper.tracking.uri import TrackingPlace
 
 E = TypeVar("E", bound=BaseException)
 
@@ -22,12 +22,12 @@ _LATER = (404, 408, 409, 425, 429)
 
 
 @contextlib.contextmanager
-def reported(problem: str, place: Place) -> Iterator[None]:
+def reported(problem: str, place: TrackingPlace) -> Iterator[None]:
     """Turns any error inside into a `StorageError` that begins with `problem`.
 
     Raises:
         RejectedError: Only this item is not accepted.
-        RefusedError: Nothing is accepted until the user has acted; the message says how.
+        TrackerRefusedError: Nothing is accepted until the user has acted; the message says how.
     """
     try:
         yield
@@ -35,20 +35,22 @@ def reported(problem: str, place: Place) -> Iterator[None]:
         raise
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == "mlflow":
-            raise RefusedError("MLflow is not installed here. Install it: `pip install mlflow`") from error
+            raise TrackerRefusedError(
+                "MLflow is not installed here. Install it: `pip install mlflow`"
+            ) from error
         if "Invalid Host header" in str(error):
-            raise RefusedError(
+            raise TrackerRefusedError(
                 f"MLflow at {place.shown} refuses requests to {place.netloc} (Invalid Host header)."
                 f" Start it with `--allowed-hosts {place.netloc}`."
             ) from error
         status = _status(error)
         if status in (401, 403):
-            raise RefusedError(
+            raise TrackerRefusedError(
                 f"MLflow at {place.shown} denies access (HTTP {status}). Set MLFLOW_TRACKING_USERNAME"
                 " and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
             ) from error
         if 300 <= status < 400:
-            raise RefusedError(
+            raise TrackerRefusedError(
                 f"MLflow at {place.shown} redirects requests (HTTP {status}), which sweeper does not follow."
                 " Set --tracking-uri to the address at which MLflow itself answers."
             ) from error
@@ -70,7 +72,7 @@ def _status(error: Exception) -> int:
     return int(match[1]) if match else int(error.get_http_status_code())
 
 
-def _reason(error: Exception, place: Place) -> str:
+def _reason(error: Exception, place: TrackingPlace) -> str:
     if answer := re.search(r"too many (\d{3}) error responses", str(error)):
         return f"{place.shown} answers with HTTP {answer[1]}"
     if (cause := _no_answer(error)) is not None:
@@ -79,7 +81,7 @@ def _reason(error: Exception, place: Place) -> str:
         match = re.search(r"\[Errno -?\d+\] ([^'\")]+)", str(cause))
         return f"{place.shown} cannot be reached ({match[1] if match else 'the connection broke'})"
     if (broken := _cause(error, sqlite3.OperationalError)) is not None:
-        return unusable(database_in(place.store), broken)
+        return why_unusable(database_in(place.store), broken)
     if match := re.search(r"out-of-date database schema \(found version (\w+)", str(error)):
         return _other_version(match[1], shlex.quote(place.hide(place.store)))
     lines = str(error).strip().splitlines() or [type(error).__name__]

@@ -16,17 +16,17 @@ from sweeper.errors import StorageError
 from sweeper.system.sqlite import sqlite_uri
 from sweeper.tracking.content import UID_TAG, RunContent, run_content, sweep_note, sweep_tags, text
 from sweeper.tracking.failures import reported
-from sweeper.tracking.runs import NOTE_TAG, kept, theirs, update
+from sweeper.tracking.runs import NOTE_TAG, unchanged_tags, update, user_tags
 from sweeper.tracking.tracker import DeletedError, RunView, SweepInfo
 from sweeper.tracking.ui import (
     DATABASE,
     NAME_TAG,
     artifact_root,
+    deletion_note,
     directory_of,
     repair_artifact_locations,
-    was_deleted,
 )
-from sweeper.tracking.uri import Place
+from sweeper.tracking.uri import TrackingPlace
 from sweeper.tracking.view import VIEW_TAG, view_tag
 
 if TYPE_CHECKING:
@@ -60,11 +60,11 @@ def preload() -> None:
 def start_preload() -> None:
     """Imports MLflow in a background thread; a failure recurs, and is reported, where MLflow is needed."""
 
-    def quietly() -> None:
+    def preload_quietly() -> None:
         with contextlib.suppress(Exception):
             preload()
 
-    threading.Thread(target=quietly, daemon=True).start()
+    threading.Thread(target=preload_quietly, daemon=True).start()
 
 
 def client_class() -> type[MlflowClient]:
@@ -94,7 +94,7 @@ class MlflowTracker:
                 that no database URI can hold.
         """
         self._home = home
-        self._place = Place.of(home, uri)
+        self._place = TrackingPlace.of(home, uri)
         self._thorough = thorough
         self._sweep: SweepInfo | None = None
         self._client: MlflowClient | None = None
@@ -165,7 +165,7 @@ class MlflowTracker:
                     return  # A run that the user deleted stays deleted.
                 old = run if content.retracted in run.data.metrics else None
                 if old is not None:
-                    run = self._create(client, uid, label, content, theirs(old))
+                    run = self._create(client, uid, label, content, user_tags(old))
                 update(client, run, content, files, thorough=self._thorough)
                 if old is not None:
                     client.delete_run(old.info.run_id)
@@ -270,7 +270,12 @@ class MlflowTracker:
             experiment = client.get_experiment(client.create_experiment(sweep.name, artifact_location=root))
         self._check_active(experiment, sweep.name)
         shown = {NOTE_TAG: sweep_note(sweep), VIEW_TAG: view_tag(sweep, experiment.creation_time or 0)}
-        wanted = _EXPERIMENT_KIND | sweep_tags(sweep) | {NAME_TAG: sweep.name} | kept(experiment.tags, shown)
+        wanted = (
+            _EXPERIMENT_KIND
+            | sweep_tags(sweep)
+            | {NAME_TAG: sweep.name}
+            | unchanged_tags(experiment.tags, shown)
+        )
         for key, value in wanted.items():
             if experiment.tags.get(key) != value:
                 client.set_experiment_tag(experiment.experiment_id, key, value)
@@ -279,7 +284,7 @@ class MlflowTracker:
     def _check_active(self, experiment: Any, name: str) -> None:
         if experiment.lifecycle_stage != "active":
             uri = self.place or self._place.own
-            raise DeletedError(was_deleted(name, str(experiment.experiment_id), uri))
+            raise DeletedError(deletion_note(name, str(experiment.experiment_id), uri))
 
     def _create(
         self, client: MlflowClient, uid: str, label: str, content: RunContent, tags: Mapping[str, str]
@@ -291,7 +296,7 @@ class MlflowTracker:
             tags={
                 **_source(),
                 **{key: value for key, value in content.tags.items() if value},
-                **kept({}, {NOTE_TAG: content.note}),
+                **unchanged_tags({}, {NOTE_TAG: content.note}),
                 **tags,
                 UID_TAG: uid,
             },

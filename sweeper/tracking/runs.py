@@ -38,7 +38,7 @@ def update(
 
     run_id, status = run.info.run_id, STATUS[content.failed]
     done = (run.info.status, run.info.end_time) == (status, content.end_ms)
-    tags = content.tags | kept(run.data.tags, {NOTE_TAG: content.note})
+    tags = content.tags | unchanged_tags(run.data.tags, {NOTE_TAG: content.note})
     points = content.derived if done and not thorough else content.measured + content.derived
     client.log_batch(  # The client keeps to 1000 metrics, 100 parameters and 100 tags per request.
         run_id,
@@ -76,7 +76,7 @@ def _log_files(client: MlflowClient, run: Any, files: Sequence[tuple[Path, str]]
         there = {
             file.path
             for folder in {folder for _, folder in files}
-            for file in _listed(client, run_id, folder)
+            for file in _list_files(client, run_id, folder)
         }
         sent = {name: digest for name, digest in sent.items() if name in there}
     for path, folder in files:
@@ -89,7 +89,7 @@ def _log_files(client: MlflowClient, run: Any, files: Sequence[tuple[Path, str]]
         client.set_tag(run_id, FILES_TAG, json.dumps(sent, sort_keys=True))
 
 
-def _listed(client: MlflowClient, run_id: str, folder: str) -> list[Any]:
+def _list_files(client: MlflowClient, run_id: str, folder: str) -> list[Any]:
     return list(client.list_artifacts(run_id, folder or None))
 
 
@@ -101,7 +101,7 @@ def _digests(tag: str) -> dict[str, str]:
     return digests if isinstance(digests, dict) else {}
 
 
-def theirs(run: Any) -> dict[str, str]:
+def user_tags(run: Any) -> dict[str, str]:
     """Returns the tags that the user wrote on a run."""
     tags: dict[str, str] = run.data.tags
     own = {key: value for key, value in tags.items() if not key.startswith(("mlflow.", "sweeper."))}
@@ -112,7 +112,7 @@ def theirs(run: Any) -> dict[str, str]:
     return own
 
 
-def kept(current: dict[str, str], wanted: dict[str, str]) -> dict[str, str]:
+def unchanged_tags(current: dict[str, str], wanted: dict[str, str]) -> dict[str, str]:
     """Returns the tags in `wanted` that the user has not changed since, with `WRITTEN_TAG`, to be written."""
     written = dict(part.split("=", 1) for part in current.get(WRITTEN_TAG, "").split() if "=" in part)
     ours = {

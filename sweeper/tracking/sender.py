@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sweeper.errors import StorageError
-from sweeper.tracking.tracker import RefusedError, RejectedError
+from sweeper.tracking.tracker import RejectedError, TrackerRefusedError
 
 MAX_PAUSE_SECONDS = 300.0
 MAX_TRIES = 3
@@ -19,7 +19,7 @@ MAX_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
+class DrainResult:
     """The remainder after a `drain`.
 
     Attributes:
@@ -32,7 +32,7 @@ class Drained:
 
 
 @dataclass(slots=True)
-class _Pending:
+class _UnsentState:
     """A key's latest state, which is not sent yet.
 
     Attributes:
@@ -53,14 +53,14 @@ class Sender:
     `send` raises `StorageError` if the server is away. The pause before the key's next try doubles
     with each of its failures; the pause for all keys doubles with each further key that fails in a
     row. Both are at most five minutes. A `RejectedError` sets only this key aside until it is put
-    again, or all are drained. A `RefusedError` ends all attempts, since the user has to act first.
+    again, or all are drained. A `TrackerRefusedError` ends all attempts, since the user has to act first.
     Any other exception counts as a rejection.
     """
 
     def __init__(self) -> None:
         self._change = threading.Condition()
-        self._pending: dict[str, _Pending] = {}
-        # Not in `_Pending`: a key that is put again still counts.
+        self._pending: dict[str, _UnsentState] = {}
+        # Not in `_UnsentState`: a key that is put again still counts.
         self._failed_in_row: set[str] = set()
         self._opens = 0.0
         self._sent = 0
@@ -71,7 +71,7 @@ class Sender:
     def put(self, key: str, send: Callable[[], None]) -> None:
         """Schedules `send`, which replaces an earlier unsent one of `key`."""
         with self._change:
-            self._pending[key] = _Pending(send)
+            self._pending[key] = _UnsentState(send)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
                 self._thread.start()
@@ -84,14 +84,14 @@ class Sender:
                 lambda: not self._pending or self._failed_in_row or self._reasons() or self._refused, seconds
             )
 
-    def drain(self, seconds: float) -> Drained:
+    def drain(self, seconds: float) -> DrainResult:
         """Retries unsent keys without pauses, and returns the keys that remain.
 
         It ends when no more keys can be sent, or none was sent for `seconds`.
         """
         with self._change:
             self._opens = 0.0
-            self._pending = {key: _Pending(state.send) for key, state in self._pending.items()}
+            self._pending = {key: _UnsentState(state.send) for key, state in self._pending.items()}
             self._failed_in_row.clear()
             self._draining = True
             self._change.notify_all()
@@ -101,8 +101,8 @@ class Sender:
                 self._change.wait_for(lambda: self._has_ended() or self._sent != before, seconds)  # noqa: B023
                 sent = self._sent
             self._draining = False
-            why = self._why() or f"no answer within {seconds:.3g} s"
-            return Drained(tuple(self._pending), why if self._pending else "")
+            why = self._describe_failures() or f"no answer within {seconds:.3g} s"
+            return DrainResult(tuple(self._pending), why if self._pending else "")
 
     def close(self) -> None:
         """Ends the thread; a request in progress may still arrive."""
@@ -122,7 +122,7 @@ class Sender:
         # Each was moved to the end when it was rejected.
         return [state.rejected for state in self._pending.values() if state.rejected is not None]
 
-    def _why(self) -> str:
+    def _describe_failures(self) -> str:
         reasons = self._reasons()
         away = [self._away] * (len(reasons) < len(self._pending))
         return self._refused or "; ".join([*reasons[:MAX_NAMED], *filter(None, away)])
@@ -130,10 +130,10 @@ class Sender:
     def _run(self) -> None:
         while True:
             with self._change:
-                key = self._next()
+                key = self._next_key()
                 while key is None and not self._closed:
-                    self._change.wait(self._pause())
-                    key = self._next()
+                    self._change.wait(self._pause_seconds())
+                    key = self._next_key()
                 if key is None or self._closed:
                     return
                 send = self._pending[key].send
@@ -142,14 +142,14 @@ class Sender:
                 self._note(key, send, error)
                 self._change.notify_all()
 
-    def _next(self) -> str | None:
+    def _next_key(self) -> str | None:
         """Returns the first key that is due."""
         now = time.monotonic()
         if self._refused or now < self._opens or (self._draining and self._has_ended()):
             return None
         return next((key for key, state in self._pending.items() if state.due <= now), None)
 
-    def _pause(self) -> float | None:
+    def _pause_seconds(self) -> float | None:
         """Returns the seconds until there is something to do; None until something changes."""
         earliest = min((max(self._opens, state.due) for state in self._pending.values()), default=math.inf)
         idle = self._refused or earliest == math.inf or (self._draining and self._has_ended())
@@ -163,13 +163,13 @@ class Sender:
             self._sent += 1
             self._failed_in_row.clear()
             self._away = ""
-        elif isinstance(error, RefusedError):
+        elif isinstance(error, TrackerRefusedError):
             self._refused = said
         elif away:
             self._away = said
             self._failed_in_row.add(key)
             # No pause for all after the first failed key, which may be the only one.
-            self._opens = self._after(len(self._failed_in_row) - 1)
+            self._opens = self._retry_at(len(self._failed_in_row) - 1)
         pending = self._pending[key]
         if pending.send is not send:
             return  # Something newer was put meanwhile.
@@ -181,11 +181,11 @@ class Sender:
         if away:
             pending.tries += 1
             spent = self._draining and pending.tries >= MAX_TRIES
-            pending.due = math.inf if spent else self._after(pending.tries)
+            pending.due = math.inf if spent else self._retry_at(pending.tries)
         else:
             pending.rejected, pending.due = said, math.inf
 
-    def _after(self, failures: int) -> float:
+    def _retry_at(self, failures: int) -> float:
         """Returns the monotonic time of the next try after `failures` failures; in a drain, now."""
         immediately = self._draining or failures == 0
         pause = 0.0 if immediately else min(2.0 ** min(failures - 1, 20), MAX_PAUSE_SECONDS)

@@ -16,11 +16,11 @@ class RejectedError(StorageError):
     """The tracker was reached and rejects this item; it may accept others."""
 
 
-class RefusedError(StorageError):
+class TrackerRefusedError(StorageError):
     """The tracker was reached and accepts nothing until the user has acted."""
 
 
-class DeletedError(RefusedError):
+class DeletedError(TrackerRefusedError):
     """The user deleted the sweep's experiment; other sweeps are not affected."""
 
 

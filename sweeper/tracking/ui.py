@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote, urlencode
 from psutil import net_if_addrs
 
 from sweeper.errors import StorageError, UserError
-from sweeper.system.sqlite import sqlite_uri, unusable
+from sweeper.system.sqlite import sqlite_uri, why_unusable
 from sweeper.tracking.view import VIEW_KEY
 
 DATABASE = "mlflow.db"
@@ -64,7 +64,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def reached_at(host: str) -> str:
+def reachable_host(host: str) -> str:
     """Returns the address at which this machine reaches a server on `host`."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
@@ -76,11 +76,11 @@ def _allowed_hosts(host: str, port: int) -> str:
         known = (address for interface in net_if_addrs().values() for address in interface)
         addresses = (e.address for e in known if e.family in (socket.AF_INET, socket.AF_INET6))
         names |= {socket.gethostname(), socket.getfqdn(), *(a.partition("%")[0] for a in addresses)}
-    shown = sorted(_in_url(name) for name in names - {"0.0.0.0", "::"})
+    shown = sorted(_url_host(name) for name in names - {"0.0.0.0", "::"})
     return ",".join(part for name in shown for part in (name, f"{name}:{port}"))
 
 
-def _in_url(host: str) -> str:
+def _url_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
@@ -99,7 +99,7 @@ def ui_command(home: Path, port: int, host: str = "127.0.0.1") -> list[str]:
 
 def ui_url(port: int, experiment_id: str, key: str = VIEW_KEY, host: str = "127.0.0.1") -> str:
     """Returns the address at which the UI opens the saved view of an experiment."""
-    return view_url(f"http://{_in_url(reached_at(host))}:{port}", experiment_id, key)
+    return view_url(f"http://{_url_host(reachable_host(host))}:{port}", experiment_id, key)
 
 
 def view_url(server: str, experiment_id: str, key: str = VIEW_KEY) -> str:
@@ -126,11 +126,11 @@ def find_experiment(home: Path, name: str) -> str | None:
             return None
         row = db.execute(_FIND, (NAME_TAG, name, name, name)).fetchone()
     if row and row[1] != "active":
-        raise UserError(was_deleted(name, str(row[0]), store_uri(home)))
+        raise UserError(deletion_note(name, str(row[0]), store_uri(home)))
     return str(row[0]) if row else None
 
 
-def was_deleted(name: str, experiment_id: str, uri: str) -> str:
+def deletion_note(name: str, experiment_id: str, uri: str) -> str:
     """Returns a sentence on a deleted experiment, with the command that restores it.
 
     Args:
@@ -210,5 +210,5 @@ def _database(home: Path) -> Iterator[sqlite3.Connection | None]:
             made = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone()
             yield db if made else None
     except sqlite3.Error as error:
-        said = unusable(path, error)
+        said = why_unusable(path, error)
         raise StorageError(f"{said[0].upper()}{said[1:]}.") from error

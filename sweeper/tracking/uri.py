@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from sweeper.errors import UserError
-from sweeper.system.secrets import struck
+from sweeper.system.secrets import strike
 from sweeper.system.sqlite import database_in
 from sweeper.tracking.ui import DATABASE, store_uri
 
@@ -17,7 +17,7 @@ _SCHEMES = re.compile(r"(https?|(sqlite|postgresql|mysql|mssql)(\+\w+)?)://|data
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TrackingPlace:
     """A tracking server or database.
 
     Attributes:
@@ -29,7 +29,7 @@ class Place:
     own: str = field(default="", repr=False, compare=False)
 
     @classmethod
-    def of(cls, home: Path, uri: str | None) -> Place:
+    def of(cls, home: Path, uri: str | None) -> TrackingPlace:
         """Returns the place that `uri` names, or the database in `home`.
 
         Raises:
@@ -70,7 +70,7 @@ class Place:
     def shown(self) -> str:
         """The URI without user and password."""
         # A database's password may also be an option after the question mark.
-        return struck(re.sub(r"(^|://)[^/?#\s]*@", r"\1", self.uri))
+        return strike(re.sub(r"(^|://)[^/?#\s]*@", r"\1", self.uri))
 
     @property
     def netloc(self) -> str:
@@ -85,7 +85,7 @@ class Place:
 
     def hide(self, text: str) -> str:
         """Returns `text` without the password, in whatever form it appears."""
-        clean = struck(re.sub(r"(://)[^/?#\s]*@", r"\1", text))
+        clean = strike(re.sub(r"(://)[^/?#\s]*@", r"\1", text))
         if "@" in self.uri:
             secret = urlsplit(self.uri).password or ""
             for form in filter(None, {secret, unquote(secret)}):

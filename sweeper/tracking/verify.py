@@ -20,7 +20,7 @@ OURS = ("result/", "infeasible/", "race/", "train/", "system/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class Differences:
     """The differences between MLflow and a sweep's folder.
 
     Attributes:
@@ -40,7 +40,7 @@ class Compared:
 
 def compare(
     tracker: MlflowTracker, sweep: SweepInfo, trials: Sequence[tuple[TrialRecord, RunView]]
-) -> Compared:
+) -> Differences:
     """Compares every finished trial: its run, status, points, parameters, sweeper's tags, and files.
 
     A run that the user deleted does not count as missing, and the user's additions are ignored.
@@ -69,13 +69,13 @@ def compare(
             for run in active[:1]:
                 assert client is not None
                 files = [path.name for path, _ in files_of(record, view)]
-                lacking += [f"{name}: {what}" for what in _lacking(client, run, content, files)]
+                lacking += [f"{name}: {what}" for what in _missing_items(client, run, content, files)]
                 lost, odd = _points(client, run, content)
                 lacking += [f"{name}: {what}" for what in lost]
                 extra += [f"{name}: {what}" for what in odd]
         left = [run for group in by_uid.values() for run in group if run.info.lifecycle_stage == "active"]
         extra += [f"{text(run.info.run_name or '')}: a run without a trial here" for run in left]
-    return Compared(
+    return Differences(
         lacking=tuple(lacking),
         extra=tuple(extra),
         runs=len(trials) - deleted,
@@ -84,7 +84,9 @@ def compare(
     )
 
 
-def _lacking(client: MlflowClient, run: Any, content: RunContent, files: Iterable[str]) -> Iterator[str]:
+def _missing_items(
+    client: MlflowClient, run: Any, content: RunContent, files: Iterable[str]
+) -> Iterator[str]:
     if (run.info.status, run.info.end_time) != (STATUS[content.failed], content.end_ms):
         yield f"status {STATUS[content.failed]} (it is {run.info.status})"
     for kind, wanted, there in (
@@ -108,14 +110,14 @@ def _points(client: MlflowClient, run: Any, content: RunContent) -> tuple[list[s
         history = client.get_metric_history(run.info.run_id, key) if key in run.data.metrics else []
         there[key] = {Point(key, metric.value, metric.timestamp, metric.step) for metric in history}
     lost = Counter({key: len(points - there[key]) for key, points in wanted.items()})
-    odd = Counter({key: len(_odd(points, wanted.get(key, set()))) for key, points in there.items()})
+    odd = Counter({key: len(_extra_points(points, wanted.get(key, set()))) for key, points in there.items()})
     return (
         [f"{_count(count)} of {key}" for key, count in sorted((+lost).items())],
         [f"{_count(count)} of {key}" for key, count in sorted((+odd).items())],
     )
 
 
-def _odd(there: set[Point], wanted: set[Point]) -> set[Point]:
+def _extra_points(there: set[Point], wanted: set[Point]) -> set[Point]:
     """Returns the points that should not be there; earlier points of a confirmation are allowed."""
     latest = max(((point.step, point.timestamp_ms) for point in wanted), default=(-1, -1))
     return {

@@ -43,7 +43,9 @@ _COMPARISON, _CURVES = "sweeper-comparison", "sweeper-series"
 
 def view_state(sweep: SweepInfo) -> dict[str, Any]:
     """Returns the view's state. It cannot pin the baseline: the UI ignores pins in a saved view."""
-    picks = (next((metric for metric in choice if _has(sweep, metric[0])), None) for choice in _METRICS)
+    picks = (
+        next((metric for metric in choice if _has_metric(sweep, metric[0])), None) for choice in _METRICS
+    )
     reported = [
         (name, _REPORTED_WIDTH) for name in sweep.metrics if name.startswith("val_") and name != "val_loss"
     ]
@@ -90,7 +92,7 @@ def view_tag(sweep: SweepInfo, created_ms: int) -> str:
     return json.dumps({"name": "Sweep", "createdAt": created_ms, "updatedAt": created_ms, "state": state})
 
 
-def _has(sweep: SweepInfo, name: str) -> bool:
+def _has_metric(sweep: SweepInfo, name: str) -> bool:
     return name in _ALWAYS or name in sweep.metrics or (name == "train/loss" and sweep.is_recorded)
 
 
@@ -124,7 +126,7 @@ def _charts(sweep: SweepInfo) -> list[dict[str, Any]]:
         (_COMPARISON, {"type": "BAR", "runsCountToCompare": 20, "metricKey": _SPEED}),
         (_COMPARISON, {"type": "BAR", "runsCountToCompare": 20, "metricKey": "race/ratio"}),
     ]
-    if _has(sweep, "val_loss"):
+    if _has_metric(sweep, "val_loss"):
         scatter = {
             "type": "SCATTER",
             "runsCountToCompare": 100,
@@ -134,7 +136,9 @@ def _charts(sweep: SweepInfo) -> list[dict[str, Any]]:
         charts.append((_COMPARISON, scatter))
     trained = ("train/loss", "train/throughput") if sweep.is_recorded else ("train/throughput",)
     charts += [(_CURVES, _line(name, "step")) for name in trained]
-    charts += [(_CURVES, _line(f"system/{name}", "time-relative")) for name in _SERIES if _has(sweep, name)]
+    charts += [
+        (_CURVES, _line(f"system/{name}", "time-relative")) for name in _SERIES if _has_metric(sweep, name)
+    ]
     return [
         {
             "uuid": f"sweeper-{number}",

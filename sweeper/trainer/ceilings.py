@@ -58,7 +58,7 @@ def run(job: Job, progress: Progress) -> Report:
         "arch_list": torch.cuda.get_arch_list() if asks_cuda else [],
         "problem": _cuda_problem() if asks_cuda else "",
     }
-    infos = [devices.describe(torch.device("cuda", i)) for i in range(_visible() if asks_cuda else 0)]
+    infos = [devices.describe(torch.device("cuda", i)) for i in range(_num_visible() if asks_cuda else 0)]
     progress.stage("cpu")
     torch.set_num_threads(usable_cpus())
     cpu = devices.describe(torch.device("cpu"))
@@ -76,7 +76,7 @@ def run(job: Job, progress: Progress) -> Report:
         values["disk"] = {"problem": _collect(ceilings, _disk(Path(job.cache)))}
     progress.stage("compile")
     device = torch.device("cuda" if infos and not values["gpus"][0]["problem"] else "cpu")
-    values["compile"] = _compiled(job, device)
+    values["compile"] = _compilation(job, device)
     return Report(values=values, finished_at=time.time())
 
 
@@ -156,13 +156,15 @@ def _gpu(index: int, unsupported: Mapping[str, str]) -> Ceilings:
     before = torch.get_float32_matmul_precision()
     with torch.cuda.device(index):
         try:
-            yield from ((f"{name}.{what}", value, unit) for what, value, unit in _on_gpu(name, unsupported))
+            yield from (
+                (f"{name}.{what}", value, unit) for what, value, unit in _gpu_speeds(name, unsupported)
+            )
         finally:
             torch.set_float32_matmul_precision(before)
             torch.cuda.empty_cache()
 
 
-def _on_gpu(name: str, unsupported: Mapping[str, str]) -> Ceilings:
+def _gpu_speeds(name: str, unsupported: Mapping[str, str]) -> Ceilings:
     wait = torch.cuda.synchronize
     free = torch.cuda.mem_get_info()[0]
     size = 8192 if free > 4 * GIB else 2048
@@ -178,13 +180,13 @@ def _on_gpu(name: str, unsupported: Mapping[str, str]) -> Ceilings:
     yield "memory_copy", source.nbytes / GIB / best_seconds(lambda: target.copy_(source), wait), "GiB/s"
     part = target[: 256 * MIB]
     for kind in ("pinned", "pageable"):
-        seconds = best_seconds(_copier(part, _on_host(part.nbytes, pinned=kind == "pinned")), wait)
+        seconds = best_seconds(_copier(part, _host_tensor(part.nbytes, pinned=kind == "pinned")), wait)
         yield f"copy_from_{kind}", part.nbytes / GIB / seconds, "GiB/s"
     number = torch.ones(1, device=name)
     yield "small_kernels", 1 / best_seconds(lambda: number.add_(0.0), wait), "1/s"
 
 
-def _on_host(num_bytes: int, *, pinned: bool) -> Tensor:
+def _host_tensor(num_bytes: int, *, pinned: bool) -> Tensor:
     return torch.ones(num_bytes, dtype=torch.uint8, pin_memory=pinned)
 
 
@@ -226,7 +228,7 @@ def _disk(folder: Path) -> Ceilings:
         path.unlink()
 
 
-def _compiled(job: Job, device: torch.device) -> Mapping[str, Any]:
+def _compilation(job: Job, device: torch.device) -> Mapping[str, Any]:
     """Returns the time to compile a small network's step, or why it could not be compiled."""
     compilation: dict[str, Any] = {
         "device": device.type,
@@ -241,7 +243,7 @@ def _compiled(job: Job, device: torch.device) -> Mapping[str, Any]:
         with time_limit(COMPILE_SECONDS):
             config = TrialConfig().replace({"compile.mode": "default"})
             watch = CompileWatch(config, Path(job.cache) if job.cache else None)
-            _compiled_step(device)
+            _compile_step(device)
             compilation["cache"] = watch.cache
     except Exception as error:
         late = time.perf_counter() - began >= COMPILE_SECONDS
@@ -250,7 +252,7 @@ def _compiled(job: Job, device: torch.device) -> Mapping[str, Any]:
     return compilation
 
 
-def _compiled_step(device: torch.device) -> None:
+def _compile_step(device: torch.device) -> None:
     model = nn.Sequential(nn.Linear(FEATURES, 64), nn.ReLU(), nn.Linear(64, 1)).to(device)
     batch = torch.randn(256, FEATURES).to(device)
 
@@ -264,7 +266,7 @@ def _compiled_step(device: torch.device) -> None:
         raise ArithmeticError(f"the compiled loss is {value.item()}, but the eager one is {expected.item()}")
 
 
-def _visible() -> int:
+def _num_visible() -> int:
     return devices.num_visible() if torch.cuda.is_available() else 0
 
 

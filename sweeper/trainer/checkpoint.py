@@ -68,7 +68,7 @@ class Position:
     history_bytes: int = 0
 
 
-def newest(folder: Path) -> Path | None:
+def newest_checkpoint(folder: Path) -> Path | None:
     """Returns the latest checkpoint of the run in `folder`, or None."""
     checkpoints = checkpoints_of(folder)
     return checkpoints[-1] if checkpoints else None
@@ -91,10 +91,10 @@ def save(folder: Path, stepper: Stepper, position: Position, keep: int) -> None:
         "random": _random_state(stepper.device),
     }
     name = f"{position.steps:09d}"
-    making = _begun(home, name)
+    making = _begin_folder(home, name)
     _save_weights(stepper.model, making / WEIGHTS)
     tensors.write(making / STATE, state)
-    _readable(making / STATE)
+    _make_readable(making / STATE)
     _fsync(making / STATE)
     write_json(making / POSITION, encode(position))
     _appear(making, home / name)
@@ -104,7 +104,7 @@ def save(folder: Path, stepper: Stepper, position: Position, keep: int) -> None:
 
 def save_best(folder: Path, model: nn.Module, facts: Mapping[str, Any]) -> None:
     """Writes the weights with the lowest validation loss so far, and facts about them."""
-    making = _begun(folder, BEST)
+    making = _begin_folder(folder, BEST)
     _save_weights(model, making / WEIGHTS)
     write_json(making / "about.json", dict(facts))
     _appear(making, folder / BEST)
@@ -112,7 +112,7 @@ def save_best(folder: Path, model: nn.Module, facts: Mapping[str, Any]) -> None:
 
 def recover_best(folder: Path) -> None:
     """Restores the earlier best weights if `save_best` was cut off while it replaced them."""
-    old = _replaced(folder / BEST)
+    old = _old_name(folder / BEST)
     if old.exists() and not (folder / BEST).exists():
         old.rename(folder / BEST)
 
@@ -182,16 +182,16 @@ def _save_weights(model: nn.Module, path: Path) -> None:
     from safetensors.torch import save_model
 
     save_model(model, str(path))
-    _readable(path)
+    _make_readable(path)
     _fsync(path)
 
 
-def _readable(path: Path) -> None:
+def _make_readable(path: Path) -> None:
     """Gives a file the folder's permissions; the library makes it readable to its owner only."""
     path.chmod(path.parent.stat().st_mode & 0o666)
 
 
-def _begun(home: Path, name: str) -> Path:
+def _begin_folder(home: Path, name: str) -> Path:
     """Returns an empty folder to be renamed to `name`."""
     making = home / f"{_MAKING}-{name}"
     shutil.rmtree(making, ignore_errors=True)
@@ -203,7 +203,7 @@ def _appear(making: Path, final: Path) -> None:
     """Gives a folder, whose files are on disk, its final name; replaces a folder of that name."""
     _fsync(making)
     # A folder cannot be renamed over another; one of the two is always complete.
-    old = _replaced(final)
+    old = _old_name(final)
     if final.exists():
         shutil.rmtree(old, ignore_errors=True)
         final.rename(old)
@@ -212,7 +212,7 @@ def _appear(making: Path, final: Path) -> None:
     _fsync(final.parent)
 
 
-def _replaced(final: Path) -> Path:
+def _old_name(final: Path) -> Path:
     """Returns the name of a folder while another takes its place."""
     return final.with_name(f"{_MAKING}-old-{final.name}")
 

@@ -47,7 +47,7 @@ class CompileWatch:
             return "cold"
         return "warm" if counters["inductor"]["fxgraph_cache_hit"] else ""
 
-    def effective(self) -> Mapping[str, str]:
+    def effective_mode(self) -> Mapping[str, str]:
         """Returns what ran instead of the requested mode, if they differ.
 
         Dynamo skips recurrent layers and splits the model around them; a model with nothing else is

@@ -71,7 +71,7 @@ def read_conditions() -> Conditions:
     )
 
 
-def between(
+def window_between(
     before: Conditions, after: Conditions, start_s: float, seconds: float, steps: int, samples: int
 ) -> Window:
     """Returns the window between two moments."""
@@ -84,17 +84,17 @@ def between(
         cpu_seconds=own,
         helper_cpu_seconds=max(0.0, after.helper_cpu_seconds - before.helper_cpu_seconds),
         # A thread that ends takes its counts with it.
-        waited_seconds=_since(before.waited_seconds, after.waited_seconds),
+        waited_seconds=_difference(before.waited_seconds, after.waited_seconds),
         foreign_cpu_seconds=max(0.0, after.busy_seconds - before.busy_seconds - own),
         involuntary_switches=max(0, after.involuntary_switches - before.involuntary_switches),
         steal_seconds=after.steal_seconds - before.steal_seconds,
-        pressure_seconds=_since(before.pressure_seconds, after.pressure_seconds),
+        pressure_seconds=_difference(before.pressure_seconds, after.pressure_seconds),
         minor_faults=after.minor_faults - before.minor_faults,
         load=after.load,
     )
 
 
-def _since(before: float | None, after: float | None) -> float | None:
+def _difference(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None else max(0.0, after - before)
 
 

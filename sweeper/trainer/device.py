@@ -57,7 +57,7 @@ _refused: dict[str, str] = {}
 def apply(config: TrialConfig, device: torch.device) -> None:
     """Sets the memory node, threads, allocators, TF32 and cuDNN benchmarking from `config`.
 
-    A setting that the device refuses stays unchanged, and `without_effect` reports it.
+    A setting that the device refuses stays unchanged, and `ineffective_settings` reports it.
     """
     _refused.clear()
     if device.type == "cuda":
@@ -97,7 +97,7 @@ def _stay_near(device: torch.device) -> None:
     among = numa.nodes()
     if len(among) < 2:
         raise OSError(0, "this machine has one node")
-    node = _node_of(device) if device.type == "cuda" else numa.own_node(among)
+    node = _node_of(device) if device.type == "cuda" else numa.node_of_process(among)
     if node is None:
         raise OSError(0, "the GPU's node is unknown")
     numa.bind(node, among)
@@ -169,7 +169,7 @@ def retain_memory() -> None:
     _retaining = mallopt is not None and all([mallopt(name, value) for name, value in _RETAIN])
 
 
-def without_effect(config: TrialConfig, device: torch.device) -> Mapping[str, str]:
+def ineffective_settings(config: TrialConfig, device: torch.device) -> Mapping[str, str]:
     """Returns the settings that could not be applied here, and what ran instead."""
     settings = {}
     if (config.device.malloc == "retain") != _retaining:

@@ -22,7 +22,7 @@ from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import ARITHMETIC, BusyClock, NoClock
 from sweeper.trainer.conditions import processor_seconds
 from sweeper.trainer.data.protocol import Handed, Loader
-from sweeper.trainer.gpu_time import kernel_seconds, queued, sync_places
+from sweeper.trainer.gpu_time import kernel_seconds, queued_seconds, sync_places
 from sweeper.trainer.pipeline import Samples
 from sweeper.trainer.probe import lacks
 from sweeper.trainer.step import Stepper
@@ -45,14 +45,14 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
     stepper, loader = timing.stepper, timing.loader
     device = stepper.device
     diagnosis = Diagnosis(
-        blocked_s=_blocked(timing) if device.type == "cpu" else None,
+        blocked_s=_blocked_seconds(timing) if device.type == "cpu" else None,
         fits_device=_fits(samples, device, stepper.config.device.memory_fraction),
         native_bf16="precision.amp=bf16" not in lacks(devices.describe(device)),
         usable_cpus=usable_cpus(),
     )
     if timing.group.size > 1:
         return diagnosis
-    loading = _loader_alone(loader, device)
+    loading = _load_alone(loader, device)
     handed = loading.handed
     processes = min(usable_cpus(), max(1, stepper.config.loader.num_workers))
     diagnosis = dataclasses.replace(
@@ -73,16 +73,16 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
         if handed.size >= MIN_HALVED:
             other = _step_on(stepper, loader, _half_of(handed))
         elif _has_room_for_two(device, stepper.config.device.memory_fraction):
-            other = _step_on(stepper, loader, _twice(handed))
+            other = _step_on(stepper, loader, _double(handed))
     if device.type == "cpu":
-        full_s, other_s = _in_turn(step, other) if other else (None, None)
+        full_s, other_s = _alternate(step, other) if other else (None, None)
         return dataclasses.replace(
             diagnosis, full_step_s=full_s, half_step_s=_half_seconds(handed, full_s, other_s)
         )
     turn = stepper.config.accumulate_steps
     # A captured step cannot wait.
     places = () if stepper.captured else sync_places(lambda: timing.stepper.step(timing.loader, NoClock()))
-    busy, issue = queued(step, device, turn, alone)
+    busy, issue = queued_seconds(step, device, turn, alone)
     if busy is None:
         # The step waits for the device, or launches more kernels than its queue holds (some 1,000).
         busy = kernel_seconds(step, device, turn)
@@ -93,7 +93,7 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
     if other and busy:
         # The first step of a size waits while cuDNN tries its algorithms, or the driver loads kernels.
         other()
-        other_s, _ = queued(other, device, turn, alone)
+        other_s, _ = queued_seconds(other, device, turn, alone)
     return dataclasses.replace(
         diagnosis,
         busy_s=busy,
@@ -104,7 +104,7 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
     )
 
 
-def _blocked(timing: Timing) -> float:
+def _blocked_seconds(timing: Timing) -> float:
     """Returns the seconds of a step's arithmetic in which this process neither ran nor waited for a core."""
     clock = BusyClock()
     before = waits(os.getpid())
@@ -127,7 +127,7 @@ def _fits(samples: Samples, device: torch.device, memory_fraction: float) -> boo
     return samples.nbytes <= RESIDENT_SHARE * psutil.virtual_memory().available
 
 
-class _Loading(NamedTuple):
+class _LoadedBatches(NamedTuple):
     """Batches that were loaded while nothing trained.
 
     Attributes:
@@ -146,7 +146,7 @@ class _Loading(NamedTuple):
         return self.samples / self.seconds
 
 
-def _loader_alone(loader: Loader, device: torch.device) -> _Loading:
+def _load_alone(loader: Loader, device: torch.device) -> _LoadedBatches:
     """Loads without training."""
     whole: Handed | None = None
     began = time.perf_counter()
@@ -164,7 +164,7 @@ def _loader_alone(loader: Loader, device: torch.device) -> _Loading:
         if whole is None or handed.size > whole.size:
             whole = handed
     devices.synchronize(device)
-    return _Loading(time.perf_counter() - began, processor_seconds() - before, count, whole)
+    return _LoadedBatches(time.perf_counter() - began, processor_seconds() - before, count, whole)
 
 
 def _hand(loader: Loader) -> Handed:
@@ -185,7 +185,7 @@ def _half_of(handed: Handed) -> Handed:
     return Handed({name: tensor[:size].clone() for name, tensor in handed.batch.items()}, size, handed.length)
 
 
-def _twice(handed: Handed) -> Handed:
+def _double(handed: Handed) -> Handed:
     batch = {name: torch.cat([tensor, tensor]) for name, tensor in handed.batch.items()}
     return Handed(batch, 2 * handed.size, handed.length)
 
@@ -221,7 +221,7 @@ def _seconds_per_call(
     return (time.perf_counter() - began) / calls
 
 
-def _in_turn(full: Callable[[], None], half: Callable[[], None]) -> tuple[float | None, float | None]:
+def _alternate(full: Callable[[], None], half: Callable[[], None]) -> tuple[float | None, float | None]:
     """Returns the seconds of two steps on the CPU, each the best of some short alternating turns.
 
     Turns alternate so that both meet the same conditions; the best counts because disturbance only

@@ -12,7 +12,7 @@ from sweeper.errors import UserError
 from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.data.protocol import Loader
-from sweeper.trainer.measure import alone
+from sweeper.trainer.measure import group_of_one
 from sweeper.trainer.pipeline import Batch, Samples
 from sweeper.trainer.setup import set_up
 from sweeper.trainer.step import Stepper
@@ -37,7 +37,7 @@ def run(job: Job, progress: Progress) -> Report:
     except UserError as error:
         return Report(values={"refused": str(error)}, finished_at=time.time())
     progress.device(devices.describe(stepper.device))
-    with alone(job, pipeline, stepper) as (_, loader):
+    with group_of_one(job, pipeline, stepper) as (_, loader):
         batch = _batch(loader)
         progress.stage("steps")
         taken = [_step(stepper, loader) for _ in range(STEPS)]

@@ -34,12 +34,12 @@ class FusedStep:
         # Loading a checkpoint replaces the state.
         if self._update is None or self._state is not self._optimizer.state or None in map(_kind, grads):
             self._optimizer.step()
-            self._update, self._state = self._direct(), self._optimizer.state
+            self._update, self._state = self._direct_update(), self._optimizer.state
             return
         with torch.no_grad():
             self._update(grads)  # type: ignore[arg-type]
 
-    def _direct(self) -> Update | None:
+    def _direct_update(self) -> Update | None:
         """Returns a step that only calls the kernel; None if this optimiser needs more than that."""
         optimizer = self._optimizer
         if len(optimizer.param_groups) != 1 or not self._parameters:

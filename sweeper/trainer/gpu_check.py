@@ -84,7 +84,7 @@ class Effect(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class GpuFinding:
     """A line that would fail on a GPU or wait for it.
 
     Attributes:
@@ -111,21 +111,21 @@ def run(job: Job, progress: Progress) -> Report:
     except UserError as error:
         return Report(values={"refused": str(error)}, finished_at=time.time())
     progress.stage("steps")
-    rows = collated(pipeline.train) if traits(job.config.loader.kind).reads_rows else None
+    rows = collate(pipeline.train) if traits(job.config.loader.kind).reads_rows else None
     findings = check(pipeline, job.config, job.import_paths, rows)
     return Report(values={"findings": encode(findings)}, finished_at=time.time())
 
 
-def collated(samples: Samples) -> Batch:
+def collate(samples: Samples) -> Batch:
     """Returns a small batch on the host, made as by the `rows` loader."""
-    length = _longest(samples)
+    length = _longest_length(samples)
     batch: Batch = default_collate([samples.item(i, length) for i in range(min(ROWS, samples.length))])
     return batch
 
 
 def check(
     pipeline: Pipeline, config: TrialConfig, roots: Sequence[str] = (), rows: Batch | None = None
-) -> tuple[Finding, ...]:
+) -> tuple[GpuFinding, ...]:
     """Returns the lines of the pipeline that would fail on a GPU, or make the host wait for it.
 
     Runs gathering (on the device, if samples are tensors), a training step with its optimiser, the
@@ -136,13 +136,13 @@ def check(
         roots: Folders to which places are relative.
         rows: A batch of the `rows` loader, which may differ from the result of `gather`.
     """
-    watch = _Watch(roots)
+    watch = _MetaWatch(roots)
     stepper = watch.run(MODEL, lambda: Stepper(pipeline, config.replace(_PLAIN), META))
     if stepper is None:
         return watch.findings()
     train, val = (_batch(watch, samples, config.batch_size) for samples in (pipeline.train, pipeline.val))
     batches = [batch for batch in (train, rows and _on_meta(rows)) if batch is not None]
-    if len(batches) == 2 and _described(batches[0]) == _described(batches[1]):
+    if len(batches) == 2 and _describe(batches[0]) == _describe(batches[1]):
         batches.pop()
     for batch in batches:
         watch.run(STEP, partial(stepper.train, batch, NoClock(), stepper.model))
@@ -155,10 +155,10 @@ def check(
     return watch.findings()
 
 
-def _batch(watch: _Watch, samples: Samples, size: int) -> Batch | None:
+def _batch(watch: _MetaWatch, samples: Samples, size: int) -> Batch | None:
     """Returns the first samples on `meta`; None if gathering them ended early."""
     count = min(size, samples.length)
-    length = _longest(samples)
+    length = _longest_length(samples)
     if samples.on_host:
         return _on_meta(samples.read(samples.tensors, torch.arange(count), length))
     tensors, index = _on_meta(samples.tensors), torch.arange(count, device=META)
@@ -166,7 +166,7 @@ def _batch(watch: _Watch, samples: Samples, size: int) -> Batch | None:
     return batch
 
 
-def _longest(samples: Samples) -> int:
+def _longest_length(samples: Samples) -> int:
     return 0 if samples.lengths is None else max(1, int(samples.lengths.max()))
 
 
@@ -174,7 +174,7 @@ def _on_meta(tensors: Mapping[str, Tensor]) -> Batch:
     return {name: tensor.to(META) for name, tensor in tensors.items()}
 
 
-def _described(batch: Batch) -> dict[str, tuple[torch.Size, torch.dtype]]:
+def _describe(batch: Batch) -> dict[str, tuple[torch.Size, torch.dtype]]:
     return {name: (tensor.shape, tensor.dtype) for name, tensor in batch.items()}
 
 
@@ -182,14 +182,14 @@ class _Stop(BaseException):
     """Ends a check at a line; a BaseException, so that no pipeline catches it."""
 
 
-class _Watch:
+class _MetaWatch:
     """Runs parts of a pipeline on `meta` and collects findings."""
 
     def __init__(self, roots: Sequence[str]) -> None:
         self._roots = roots
         self._part = ""
         self._reads = 0
-        self._found: dict[tuple[Effect, str], Finding] = {}
+        self._found: dict[tuple[Effect, str], GpuFinding] = {}
 
     def run(self, part: str, body: Callable[[], Any]) -> Any:
         """Returns the result of `body`; None if it ended early."""
@@ -204,10 +204,10 @@ class _Watch:
         except Exception as error:
             # After a placeholder value, an error may not be the pipeline's.
             if not self._reads:
-                self._ended(error)
+                self._note_error(error)
         return None
 
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[GpuFinding, ...]:
         """Returns the findings, each line once; sweeper's own lines only if there are no others."""
         users = [
             finding for finding in self._found.values() if not is_sweepers(finding.place.rpartition(":")[0])
@@ -230,11 +230,11 @@ class _Watch:
         if self._reads > MAX_READS:
             raise _Stop
 
-    def unknown(self, what: str) -> None:
+    def note_unknown(self, what: str) -> None:
         """Records that `meta` cannot tell what the current line does."""
         self._note(Effect.UNKNOWN, what)
 
-    def _ended(self, error: Exception) -> None:
+    def _note_error(self, error: Exception) -> None:
         message = (str(error).splitlines() or [""])[0]
         traceback = error.__traceback__
         frames = []
@@ -250,7 +250,7 @@ class _Watch:
     def _note(self, effect: Effect, what: str, place: str = "") -> None:
         place = place or self._place(_stack())
         self._found.setdefault(
-            (effect, place), Finding(effect=effect, part=self._part, place=place, what=what)
+            (effect, place), GpuFinding(effect=effect, part=self._part, place=place, what=what)
         )
 
     def _place(self, frames: Iterator[tuple[str, int]]) -> str:
@@ -270,7 +270,7 @@ class _Watch:
 def _stack() -> Iterator[tuple[str, int]]:
     """Yields file and line of the current stack, innermost first, up to the part being run."""
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code is not _Watch.run.__code__:
+    while frame is not None and frame.f_code is not _MetaWatch.run.__code__:
         yield frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back  # type: ignore[assignment]
 
@@ -278,7 +278,7 @@ def _stack() -> Iterator[tuple[str, int]]:
 class _Functions(TorchFunctionMode):
     """Intercepts calls that reach no operator on `meta`: tensors read as text or numpy, indexing by lists."""
 
-    def __init__(self, watch: _Watch) -> None:
+    def __init__(self, watch: _MetaWatch) -> None:
         super().__init__()
         self._watch = watch
 
@@ -299,7 +299,7 @@ class _Functions(TorchFunctionMode):
                 )
         # The data of a packed sequence has two axes, and its batch sizes must match.
         if func in _RECURRENT and args[0].is_meta and args[0].dim() == 3:
-            return _shortened(func, *args)
+            return _run_shortened(func, *args)
         result = func(*args, **kwargs)
         made = func in (torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor)
         if made and result.is_meta and not isinstance(args[-1] if args else None, Tensor):
@@ -309,7 +309,7 @@ class _Functions(TorchFunctionMode):
         return result
 
 
-def _shortened(func: Any, x: Tensor, *args: Any) -> Any:
+def _run_shortened(func: Any, x: Tensor, *args: Any) -> Any:
     """Runs a recurrent layer over two time steps only: a step takes as long on `meta` as on a CPU."""
     time = 1 if args[-1] else 0  # batch_first
     if x.shape[time] <= 2:
@@ -329,7 +329,7 @@ def _has_list(index: Any) -> bool:
 class _Operators(TorchDispatchMode):
     """Intercepts each operator, forward and backward, with the devices of its tensors."""
 
-    def __init__(self, watch: _Watch) -> None:
+    def __init__(self, watch: _MetaWatch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._watch = watch
 
@@ -339,7 +339,7 @@ class _Operators(TorchDispatchMode):
         on_device = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_meta]
         name = func.overloadpacket.__name__
         if name in ("_to_copy", "copy_"):
-            return self._copied(name, func, args, kwargs)
+            return self._check_copy(name, func, args, kwargs)
         if on_device:
             if name == "_local_scalar_dense":
                 self._watch.waits("a number is read back from the GPU (`.item()`, `float()`, `if`)")
@@ -352,18 +352,18 @@ class _Operators(TorchDispatchMode):
                 raise _Stop
             if name in _INDEXED:
                 self._look_at_indices(name, args)
-            args, kwargs = self._on_one_device(name, func, args, kwargs)
+            args, kwargs = self._check_devices(name, func, args, kwargs)
         try:
             result = func(*args, **kwargs)
         except NotImplementedError:
-            self._watch.unknown(f"torch has no `{name}` on `meta`")
+            self._watch.note_unknown(f"torch has no `{name}` on `meta`")
             raise _Stop from None
         drawn = any(isinstance(leaf, torch.Generator) and leaf.device.type == "cpu" for leaf in leaves)
         if drawn and isinstance(result, Tensor) and result.is_meta:
             self._watch.fails(f"`{name}` on the GPU gets a CPU generator")
         return result
 
-    def _copied(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    def _check_copy(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         """Checks a copy between host and device: the host waits unless it is non-blocking."""
         if name == "copy_":
             target, source = args[:2]
@@ -397,7 +397,7 @@ class _Operators(TorchDispatchMode):
         if any(not index.is_meta for index in indices):
             self._watch.waits("an index on the CPU is copied to the GPU in each step")
 
-    def _on_one_device(self, name: str, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def _check_devices(self, name: str, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Records a CPU tensor that CUDA would not accept, and continues with it on the device."""
         host: list[Tensor] = []
         given = {
@@ -420,10 +420,10 @@ class _Operators(TorchDispatchMode):
             "create the latter with `device=`, or register it as a buffer of the model"
         )
 
-        def moved(leaf: Any) -> Any:
+        def move(leaf: Any) -> Any:
             return leaf.to(META) if isinstance(leaf, Tensor) else leaf
 
-        return tree_map(moved, args), tree_map(moved, kwargs)
+        return tree_map(move, args), tree_map(move, kwargs)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from sweeper.core.modules import is_sweepers
-from sweeper.inject.gpu import covered, kernel_spans
+from sweeper.inject.gpu import kernel_spans, union_length
 
 _TURNS = 4
 _HOLD_SECONDS = (0.1, 2.0)
@@ -34,7 +34,7 @@ def _files_of_warnings() -> frozenset[str | None]:
 _WARNINGS = _files_of_warnings()
 
 
-def queued(
+def queued_seconds(
     step: Callable[[], None], device: torch.device, turn: int, alone: float
 ) -> tuple[float | None, float | None]:
     """Returns the device's and the host's seconds per step, each without waiting for the other.
@@ -73,7 +73,7 @@ def queued(
 def kernel_seconds(step: Callable[[], None], device: torch.device, turn: int = 1) -> float | None:
     """Returns a step's seconds with a running kernel, from the profiler; None if it saw none.
 
-    For steps that `queued` cannot time. The profiler takes a second to start.
+    For steps that `queued_seconds` cannot time. The profiler takes a second to start.
 
     Args:
         turn: Steps from one optimiser step to the next.
@@ -91,7 +91,7 @@ def kernel_seconds(step: Callable[[], None], device: torch.device, turn: int = 1
     if not spans:
         return None
     first = max(end for _, end in spans) - 1e6 * elapsed
-    return covered(spans, first) / 1e6 / _PROFILED_TURNS / turn
+    return union_length(spans, first) / 1e6 / _PROFILED_TURNS / turn
 
 
 def sync_places(step: Callable[[], Any]) -> tuple[str, ...]:

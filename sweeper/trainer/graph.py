@@ -94,13 +94,13 @@ class CapturedStep:
             if seen <= EAGER_STEPS:
                 self._capture.run(lambda: self._step(batch, length, update))
                 return
-            known = self._graphs[key] = self._captured(batch, length, update)
+            known = self._graphs[key] = self._capture_step(batch, length, update)
         static, replay = known
         for name, tensor in batch.items():
             static[name].copy_(tensor, non_blocking=True)
         replay()
 
-    def _captured(self, batch: Batch, length: int, update: bool) -> tuple[Batch, Body]:
+    def _capture_step(self, batch: Batch, length: int, update: bool) -> tuple[Batch, Body]:
         static = {name: tensor.clone() for name, tensor in batch.items()}
         try:
             return static, self._capture.record(lambda: self._step(static, length, update))

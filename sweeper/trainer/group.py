@@ -59,7 +59,7 @@ class Group:
             if pid == 0:
                 for descriptor in (*group._pipes, writes):
                     os.close(descriptor)
-                _follower(cls(rank, size, group._store), reads, follow)
+                _run_follower(cls(rank, size, group._store), reads, follow)
             os.close(reads)
             group._pids.append(pid)
             group._pipes.append(writes)
@@ -163,7 +163,7 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def _follower(group: Group, orders: int, follow: Callable[[Group, int], None]) -> NoReturn:
+def _run_follower(group: Group, orders: int, follow: Callable[[Group, int], None]) -> NoReturn:
     status = 1
     try:
         follow(group, orders)

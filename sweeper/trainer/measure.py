@@ -37,7 +37,7 @@ from sweeper.trainer.data import make_loader
 from sweeper.trainer.data.protocol import Loader
 from sweeper.trainer.diagnose import diagnose
 from sweeper.trainer.group import Group, leave
-from sweeper.trainer.on_demand import Turns
+from sweeper.trainer.on_demand import RequestFiles
 from sweeper.trainer.pipeline import Pipeline
 from sweeper.trainer.setup import set_up
 from sweeper.trainer.step import Stepper
@@ -58,12 +58,12 @@ def run(job: Job, progress: Progress) -> Measurement:
     Raises:
         TrialFailedError: The configuration cannot be measured, for a known reason.
     """
-    return in_group(
-        job, lambda own, orders: follow(job, own, orders), lambda group: _measured(job, progress, group)
+    return run_in_group(
+        job, lambda own, orders: follow(job, own, orders), lambda group: _measure(job, progress, group)
     )
 
 
-def in_group(job: Job, following: Callable[[Group, int], None], leading: Callable[[Group], T]) -> T:
+def run_in_group(job: Job, following: Callable[[Group, int], None], leading: Callable[[Group], T]) -> T:
     """Runs `leading` as rank 0 of the job's devices, and `following` on each of the others.
 
     Raises:
@@ -83,13 +83,13 @@ def in_group(job: Job, following: Callable[[Group, int], None], leading: Callabl
             raise
 
 
-def _measured(job: Job, progress: Progress, group: Group) -> Measurement:
+def _measure(job: Job, progress: Progress, group: Group) -> Measurement:
     started = time.perf_counter()
     config, plan = job.config, job.plan
     progress.stage("build")
     pipeline, stepper, watch = set_up(job, progress)
     device = stepper.device
-    loader = joined(job, group, pipeline, stepper)
+    loader = join_group(job, group, pipeline, stepper)
     info = devices.describe(device)
     progress.device(info)
     loader.start()
@@ -103,7 +103,7 @@ def _measured(job: Job, progress: Progress, group: Group) -> Measurement:
 
     progress.stage("window")
     measuring = time.perf_counter()
-    turns = Turns(Path(job.turns_folder)) if job.turns_folder else None
+    turns = RequestFiles(Path(job.turns_folder)) if job.turns_folder else None
     timed = timing.windows(plan, config.global_batch, progress, turns)
     # Peaks of training only: the quality pass has all samples on the device, whatever the loader.
     gpu_peak, host_peak = devices.peak_memory_gib(device), devices.host_peak_gib()
@@ -111,7 +111,7 @@ def _measured(job: Job, progress: Progress, group: Group) -> Measurement:
     _check_training(stepper.last_loss.item(), timed.samples, timed.lost)
     breakdown = _breakdown(timing, timed)
     skipped_steps = int(stepper.skipped.item())
-    effective = _effective(job, pipeline, stepper, watch)
+    effective = _effective_settings(job, pipeline, stepper, watch)
     diagnosis = _diagnosis(timing, pipeline, timed) if plan.diagnose else None
     loader.close()
     group.close()
@@ -152,7 +152,7 @@ def _measured(job: Job, progress: Progress, group: Group) -> Measurement:
     )
 
 
-def joined(job: Job, group: Group, pipeline: Pipeline, stepper: Stepper, begin: int = 0) -> Loader:
+def join_group(job: Job, group: Group, pipeline: Pipeline, stepper: Stepper, begin: int = 0) -> Loader:
     """Connects the stepper to its group, and returns the loader of its share.
 
     Args:
@@ -184,11 +184,11 @@ def joined(job: Job, group: Group, pipeline: Pipeline, stepper: Stepper, begin: 
 
 
 @contextlib.contextmanager
-def alone(job: Job, pipeline: Pipeline, stepper: Stepper) -> Iterator[tuple[Group, Loader]]:
+def group_of_one(job: Job, pipeline: Pipeline, stepper: Stepper) -> Iterator[tuple[Group, Loader]]:
     """Yields a group of one device, and its loader, which has started."""
     with (
         contextlib.closing(Group.start(1, lambda own, orders: None)) as group,
-        contextlib.closing(joined(job, group, pipeline, stepper)) as loader,
+        contextlib.closing(join_group(job, group, pipeline, stepper)) as loader,
     ):
         loader.start()
         yield group, loader
@@ -208,7 +208,7 @@ def follow(
         restore: Restores the stepper's state at that point.
     """
     pipeline, stepper, _ = set_up(job, rank=group.rank)
-    loader = joined(job, group, pipeline, stepper, begin)
+    loader = join_group(job, group, pipeline, stepper, begin)
     if restore is not None:
         restore(stepper, loader)
         # A checkpoint has the first rank's random numbers; this one's must not start over.
@@ -221,9 +221,15 @@ def follow(
     loader.close()
 
 
-def _effective(job: Job, pipeline: Pipeline, stepper: Stepper, watch: CompileWatch) -> Mapping[str, str]:
+def _effective_settings(
+    job: Job, pipeline: Pipeline, stepper: Stepper, watch: CompileWatch
+) -> Mapping[str, str]:
     """Returns what ran instead of the requested settings, by field."""
-    settings = {**devices.without_effect(job.config, stepper.device), **stepper.refused, **watch.effective()}
+    settings = {
+        **devices.ineffective_settings(job.config, stepper.device),
+        **stepper.refused,
+        **watch.effective_mode(),
+    }
     if job.config.device.count > 1 and not job.config.loader.drop_last:
         settings["loader.drop_last"] = "true: devices that train together take whole batches"
     if job.config.loader.buckets > 1 and pipeline.train.lengths is None:

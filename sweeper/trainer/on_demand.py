@@ -25,7 +25,7 @@ POLL_SECONDS = 0.02
 """Seconds between two polls. Trials poll while another one is timed, so polling must cost nothing."""
 
 
-def ready_in(folder: Path) -> tuple[int, Window | None] | None:
+def read_ready(folder: Path) -> tuple[int, Window | None] | None:
     """Returns how many windows a trial has taken, and the last one; None until it is ready for the first."""
     try:
         taken, window = json.loads((folder / READY).read_text(encoding="ascii"))
@@ -34,7 +34,7 @@ def ready_in(folder: Path) -> tuple[int, Window | None] | None:
     return taken, None if window is None else decode(Window, window)
 
 
-def go_in(folder: Path) -> int:
+def read_go(folder: Path) -> int:
     """Returns the number in `go`; 0 while it does not exist."""
     try:
         return int((folder / GO).read_text(encoding="ascii"))
@@ -47,7 +47,7 @@ def turn_of(window: Window) -> Taken:
     return window.seconds, window.steps, window.samples, window.foreign_cpu_seconds / window.seconds
 
 
-class Turn(Protocol):
+class WindowRequests(Protocol):
     """Requests that a trial waits for between its windows."""
 
     @property
@@ -62,7 +62,7 @@ class Turn(Protocol):
         """Reports the windows taken; returns whether to take another, once that is known."""
 
 
-class Turns:
+class RequestFiles:
     """The trial's side of the two files."""
 
     def __init__(self, folder: Path) -> None:
@@ -71,17 +71,17 @@ class Turns:
     @property
     def may_be_examined(self) -> bool:
         """Whether there is time to examine the training after its windows."""
-        return go_in(self._folder) == END
+        return read_go(self._folder) == END
 
     @property
     def is_withdrawn(self) -> bool:
         """Whether the window that was requested is not wanted any more."""
-        return go_in(self._folder) < 0
+        return read_go(self._folder) < 0
 
     def wait(self, windows: Sequence[Window]) -> bool:
         """Reports the windows taken; returns True once another is requested, False at the end."""
         last = encode(windows[-1]) if windows else None
         write_atomic(self._folder / READY, json.dumps([len(windows), last]))
-        while 0 <= (wanted := go_in(self._folder)) <= len(windows):
+        while 0 <= (wanted := read_go(self._folder)) <= len(windows):
             time.sleep(POLL_SECONDS)
         return wanted >= 0

@@ -11,7 +11,7 @@ from sweeper.core.progress import Progress
 from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.graph import EAGER_STEPS
-from sweeper.trainer.measure import alone
+from sweeper.trainer.measure import group_of_one
 from sweeper.trainer.setup import set_up
 from sweeper.trainer.step import RECORDED_AT
 
@@ -32,7 +32,7 @@ def run(job: Job, progress: Progress) -> Report:
     pipeline, stepper, _ = set_up(job, progress)
     progress.device(devices.describe(stepper.device))
     count = steps_of(job.config.compile)
-    with alone(job, pipeline, stepper) as (_, loader):
+    with group_of_one(job, pipeline, stepper) as (_, loader):
         progress.stage("steps")
         for _ in range(count * job.config.accumulate_steps):
             stepper.step(loader, NoClock())

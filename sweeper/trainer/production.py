@@ -36,8 +36,8 @@ from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.conditions import undisturbed_canary_ms
 from sweeper.trainer.data.protocol import Loader
 from sweeper.trainer.group import Group
-from sweeper.trainer.measure import follow, in_group, joined
-from sweeper.trainer.quality import evaluated, unnoticed, validate
+from sweeper.trainer.measure import follow, join_group, run_in_group
+from sweeper.trainer.quality import metrics_of, unnoticed, validate
 from sweeper.trainer.setup import set_up
 from sweeper.trainer.steady import is_steady
 from sweeper.trainer.step import Stepper
@@ -58,7 +58,7 @@ def run(job: Job, progress: Progress) -> Report:
     """
     assert job.training is not None
     checkpoints.recover_best(Path(job.training.folder))
-    checkpoint = checkpoints.newest(Path(job.training.folder))
+    checkpoint = checkpoints.newest_checkpoint(Path(job.training.folder))
     begin = checkpoints.position_of(checkpoint)
 
     def restore(stepper: Stepper, loader: Loader) -> None:
@@ -66,10 +66,10 @@ def run(job: Job, progress: Progress) -> Report:
         if checkpoint is not None:
             checkpoints.restore(checkpoint, stepper)
 
-    return in_group(
+    return run_in_group(
         job,
         lambda own, orders: follow(job, own, orders, begin.steps, restore),
-        lambda group: _Run(job, progress, group, begin).to_its_end(checkpoint, restore),
+        lambda group: _Run(job, progress, group, begin).train_to_end(checkpoint, restore),
     )
 
 
@@ -80,10 +80,10 @@ def schedule_of(job: Job, num_batches: int) -> Callable[[int], float] | None:
     if plan.schedule == "constant":
         return None
     total = max(1, plan.epochs * num_batches // config.accumulate_steps)
-    return rising_then(plan.schedule, config.optimizer.warmup_steps, total)
+    return make_rate(plan.schedule, config.optimizer.warmup_steps, total)
 
 
-def rising_then(schedule: Schedule, warmup: int, total: int) -> Callable[[int], float]:
+def make_rate(schedule: Schedule, warmup: int, total: int) -> Callable[[int], float]:
     """Returns the share of the peak rate by optimiser step: up over `warmup`, down to `total`."""
 
     def share(step: int) -> float:
@@ -111,11 +111,11 @@ class _Run:
         self.canary_ms, self.canary_at = 0.0, -math.inf
         self.saved_at = time.perf_counter()
 
-    def to_its_end(self, checkpoint: Path | None, restore: Callable[[Stepper, Loader], None]) -> Report:
+    def train_to_end(self, checkpoint: Path | None, restore: Callable[[Stepper, Loader], None]) -> Report:
         """Trains to the end and returns the run's result."""
         self.progress.stage("build")
         self.pipeline, self.stepper, _ = set_up(self.job, self.progress)
-        self.loader: Loader = joined(self.job, self.group, self.pipeline, self.stepper, self.at.steps)
+        self.loader: Loader = join_group(self.job, self.group, self.pipeline, self.stepper, self.at.steps)
         self.batches = self.loader.order.num_batches
         restore(self.stepper, self.loader)
         info = devices.describe(self.stepper.device)
@@ -162,7 +162,7 @@ class _Run:
             elif (self.folder / STOP).exists():
                 ended = "stopped"
             else:
-                self._block()
+                self._train_block()
                 if self.at.steps % (plan.validate_epochs * self.batches) == 0:
                     self._validate()
                 if time.perf_counter() - self.saved_at >= plan.checkpoint_seconds:
@@ -173,7 +173,7 @@ class _Run:
             self._save()
             return ended
 
-    def _block(self) -> None:
+    def _train_block(self) -> None:
         """Takes some steps, at most to the end of the epoch."""
         left = self.batches - self.at.steps % self.batches
         length = BLOCK_SECONDS if self.steady else WARM_UP_BLOCK_SECONDS
@@ -223,7 +223,7 @@ class _Run:
     def _validate(self) -> None:
         with unnoticed(self.stepper):
             loss = validate(self.pipeline, self.stepper, self.stepper.model)
-            metrics = evaluated(self.pipeline, self.stepper)
+            metrics = metrics_of(self.pipeline, self.stepper)
         epoch = round(self.at.steps / self.batches)
         better = math.isfinite(loss) and (self.at.best_loss is None or loss < self.at.best_loss)
         if better:
@@ -254,7 +254,7 @@ class _Run:
         )
 
     def _save(self) -> None:
-        self.at = dataclasses.replace(self.at, seconds=self._seconds(), history_bytes=self.history.flushed())
+        self.at = dataclasses.replace(self.at, seconds=self._seconds(), history_bytes=self.history.flush())
         # A slow file system must not count as a stall.
         with self.progress.steps.paused():
             checkpoints.save(self.folder, self.stepper, self.at, self.plan.keep)
@@ -278,7 +278,7 @@ class _History:
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(_line(facts))
 
-    def flushed(self) -> int:
+    def flush(self) -> int:
         """Returns the file's length, once all of it is on disk."""
         with open(self._path, "a", encoding="utf-8") as file:
             os.fsync(file.fileno())

@@ -21,7 +21,7 @@ from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.errors import UserError
 from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.data.order import Epoch, Order
-from sweeper.trainer.data.resident import Reader
+from sweeper.trainer.data.resident import BatchReader
 from sweeper.trainer.pipeline import Batch, Pipeline, Samples
 from sweeper.trainer.setup import set_up
 from sweeper.trainer.step import Stepper
@@ -58,7 +58,7 @@ def measure(pipeline: Pipeline, stepper: Stepper, plan: MeasurePlan) -> Quality:
     began = time.perf_counter()
     config, samples = stepper.config, pipeline.train
     stepper.reset()
-    reader = Reader(samples, stepper.device, config.device.memory_fraction)
+    reader = BatchReader(samples, stepper.device, config.device.memory_fraction)
     clock = NoClock()
     total = torch.zeros((), device=stepper.device)
     curve: list[tuple[int, float]] = []
@@ -66,7 +66,7 @@ def measure(pipeline: Pipeline, stepper: Stepper, plan: MeasurePlan) -> Quality:
     parts = min(plan.quality_parts, max(1, num_samples // pipeline.val.length))
     part = num_samples / parts
     seen, due = 0, part if parts > 1 else math.inf
-    for index, length in _order(samples, config).first(num_samples).batches():
+    for index, length in _order(samples, config).first_samples(num_samples).batches():
         stepper.train_on(reader(index, length), clock, len(index))
         total += stepper.last_loss * len(index)
         seen += len(index)
@@ -95,7 +95,7 @@ def measure(pipeline: Pipeline, stepper: Stepper, plan: MeasurePlan) -> Quality:
         constant_loss=pipeline.constant_loss,
         best_loss=pipeline.best_loss,
         curve=(*(point for point in curve if math.isfinite(point[1])), (seen, val_loss)),
-        metrics=evaluated(pipeline, stepper) if plan.evaluate else {},
+        metrics=metrics_of(pipeline, stepper) if plan.evaluate else {},
     )
 
 
@@ -141,10 +141,10 @@ def validate(pipeline: Pipeline, stepper: Stepper, model: nn.Module) -> float:
                 total += pipeline.loss(model, batch).double() * size
         return total.item() / pipeline.val.length
 
-    return _as_fits(mean, stepper)
+    return _run_as_fits(mean, stepper)
 
 
-def evaluated(pipeline: Pipeline, stepper: Stepper) -> Mapping[str, float]:
+def metrics_of(pipeline: Pipeline, stepper: Stepper) -> Mapping[str, float]:
     """Returns the finite metrics from the pipeline's `evaluate` on the validation samples.
 
     Raises:
@@ -161,7 +161,7 @@ def evaluated(pipeline: Pipeline, stepper: Stepper) -> Mapping[str, float]:
                 stepper.model, (batch for batch, _ in _batches(pipeline.val, stepper, batch_size))
             )
 
-    reported = _as_fits(report, stepper)
+    reported = _run_as_fits(report, stepper)
     try:
         numbers = {str(name): float(value) for name, value in reported.items()}
     except (AttributeError, TypeError, ValueError):
@@ -169,7 +169,7 @@ def evaluated(pipeline: Pipeline, stepper: Stepper) -> Mapping[str, float]:
     return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
 
-def _as_fits(run: Callable[[int], T], stepper: Stepper) -> T:
+def _run_as_fits(run: Callable[[int], T], stepper: Stepper) -> T:
     """Returns the result of `run` with batches of `VALIDATION_BATCH`; if too large, with training's.
 
     Even without gradients, a large model may have no memory for so many samples.
@@ -191,13 +191,13 @@ def _evaluating(model: nn.Module, stepper: Stepper) -> Iterator[None]:
 
 def _batches(samples: Samples, stepper: Stepper, batch_size: int) -> Iterator[tuple[Batch, int]]:
     """Yields each sample once, in batches on the device, with the number of samples in each."""
-    reader = Reader(samples, stepper.device, stepper.config.device.memory_fraction)
-    for index, length in _in_order(samples, stepper.config, batch_size).batches():
+    reader = BatchReader(samples, stepper.device, stepper.config.device.memory_fraction)
+    for index, length in _epoch_in_order(samples, stepper.config, batch_size).batches():
         stepper.progress.steps.add()
         yield reader(index, length), len(index)
 
 
-def _in_order(samples: Samples, config: TrialConfig, batch_size: int) -> Epoch:
+def _epoch_in_order(samples: Samples, config: TrialConfig, batch_size: int) -> Epoch:
     """Returns each sample once: in order, or by bucket in batches of the training batch size."""
     if samples.lengths is None:
         index = torch.arange(samples.length)

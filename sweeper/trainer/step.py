@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from sweeper.core.config import DdpConfig, OptimizerConfig, TrialConfig
 from sweeper.core.measurement import FailureKind
-from sweeper.core.progress import Progress, Silent, TrialFailedError
+from sweeper.core.progress import Progress, SilentProgress, TrialFailedError
 from sweeper.interventions.recurrent import NOTE, has_recurrent, keep_in_float32
 from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import BACKWARD, DATA, FORWARD, GRAPH, H2D, OPTIMIZER, Clock, NoClock
@@ -107,7 +107,7 @@ class Stepper:
         progress: Progress | None = None,
     ) -> None:
         self.pipeline, self.config, self.device = pipeline, config, device
-        self.progress = progress or Silent()
+        self.progress = progress or SilentProgress()
         self.model = pipeline.model.to(device)
         self.refused: dict[str, str] = {}
         self._channels_last = config.memory_format == "channels_last" and self._set_channels_last()
@@ -248,7 +248,7 @@ class Stepper:
         # Steps run eagerly before they are captured, as required.
         warnings.filterwarnings("ignore", "This instance was constructed with capturable=True")
         self._begin_training(captured=True)
-        self.captured = self.capturing(loader.materialise, capture)
+        self.captured = self.captured_step(loader.materialise, capture)
 
     def _cannot_recompute(self) -> str:
         """Returns why activations cannot be recomputed in a graph; empty if they can."""
@@ -259,7 +259,7 @@ class Stepper:
             return "cuDNN keeps a separate state for the dropout of recurrent layers"
         return ""
 
-    def capturing(
+    def captured_step(
         self, materialise: Callable[[Batch, int], Batch], capture: Capture | None = None
     ) -> CapturedStep:
         """Returns this stepper's step as a graph, with `materialise` applied to its input."""
@@ -278,7 +278,7 @@ class Stepper:
         batch = loader.to_device(batch)
         clock.mark(H2D)
         if self.captured is not None and size == self.config.batch_size:
-            self.captured(batch, length, self._next())
+            self.captured(batch, length, self._advance())
             clock.mark(GRAPH)
             return size
         self.train_on(loader.materialise(batch, length), clock, size)
@@ -287,7 +287,7 @@ class Stepper:
     def replay(self, handed: Handed) -> None:
         """Takes a captured step on a loader's batch, which is on the device."""
         assert self.captured is not None
-        self.captured(handed.batch, handed.length, self._next())
+        self.captured(handed.batch, handed.length, self._advance())
 
     def has_seen(self, num_shapes: int) -> bool:
         """Returns whether `num_shapes` shapes are compiled or captured, if the mode does that."""
@@ -304,7 +304,7 @@ class Stepper:
             self.train(batch, clock, self.compiled)
             return
         with self.eager():
-            self._run(batch, clock, self.model, self._next())
+            self._run(batch, clock, self.model, self._advance())
 
     def train(self, batch: Batch, clock: Clock, model: nn.Module) -> None:
         """Trains on `batch` (on the device) through `model`, compiled or not."""
@@ -314,16 +314,16 @@ class Stepper:
             if self._runs[shape] == 1:
                 self._compile_by_running(batch, clock)
                 return
-        self._run(batch, clock, model, self._next())
+        self._run(batch, clock, model, self._advance())
 
     def _compile_by_running(self, batch: Batch, clock: Clock) -> None:
         """Takes the first step of a shape in a separate stage, since it waits for the compiler."""
         before = self.progress.reached
         self.progress.stage("compile")
-        self._run(batch, clock, self.compiled, self._next())
+        self._run(batch, clock, self.compiled, self._advance())
         self.progress.stage(before)
 
-    def _next(self) -> bool:
+    def _advance(self) -> bool:
         """Counts a micro-step; returns whether the optimiser steps after it, with its rate set."""
         self.micro_steps += 1
         self.progress.steps.add()
@@ -351,7 +351,7 @@ class Stepper:
     def _run(self, batch: Batch, clock: Clock, model: nn.Module, update: bool) -> None:
         """Runs forward, backward and, with `update`, the optimiser; a graph captures this."""
         if self._channels_last:
-            batch = {name: _channels_last(tensor) for name, tensor in batch.items()}
+            batch = {name: _to_channels_last(tensor) for name, tensor in batch.items()}
         with _NOTHING if update else self._apart(model):
             with self.autocast:
                 loss = self.pipeline.loss(model, batch)
@@ -406,5 +406,5 @@ class Stepper:
                 parameter.grad = None
 
 
-def _channels_last(tensor: Tensor) -> Tensor:
+def _to_channels_last(tensor: Tensor) -> Tensor:
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor

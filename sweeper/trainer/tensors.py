@@ -40,7 +40,7 @@ def write(path: Path, tree: Any) -> None:
     """
     from safetensors.torch import save_file
 
-    writer = _Writer()
+    writer = _TreeWriter()
     described = writer.describe(tree, "")
     save_file(writer.tensors, path, metadata={_TREE: json.dumps(described)})
 
@@ -60,10 +60,10 @@ def read(path: Path) -> Any:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, KeyError, json.JSONDecodeError) as error:
         raise UserError(f"{path} is damaged or not the state of a training run ({error}).") from error
-    return _built(described, tensors)
+    return _build(described, tensors)
 
 
-class _Writer:
+class _TreeWriter:
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
         self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -87,17 +87,17 @@ class _Writer:
         if type(value) in (list, tuple):
             items = [self.describe(child, f"{place}[{i}]") for i, child in enumerate(value)]
             return {type(value).__name__: items}
-        raise _refused(f"a {type(value).__module__}.{type(value).__qualname__}", place)
+        raise _refusal(f"a {type(value).__module__}.{type(value).__qualname__}", place)
 
     @staticmethod
     def _key(key: Any, place: str) -> Any:
         if key is not None and not isinstance(key, bool | int | float | str):
-            raise _refused(f"the key {key!r}", place)
+            raise _refusal(f"the key {key!r}", place)
         return key
 
     def _tensor(self, value: Tensor, place: str) -> dict[str, Any]:
         if value.layout != torch.strided or value.dtype not in _DTYPES or value.is_meta:
-            raise _refused(f"a tensor of {value.layout} {value.dtype} on {value.device}", place)
+            raise _refusal(f"a tensor of {value.layout} {value.dtype} on {value.device}", place)
         flags = (value.is_conj(), value.is_neg())
         where = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride(), flags)
         if where in self._known:
@@ -122,14 +122,14 @@ class _Writer:
         return described
 
 
-def _refused(what: str, place: str) -> UserError:
+def _refusal(what: str, place: str) -> UserError:
     return UserError(
         "a checkpoint can hold numbers, strings, lists, dictionaries and tensors, but"
         f" `{place or 'the state'}` is {what}, which would need pickle. Store it as one of those."
     )
 
 
-def _built(described: Any, tensors: Mapping[str, Tensor]) -> Any:
+def _build(described: Any, tensors: Mapping[str, Tensor]) -> Any:
     if not isinstance(described, Mapping):
         return described
     if "tensor" in described:
@@ -137,7 +137,7 @@ def _built(described: Any, tensors: Mapping[str, Tensor]) -> Any:
         # The same description may occur twice, for one tensor: permuted views share its memory.
         return tensor.permute([order.index(d) for d in range(len(order))]) if order else tensor
     if "dict" in described:
-        return {key: _built(value, tensors) for key, value in described["dict"]}
+        return {key: _build(value, tensors) for key, value in described["dict"]}
     (kind, items), *_ = described.items()
-    built = [_built(item, tensors) for item in items]
+    built = [_build(item, tensors) for item in items]
     return tuple(built) if kind == "tuple" else built

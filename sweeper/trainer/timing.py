@@ -12,13 +12,13 @@ from sweeper.core.measurement import Window
 from sweeper.core.progress import Progress
 from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import NUM_PHASES, Clock, HostClock, NoClock
-from sweeper.trainer.conditions import between, read_conditions, undisturbed_canary_ms
+from sweeper.trainer.conditions import read_conditions, undisturbed_canary_ms, window_between
 from sweeper.trainer.data.protocol import Loader
 from sweeper.trainer.group import Group
-from sweeper.trainer.on_demand import Turns
+from sweeper.trainer.on_demand import RequestFiles
 from sweeper.trainer.steady import is_steady
 from sweeper.trainer.step import Stepper
-from sweeper.trainer.windows import Taken, Windows, collect
+from sweeper.trainer.windows import TimedWindow, Windows, collect
 
 BLOCK_SECONDS = 0.1
 DRAIN_SECONDS = 0.02
@@ -27,7 +27,7 @@ HOPELESS = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class TimedSteps:
     """Steps that were run without a break.
 
     Attributes:
@@ -65,7 +65,7 @@ class Timing:
 
     def stretch(
         self, clock: Clock, seconds: float, cap_seconds: float, drain_steps: int = 0, most_steps: int = 0
-    ) -> Stretch:
+    ) -> TimedSteps:
         """Runs whole prefetch drains for about `seconds`, but at least one step.
 
         Args:
@@ -90,7 +90,7 @@ class Timing:
         devices.synchronize(stepper.device)
         elapsed = time.perf_counter() - began
         self._step_s = elapsed / steps
-        return Stretch(elapsed, steps, samples)
+        return TimedSteps(elapsed, steps, samples)
 
     def warm_up(self, cap_seconds: float, screen_above: float = 0.0) -> WarmUp:
         """Trains in blocks until they are steady.
@@ -118,7 +118,7 @@ class Timing:
                 return WarmUp(total, blocks[-1], steady=False)
 
     def windows(
-        self, plan: MeasurePlan, global_batch: int, progress: Progress, turns: Turns | None = None
+        self, plan: MeasurePlan, global_batch: int, progress: Progress, turns: RequestFiles | None = None
     ) -> Windows:
         """Returns the windows of `plan` (`sweeper.trainer.windows.collect`).
 
@@ -128,7 +128,7 @@ class Timing:
         on_host = self.stepper.device.type == "cpu"
         canary = undisturbed_canary_ms()
 
-        def take(seconds: float, kept: Sequence[Window]) -> Taken | None:
+        def take(seconds: float, kept: Sequence[Window]) -> TimedWindow | None:
             nonlocal canary
             if turns is not None:
                 with progress.steps.paused():
@@ -149,7 +149,7 @@ class Timing:
 
         return collect(plan, progress, take, NUM_PHASES, is_in_turns=turns is not None)
 
-    def window(self, clock: Clock, seconds: float, global_batch: int, most_steps: int = 0) -> Taken:
+    def window(self, clock: Clock, seconds: float, global_batch: int, most_steps: int = 0) -> TimedWindow:
         """Returns a timed window of about `seconds`, without its phases: those are in `clock`."""
         skipped = self.stepper.skipped.clone()
         before = read_conditions()
@@ -158,4 +158,6 @@ class Timing:
         after = read_conditions()
         lost = int((self.stepper.skipped - skipped).item()) * global_batch
         samples = max(0, stretch.samples - lost)
-        return Taken(between(before, after, start, stretch.seconds, stretch.steps, samples), lost)
+        return TimedWindow(
+            window_between(before, after, start, stretch.seconds, stretch.steps, samples), lost
+        )

@@ -17,12 +17,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from sweeper.core.job import Job
 from sweeper.core.measurement import Report
 from sweeper.core.progress import Progress
-from sweeper.inject.gpu import covered, kernel_spans
+from sweeper.inject.gpu import kernel_spans, union_length
 from sweeper.trainer import device as devices
 from sweeper.trainer.ceilings import matmul
 from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.data.protocol import Loader
-from sweeper.trainer.measure import alone
+from sweeper.trainer.measure import group_of_one
 from sweeper.trainer.setup import set_up
 from sweeper.trainer.step import Stepper
 from sweeper.trainer.timing import Timing
@@ -47,7 +47,7 @@ def run(job: Job, progress: Progress) -> Report:
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    with alone(job, pipeline, stepper) as (group, loader):
+    with group_of_one(job, pipeline, stepper) as (group, loader):
         progress.stage("warmup")
         # The steps need not be steady: the profiler changes their speed anyway.
         Timing(stepper, loader, group).warm_up(job.plan.warmup_cap_seconds, screen_above=math.inf)
@@ -87,7 +87,7 @@ def _summary(profiler: profile, seconds: float, device: torch.device) -> dict[st
     longest = sorted(taken.items(), key=lambda item: -item[1])[:TOP]
     busy = None
     if on_gpu and (spans := kernel_spans(profiler)):
-        busy = 100 * covered(spans, max(end for _, end in spans) - 1e6 * seconds) / (1e6 * seconds)
+        busy = 100 * union_length(spans, max(end for _, end in spans) - 1e6 * seconds) / (1e6 * seconds)
     return {
         "device_busy_pct": None if busy is None else round(min(100.0, busy), 1),
         "operations": {key: round(ms, 4) for key, ms in longest if ms > 0},

@@ -17,7 +17,7 @@ MAX_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TimedWindow:
     """A measured window.
 
     Attributes:
@@ -66,7 +66,7 @@ class Windows:
 def collect(
     plan: MeasurePlan,
     progress: Progress,
-    take: Callable[[float, Sequence[Window]], Taken | None],
+    take: Callable[[float, Sequence[Window]], TimedWindow | None],
     num_phases: int = 0,
     *,
     is_in_turns: bool = False,

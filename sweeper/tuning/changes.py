@@ -10,18 +10,18 @@ from pathlib import Path
 from sweeper.analysis.bottleneck import launch_share
 from sweeper.core.measurement import Measurement
 from sweeper.errors import UserError
-from sweeper.interventions import known
+from sweeper.interventions import load_changes
 from sweeper.interventions.change import (
     CLOSE,
     DRAWS,
     EXACT,
     ORIGINAL,
     SINGLE,
-    Ceiling,
     Change,
+    SpeedupCeiling,
     Step,
 )
-from sweeper.interventions.loader import Loader
+from sweeper.interventions.loader import LoaderChange
 from sweeper.race.verify import Claim
 from sweeper.scaffold.known_options import variables_of
 
@@ -82,12 +82,12 @@ def known_changes(file: Path | None) -> Mapping[str, Change]:
         UserError: It cannot be read as one.
     """
     try:
-        return known(str(file) if file else "")
+        return load_changes(str(file) if file else "")
     except (ValueError, OSError, SyntaxError, ImportError) as error:
         raise UserError(f"`--changes` must be a file of changes: {error}.") from error
 
 
-def possible(
+def list_changes(
     measurement: Measurement,
     file: Path | None = None,
     *,
@@ -97,14 +97,14 @@ def possible(
 
     Args:
         measurement: Measurement of the unchanged script.
-        file: File with the user's own changes (`sweeper.interventions.known`).
+        file: File with the user's own changes (`sweeper.interventions.load_changes`).
         allow_other_draws: Whether changes that make rows draw other random numbers are tried, too.
     """
     values = []
     for change in known_changes(file).values():
         for value in change.choices:
             ceiling = ceiling_of(change, value, measurement)
-            refused = change.refusal(value, measurement.observed) or _too_little(ceiling)
+            refused = change.refusal(value, measurement.observed) or _ceiling_refusal(ceiling)
             if not refused and change.kind == DRAWS and not allow_other_draws:
                 refused = NEEDS_PERMISSION
             values.append(
@@ -116,26 +116,26 @@ def possible(
                     why=change.why,
                     rounding=change.tolerance(measurement.observed),
                     env=variables_of(change, measurement.observed),
-                    ceiling=_assumed(change) if ceiling is None else ceiling.ratio,
+                    ceiling=_assumed_ceiling(change) if ceiling is None else ceiling.ratio,
                     refused=refused,
                 )
             )
     return values
 
 
-def _assumed(change: Change) -> float:
+def _assumed_ceiling(change: Change) -> float:
     """Returns the ceiling of a change whose ceiling is not known."""
     return UNKNOWN_CEILING if change.is_of_environment else math.inf
 
 
-def _too_little(ceiling: Ceiling | None) -> str:
+def _ceiling_refusal(ceiling: SpeedupCeiling | None) -> str:
     if ceiling is None or ceiling.ratio >= ceiling.least:
         return ""
     faster = f"only {ceiling.ratio:.3g}x as fast" if ceiling.ratio >= 1.005 else "no faster"
     return f"even {ceiling.without}, it would be {faster}"
 
 
-def ceiling_of(change: Change, value: str, measurement: Measurement) -> Ceiling | None:
+def ceiling_of(change: Change, value: str, measurement: Measurement) -> SpeedupCeiling | None:
     """Returns the largest possible speedup of a change's value; None if it is unknown.
 
     Args:
@@ -165,5 +165,7 @@ def claim_of(changes: Sequence[ChangeValue]) -> Claim:
     return Claim(
         kind=max((change.kind for change in changes), key=kinds.index, default=EXACT),
         rounding=max((change.rounding for change in changes), default=SINGLE),
-        keeps_arithmetic=all(change.is_of_environment or change.name == Loader.name for change in changes),
+        keeps_arithmetic=all(
+            change.is_of_environment or change.name == LoaderChange.name for change in changes
+        ),
     )

@@ -20,9 +20,9 @@ from sweeper.race.tally import Tally
 from sweeper.race.verify import MORE_SEEDS, OTHER_SEEDS
 from sweeper.script.running import RECORD_ONLY
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.phases.lives import MIN_START_SECONDS, REPORT_SECONDS, in_time, seconds_at_most
+from sweeper.sweep.phases.lives import MIN_START_SECONDS, REPORT_SECONDS, limit_recording, seconds_at_most
 from sweeper.sweep.phases.race import MAX_ROUNDS, SweepRace
-from sweeper.sweep.stopping import StopAskedError, Stopping
+from sweeper.sweep.stopping import StopAskedError, StopHandler
 from sweeper.sweep.store.result import ConfirmationResult
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.tuning.timetable import FINAL_ROUNDS
@@ -41,7 +41,7 @@ class FinalRace:
         self,
         race: SweepRace,
         numbers: Sequence[int],
-        stopping: Stopping,
+        stopping: StopHandler,
         verifier: RaceVerifier | None,
         known: Mapping[int, Verified],
     ) -> None:
@@ -86,7 +86,7 @@ class FinalRace:
         self._race.run(self._numbers, *limits, REPORT_SECONDS + seed_seconds)
         if self._verifier is not None:
             before = self._race.verified
-            for arm in sorted(self._faster()):
+            for arm in sorted(self._faster_arms()):
                 self._enter_seeds(self._verifier, arm, record_seed)
             self._before = before
         if not self._stopping.asked:
@@ -101,16 +101,16 @@ class FinalRace:
                 return
             self._known.update(verifier.enter_seed(shift, folder))
 
-    def _faster(self) -> set[int]:
+    def _faster_arms(self) -> set[int]:
         """Returns the arms that may win."""
         return {ratio.trial for ratio in self._race.ratios() if ratio.low > 1}
 
     def answers(self) -> Mapping[int, Verified]:
         """Returns what is said of each arm's training. What was not compared as it must be is a fault."""
         if self._verifier is None:
-            return {arm: _as_exact(event) for arm, event in self.verified.items()}
+            return {arm: _require_exact(event) for arm, event in self.verified.items()}
         answers = dict(self.verified)
-        for arm in self._faster() & answers.keys():
+        for arm in self._faster_arms() & answers.keys():
             is_open = self._verifier.seed_wanted(arm) in OTHER_SEEDS
             if is_open and not answers[arm].fault:
                 # Only its first steps were compared.
@@ -134,7 +134,7 @@ class FinalRace:
         return result, {arm for arm in chosen & answers.keys() if not answers[arm].is_open}
 
 
-def _as_exact(event: Verified) -> Verified:
+def _require_exact(event: Verified) -> Verified:
     """Returns what first steps have shown, which does only where they were equal in every bit."""
     is_known = event.kind == EXACT and not event.is_open
     return event if is_known or event.fault else dataclasses.replace(event, fault=NOT_COMPARED)
@@ -160,7 +160,7 @@ def record_seed(
     shutil.rmtree(folder, ignore_errors=True)
     job = trials.job(RACE_STAGE, config, {"shift": shift})
     plan = MeasurePlan(window_seconds=0.1, repeats=1, warmup_cap_seconds=0.0, diagnose=False)
-    recording = in_time(verifier.long_recording(shift), context, trials)
+    recording = limit_recording(verifier.long_recording(shift), context, trials)
     try:
         outcome = trials.run(folder, dataclasses.replace(job, plan=plan, recording=recording))
     except StopAskedError:

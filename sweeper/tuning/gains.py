@@ -101,7 +101,7 @@ def largest_gain(sweep: LoadedSweep) -> float | None:
     return max(highs, default=None)
 
 
-def untried(sweep: LoadedSweep, changes: Sequence[ChangeValue]) -> list[ChangeValue]:
+def untried_changes(sweep: LoadedSweep, changes: Sequence[ChangeValue]) -> list[ChangeValue]:
     """Returns the changes that a race could have tried, and that no arm had of which anything is known."""
     state = _state(sweep)
     known = [contest for contest in state.contests.values() if _is_known(state, contest)]
@@ -109,7 +109,7 @@ def untried(sweep: LoadedSweep, changes: Sequence[ChangeValue]) -> list[ChangeVa
     return [change for change in changes if not change.refused and change.name not in tried]
 
 
-def with_refusals(sweep: LoadedSweep, changes: Sequence[ChangeValue]) -> list[ChangeValue]:
+def add_refusals(sweep: LoadedSweep, changes: Sequence[ChangeValue]) -> list[ChangeValue]:
     """Returns the changes; those that a race has refused have the reason."""
     state = _state(sweep)
     winner = sweep.confirmation.winner

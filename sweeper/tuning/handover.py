@@ -12,18 +12,18 @@ from sweeper.core.template import arguments
 from sweeper.core.workload import script_of
 from sweeper.exports import verification
 from sweeper.production.handover import hand_over
-from sweeper.sweep.observer import Observer as SweepObserver
+from sweeper.sweep.observer import SweepObserver
 from sweeper.sweep.store.load import LoadedSweep
 
 
-class Observer(SweepObserver, Protocol):
+class TuneObserver(SweepObserver, Protocol):
     """Watches a tune: its lines, and the sweep underneath it."""
 
     def command(self, text: str) -> None:
         """Receives a command or a path for the user to copy, which must stay on one line."""
 
 
-def hand_over_winner(sweep: LoadedSweep, winner: int, home: Path, observer: Observer) -> Path:
+def hand_over_winner(sweep: LoadedSweep, winner: int, home: Path, observer: TuneObserver) -> Path:
     """Writes the winner's file and says how to use it; returns its path."""
     name, option = sweep.journal.name, home_option(home)
     (export,) = hand_over(home, name).write()
@@ -42,7 +42,7 @@ def command_of(folder: Path) -> list[str]:
     return arguments(script_of(job).command, job.config.args or {})
 
 
-def report_files(sweep: LoadedSweep, observer: Observer) -> list[Path]:
+def report_files(sweep: LoadedSweep, observer: TuneObserver) -> list[Path]:
     """Writes the report of a tune; returns its files."""
     # Slow to import, and needed only at the end.
     from sweeper.report import files

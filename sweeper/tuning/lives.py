@@ -25,7 +25,7 @@ from sweeper.race.log import Ended, Event, Started, Turned, Verified, rounds_of
 from sweeper.race.policy import MIN_TURN_SECONDS, Action, Done, Start
 from sweeper.race.race import Taken
 from sweeper.race.storage import StoredLog
-from sweeper.script.warm import Warm, read_warm
+from sweeper.script.warm import WarmProcess, read_warm
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.lives import JobLives
 from sweeper.sweep.trial_runner import TrialRunner
@@ -49,7 +49,7 @@ class TuneLog(StoredLog):
             taken: Called after each event.
         """
         self._taken: Callable[[], None] = lambda: None
-        super().__init__(path, _all_ended)
+        super().__init__(path, _end_all)
         self._taken = taken
 
     def append(self, event: Event) -> None:
@@ -58,13 +58,13 @@ class TuneLog(StoredLog):
         self._taken()
 
 
-def _all_ended(log: Sequence[Event]) -> list[Event]:
+def _end_all(log: Sequence[Event]) -> list[Event]:
     ended = {event.life for event in log if isinstance(event, Ended)}
     alive = [event.life for event in log if isinstance(event, Started) and event.life not in ended]
     return [*log, *(Ended(life, log[-1].at) for life in alive)]
 
 
-class OnlyBaseline:
+class BaselineRules:
     """Starts the baseline, whose first steps show what may be tried."""
 
     def __init__(self, log: Sequence[Event]) -> None:
@@ -237,7 +237,7 @@ class TuneLives(JobLives):
         return job
 
 
-def cut_off(warm: Warm | None, turns: Sequence[Turned]) -> Measurement | Failure:
+def cut_off_outcome(warm: WarmProcess | None, turns: Sequence[Turned]) -> Measurement | Failure:
     """Returns the outcome of a trial whose process was ended from outside.
 
     Args:

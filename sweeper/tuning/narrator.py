@@ -58,7 +58,7 @@ class Narrator:
                 # A single turn of each does not show how much turns differ.
                 about = "" if tally.carries_interval else "about "
                 ratio = _ratio(state, first) if tally.carries_interval else times(math.exp(tally.mean))
-                self._tell(f"So far {about}{ratio}, {_how(first)}: {_words(first.members)}.")
+                self._tell(f"So far {about}{ratio}, {_verification_words(first)}: {_words(first.members)}.")
         for contest in state.contests.values():
             if contest.outcome and contest.arm not in self._said:
                 self._said.add(contest.arm)
@@ -106,7 +106,7 @@ def _outcome_line(state: RaceState, contest: Contest) -> str:
         return f"Without {_words(words)}: {_ratio(state, contest)}, so it stays."
     more = "" if is_first else " on top"
     if contest.outcome == WON:
-        return f"{_words(words)}: {_ratio(state, contest)}{more}, {_how(contest)}."
+        return f"{_words(words)}: {_ratio(state, contest)}{more}, {_verification_words(contest)}."
     return f"{_words(words)}: {_ratio(state, contest)}{more}; not continued."
 
 
@@ -120,7 +120,7 @@ def _ratio(state: RaceState, contest: Contest) -> str:
     return f"{times(math.exp(mean))} {interval(math.exp(mean - half), math.exp(mean + half))}"
 
 
-def _how(contest: Contest) -> str:
+def _verification_words(contest: Contest) -> str:
     verified = contest.verified
     if verified is None or verified.is_open:
         return "not verified yet"

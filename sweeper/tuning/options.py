@@ -11,7 +11,7 @@ from typing import Any
 
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.errors import UserError
-from sweeper.script.command_line import CommandLine, parted, typed_command
+from sweeper.script.command_line import CommandLine, parse_command, typed_command
 from sweeper.spec import SweepSpec
 from sweeper.spec.rules import leads_elsewhere
 
@@ -57,7 +57,9 @@ class TuneOptions:
             UserError: The command cannot be tuned, or an option is wrong.
         """
         line = typed_command(command)
-        checked = cls(command=tuple(line), name=name or name_of(parted(shlex.join(line)).script), **options)
+        checked = cls(
+            command=tuple(line), name=name or name_of(parse_command(shlex.join(line)).script), **options
+        )
         checked.check()
         return checked
 
@@ -86,7 +88,7 @@ class TuneOptions:
     @property
     def line(self) -> CommandLine:
         """The command, split into its parts."""
-        return parted(shlex.join(self.command))
+        return parse_command(shlex.join(self.command))
 
 
 def name_of(script: str) -> str:

@@ -30,7 +30,7 @@ from sweeper.tuning.contests import (
     laps,
     middle,
 )
-from sweeper.tuning.timetable import MIN_LAPS, TURNS_ALONE, Timetable, of_a_turn, of_starts
+from sweeper.tuning.timetable import MIN_LAPS, TURNS_ALONE, Timetable, latest_turn_seconds, mean_start_seconds
 
 MIN_GAIN = math.log(1.02)
 """Log of the smallest gain for which a change joins the leader."""
@@ -87,10 +87,10 @@ class TunePolicy:
         proposal: Members | str = ""
         if challenger is None:
             proposal = self._proposal(state, at)
-        elif self._is_late(state, at + of_a_turn(rounds)):
+        elif self._is_late(state, at + latest_turn_seconds(rounds)):
             proposal = TIME
         if isinstance(proposal, str) and proposal:
-            return End(_last(alive)) if alive else Done(proposal)
+            return End(_last_process(alive)) if alive else Done(proposal)
         if not alive and _num_short(rounds) >= MAX_SHORT_ROUNDS and not (challenger and _is_open(challenger)):
             return Done(FAILED)
         needed = dict.fromkeys((BASELINE, state.leader, challenger.arm if challenger else BASELINE))
@@ -98,7 +98,7 @@ class TunePolicy:
         if now.is_in_company is False and challenger is not None:
             # What has had its turns does not start again.
             num_starts = max(1, sum(arm not in now.lives for arm in needed))
-        if not alive and rounds and self._is_late(state, at + num_starts * of_starts(rounds)):
+        if not alive and rounds and self._is_late(state, at + num_starts * mean_start_seconds(rounds)):
             return Done(TIME)
         if now.is_in_company is False:
             return self._next_alone(state, now, alive, list(needed), proposal)
@@ -111,14 +111,14 @@ class TunePolicy:
             return Turn(behind[0].number)
         is_broken = any(life.arm != failed or life.is_crowded for life in over)
         if unneeded or (alive and (is_broken or _needs_repeat(state, now))):
-            return End(_last(unneeded or alive))
+            return End(_last_process(unneeded or alive))
         if not alive:
             return self._start(state, BASELINE, len(rounds))
         missing = [
             arm for arm in needed if arm not in now.lives or (arm == failed and now.lives[arm].is_over)
         ]
         if _is_still_open(state, now):
-            return End(_last(alive))
+            return End(_last_process(alive))
         if missing:
             return self._start(state, missing[0], len(rounds) - 1)
         if challenger is None:
@@ -158,11 +158,11 @@ class TunePolicy:
 
     def _start(self, state: RaceState, arm: int, number: int) -> Start:
         members = tuple(sorted(state.contests[arm].requested)) if arm in state.contests else ()
-        return Start(arm, number, of_a_turn(state.rounds), members)
+        return Start(arm, number, latest_turn_seconds(state.rounds), members)
 
     def _add(self, state: RaceState, members: Members, number: int) -> Start:
         arm = len(state.contests) + 1
-        return Start(arm, number, of_a_turn(state.rounds), tuple(sorted(members)), state.leader)
+        return Start(arm, number, latest_turn_seconds(state.rounds), tuple(sorted(members)), state.leader)
 
     def _next_in_lap(self, log: Sequence[Event], alive: Sequence[Life]) -> int:
         """Returns the next process in a lap, in which each one takes a turn."""
@@ -245,7 +245,7 @@ class TunePolicy:
         if contest.outcome == REFUSED:
             return True
         own = {one.word for one in self.candidates if one.is_own}
-        if self._highest(state.difference(contest) - own) >= HIGH_CEILING:
+        if self._highest_ceiling(state.difference(contest) - own) >= HIGH_CEILING:
             return True
         return Tally.of(state.rounds, contest.arm, contest.reference).mean < -MIN_GAIN
 
@@ -291,7 +291,7 @@ class TunePolicy:
         for members in self.proposals(state):
             if not state.contests and at < self.seconds:
                 return members
-            if at + self.timetable.of_an_arm(state, members) <= latest:
+            if at + self.timetable.arm_seconds(state, members) <= latest:
                 return members
             why = TIME
         return why
@@ -300,18 +300,18 @@ class TunePolicy:
         """Yields the changes of arms that may come next, in order."""
         leading = state.members(state.leader)
         tried = {contest.requested for contest in state.contests.values()} | {frozenset(), leading}
-        for members in self._wanted(state, leading):
+        for members in self._raw_proposals(state, leading):
             if members not in tried:
                 tried.add(members)
                 yield members
 
-    def _wanted(self, state: RaceState, leading: Members) -> Iterator[Members]:
+    def _raw_proposals(self, state: RaceState, leading: Members) -> Iterator[Members]:
         known = [one for one in self.candidates if one.ceiling >= MIN_CEILING]
         exact = [one for one in known if one.kind == EXACT and not one.rank]
         if not state.contests:
             yield frozenset(one.word for one in exact if not one.is_own)
         parts = [part - state.out for part in state.split]
-        yield from (leading | part for part in parts if self._highest(part) >= HIGH_CEILING)
+        yield from (leading | part for part in parts if self._highest_ceiling(part) >= HIGH_CEILING)
         own = {one.word for one in exact if one.is_own}
         if not any(own & contest.requested for contest in state.contests.values()):
             yield leading | own
@@ -322,9 +322,9 @@ class TunePolicy:
             if one.rank or one.kind != EXACT:
                 yield leading | {one.word}
         yield from (leading | part for part in parts)
-        yield from self._without_doubts(state, leading)
+        yield from self._drop_doubts(state, leading)
 
-    def _highest(self, words: Members) -> float:
+    def _highest_ceiling(self, words: Members) -> float:
         return max(map(self._ceiling, words), default=0.0)
 
     def _is_due(self, state: RaceState, candidate: Candidate) -> bool:
@@ -335,7 +335,7 @@ class TunePolicy:
             if other.name == candidate.name and other.rank < candidate.rank
         )
 
-    def _without_doubts(self, state: RaceState, leading: Members) -> Iterator[Members]:
+    def _drop_doubts(self, state: RaceState, leading: Members) -> Iterator[Members]:
         """Yields the leader without what may bring nothing: all of it at once, then one by one."""
         doubts = self.doubts(state)
         unknown = [word for word in doubts if not state.gain_of(word).logs]
@@ -356,7 +356,7 @@ class TunePolicy:
 
         return sorted(doubts, key=gain) if len(leading) > 1 else []
 
-    def _others_at_the_end(self, state: RaceState) -> list[Members]:
+    def _final_rivals(self, state: RaceState) -> list[Members]:
         """Returns the arms that the leader is raced with at the end.
 
         These are the leader without each change that is not shown to pay, and the last leader of exact
@@ -373,7 +373,7 @@ class TunePolicy:
         return list(dict.fromkeys(others))
 
     def _num_finalists(self, state: RaceState) -> int:
-        return 1 + len(self._others_at_the_end(state))
+        return 1 + len(self._final_rivals(state))
 
     def _is_late(self, state: RaceState, at: float) -> bool:
         """Returns whether there is no time for more turns."""
@@ -386,7 +386,7 @@ class TunePolicy:
         """
         state = self.state(log, is_final=True)
         if state.leader != BASELINE:
-            return [state.members(state.leader), *self._others_at_the_end(state)]
+            return [state.members(state.leader), *self._final_rivals(state)]
         verified = [one for one in state.contests.values() if one.outcome == LOST]
         tallies = {one.members: Tally.of(state.rounds, one.arm) for one in verified}
         among = [members for members, tally in tallies.items() if tally.logs]
@@ -424,7 +424,7 @@ def _is_still_open(state: RaceState, now: Round) -> bool:
     return challenger is not None and _is_open(challenger) and challenger.arm not in now.lives
 
 
-def _last(alive: Sequence[Life]) -> int:
+def _last_process(alive: Sequence[Life]) -> int:
     """Returns the process that ends first: the one that was started last."""
     return max(life.number for life in alive)
 

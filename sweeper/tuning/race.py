@@ -23,7 +23,7 @@ from sweeper.race.scores import Score, scores
 from sweeper.race.tally import Tally
 from sweeper.race.verify import batches_of_a_pass
 from sweeper.script.taken_apart import usual_seconds
-from sweeper.script.warm import Warm, read_warm
+from sweeper.script.warm import WarmProcess, read_warm
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.lives import REPORT_SECONDS, seconds_at_most
 from sweeper.sweep.phases.race import ARMS, SweepRace
@@ -33,12 +33,12 @@ from sweeper.sweep.store.machine_record import MachineRecord
 from sweeper.sweep.store.result import ConfirmationResult, SweepResult
 from sweeper.sweep.supervisor import load_trials
 from sweeper.sweep.trial_runner import TrialRunner
-from sweeper.system.files import ours
+from sweeper.system.files import reading
 from sweeper.tuning.arms import Arms
-from sweeper.tuning.changes import ChangeValue, known_changes, possible
+from sweeper.tuning.changes import ChangeValue, known_changes, list_changes
 from sweeper.tuning.contests import REFUSED, WON, Candidate, RaceState
 from sweeper.tuning.final_race import FinalRace, record_seed
-from sweeper.tuning.lives import FIRST_RACE, OnlyBaseline, TuneLives, TuneLog, cut_off
+from sweeper.tuning.lives import FIRST_RACE, BaselineRules, TuneLives, TuneLog, cut_off_outcome
 from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.policy import TIME, TunePolicy
 from sweeper.tuning.specification import is_made_otherwise
@@ -65,7 +65,7 @@ class Course:
         policy: The rules, once it is known what may be tried.
     """
 
-    warm: Warm | None = None
+    warm: WarmProcess | None = None
     changes: Sequence[ChangeValue] = ()
     policy: TunePolicy | None = None
     log: TuneLog | None = None
@@ -143,7 +143,7 @@ class _Phases:
         self._scored: tuple[int, Sequence[Score]] = (-1, ())
         self.ended = "it was stopped"
         path = context.journal.race_log(FIRST_RACE)
-        with ours(path, DAMAGED_RACE):
+        with reading(path, DAMAGED_RACE):
             course.log = TuneLog(path, lambda: follow(course))
 
     def run(self) -> ConfirmationResult:
@@ -169,11 +169,11 @@ class _Phases:
             warm = self._warm_of(entry.folder, lives)
             if (warm is None or not turns) and (outcome is not None or not is_over):
                 continue
-            outcome = cut_off(warm, turns)
+            outcome = cut_off_outcome(warm, turns)
             write_outcome(entry.folder, outcome)
             self._trials.finish(entry.number, entry.job, outcome)
 
-    def _warm_of(self, folder: Path, lives: Sequence[Life]) -> Warm | None:
+    def _warm_of(self, folder: Path, lives: Sequence[Life]) -> WarmProcess | None:
         """Returns what the first process of an arm that was warm has shown."""
         race_folder = self._context.journal.race_folder(FIRST_RACE)
         folders = [folder, *(race_folder / f"{life.number:04d}" for life in lives)]
@@ -244,7 +244,7 @@ class _Phases:
         folder, clock = context.journal.trial_folder(BASELINE), trials.budget.clock
         course.warm = read_warm(folder)
         if course.warm is None or not course.warm.measurement.throughput or not log:
-            race.run(OnlyBaseline(log), lives, log, clock=clock)
+            race.run(BaselineRules(log), lives, log, clock=clock)
             course.warm = read_warm(folder)
         warm = course.warm
         if warm is None or not warm.measurement.throughput:
@@ -296,7 +296,7 @@ class _Phases:
         known = [arm for arm in sorted(continued) if arm in self._trials.table.records]
         return scores(state.rounds, known, continued)
 
-    def _candidates(self, warm: Warm) -> list[Candidate]:
+    def _candidates(self, warm: WarmProcess) -> list[Candidate]:
         """Returns what may be tried, in order."""
         known = known_changes(self._options.changes)
         ranks: dict[str, int] = {}
@@ -337,7 +337,10 @@ class _Phases:
         begun = next((entry.job.params for entry in context.journal.race_jobs(FINAL_RACE)), {})
         if list(begun.get(ARMS, ())) != numbers:
             shutil.rmtree(folder, ignore_errors=True)
-        left, usual = seconds_at_most(context, trials), policy.timetable.of_a_round(state, len(numbers) + 1)
+        left, usual = (
+            seconds_at_most(context, trials),
+            policy.timetable.round_seconds(state, len(numbers) + 1),
+        )
         if left is not None and left < usual and not context.journal.rounds(FINAL_RACE):
             return self.best_so_far("there was no time for a race of new processes")
         verifier = None
@@ -356,7 +359,7 @@ class _Phases:
         known = {arm: event for arm in numbers if (event := state.contests[arm].verified)}
         final = self._final = FinalRace(race, numbers, context.stopping, verifier, known)
         record = functools.partial(record_seed, context, trials, self._verifier, self._arms.config_of(()))
-        final.run(context.spec.confirm.rounds, policy.timetable.of_a_seed(state), record)
+        final.run(context.spec.confirm.rounds, policy.timetable.seed_seconds(state), record)
         if not final.carries_interval:
             return self.best_so_far("new processes could not be compared")
         answers = final.answers()
@@ -376,7 +379,7 @@ def changes_of(options: TuneOptions, measured: Measurement) -> list[ChangeValue]
     Args:
         measured: Measurement of the script as it is.
     """
-    changes = possible(measured, options.changes, allow_other_draws=options.allow_other_draws)
+    changes = list_changes(measured, options.changes, allow_other_draws=options.allow_other_draws)
     return [
         change
         if change.refused or not is_made_otherwise(change, measured.observed)

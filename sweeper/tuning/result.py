@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweeper.core.measurement import Measurement
-from sweeper.sweep.run import Ran
+from sweeper.sweep.run import SweepRun
 from sweeper.tuning import words
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.gains import ChangeGain
@@ -42,8 +42,8 @@ class TuneResult:
     fault: str = ""
     export: Path | None = None
     unsent: tuple[str, ...] = ()
-    ran: Ran | None = None
-    searched: Ran | None = None
+    ran: SweepRun | None = None
+    searched: SweepRun | None = None
     is_stopped: bool = False
 
     @property

@@ -57,53 +57,53 @@ class Timetable:
             num_finalists: Number of its arms but the baseline.
         """
         first, last = _first_number_at(state), self.seconds - self.last_seconds
-        if first is not None and first + self.of_a_round(state, FEWEST_ARMS) > last:
+        if first is not None and first + self.round_seconds(state, FEWEST_ARMS) > last:
             return last
         num_arms = 1 + num_finalists
         # Where nothing leads, there is more to gain from what was not tried.
         num_rounds = 1 if state.leader == BASELINE else FINAL_ROUNDS
-        rounds = num_rounds * self.of_a_round(state, num_arms, FINAL_TURNS)
+        rounds = num_rounds * self.round_seconds(state, num_arms, FINAL_TURNS)
         # Where starts or steps are long, one round has fewer turns, and what is to be tried has the rest.
-        rounds = max(self.of_a_round(state, num_arms), min(rounds, FINAL_SHARE * self.seconds))
-        return last - self.of_a_seed(state) - rounds
+        rounds = max(self.round_seconds(state, num_arms), min(rounds, FINAL_SHARE * self.seconds))
+        return last - self.seed_seconds(state) - rounds
 
     def is_recorded_again(self, state: RaceState) -> bool:
         """Returns whether there is time for the ends of two passes in the records of the race at the end.
 
         Without them, what the first race has verified must do: changes that are exact.
         """
-        more = FEWEST_ARMS * _of_a_final_record(state)
-        return self._of_a_start(state, FEWEST_ARMS) + more <= FINAL_SHARE * self.seconds
+        more = FEWEST_ARMS * _final_record_seconds(state)
+        return self._start_seconds(state, FEWEST_ARMS) + more <= FINAL_SHARE * self.seconds
 
-    def of_a_seed(self, state: RaceState) -> float:
+    def seed_seconds(self, state: RaceState) -> float:
         """Returns about how long the baseline runs with another seed, to be recorded only, if it must."""
         if all(one.kind == EXACT for one in self.candidates if one.word in state.members(state.leader)):
             return 0.0
-        return of_starts(state.rounds) + _of_a_final_record(state)
+        return mean_start_seconds(state.rounds) + _final_record_seconds(state)
 
-    def of_a_round(self, state: RaceState, num_arms: int, num_turns: int = 1) -> float:
+    def round_seconds(self, state: RaceState, num_arms: int, num_turns: int = 1) -> float:
         """Returns about how long a round of the race at the end takes.
 
         Args:
             num_arms: Number of its arms, the baseline included.
             num_turns: Number of turns of each.
         """
-        record = _of_a_final_record(state) if self.is_recorded_again(state) else 0.0
-        return self._of_a_start(state, num_arms, num_turns) + num_arms * record
+        record = _final_record_seconds(state) if self.is_recorded_again(state) else 0.0
+        return self._start_seconds(state, num_arms, num_turns) + num_arms * record
 
-    def _of_a_start(self, state: RaceState, num_arms: int, num_turns: int = 1) -> float:
+    def _start_seconds(self, state: RaceState, num_arms: int, num_turns: int = 1) -> float:
         """Returns about how long starts with short records, or none, and turns take."""
         turn = turn_seconds(_step_of_finalists(state))
-        return num_arms * (of_starts(state.rounds) + num_turns * turn)
+        return num_arms * (mean_start_seconds(state.rounds) + num_turns * turn)
 
-    def of_an_arm(self, state: RaceState, members: Members) -> float:
+    def arm_seconds(self, state: RaceState, members: Members) -> float:
         """Returns about how long it takes to compare another arm."""
         leading = state.members(state.leader)
         more = sum(one.seconds for one in self.candidates if one.word in members - leading)
         num_alive = 2 + (state.leader != BASELINE)
         is_alone = bool(state.rounds) and state.rounds[-1].is_in_company is False
         num_turns = TURNS_ALONE if is_alone else MIN_LAPS * num_alive
-        return of_starts(state.rounds) + more + num_turns * of_a_turn(state.rounds)
+        return mean_start_seconds(state.rounds) + more + num_turns * latest_turn_seconds(state.rounds)
 
 
 def _first_number_at(state: RaceState) -> float | None:
@@ -119,13 +119,13 @@ def _first_number_at(state: RaceState) -> float | None:
     )
 
 
-def of_starts(rounds: Sequence[Round]) -> float:
+def mean_start_seconds(rounds: Sequence[Round]) -> float:
     """Returns how long a process usually takes to start."""
     starts = [life.started.seconds for one in rounds for life in one.lives.values()]
     return statistics.fmean(starts) if starts else 0.0
 
 
-def of_a_turn(rounds: Sequence[Round]) -> float:
+def latest_turn_seconds(rounds: Sequence[Round]) -> float:
     """Returns how long a turn is: long enough for the steps of the slowest arm."""
     lives = [life for one in rounds[-1:] for life in one.lives.values()]
     return turn_seconds(max((life.step_seconds for life in lives), default=0.0))
@@ -141,5 +141,5 @@ def _step_of_finalists(state: RaceState) -> float:
     return max((life.step_seconds for life in lives), default=0.0)
 
 
-def _of_a_final_record(state: RaceState) -> float:
+def _final_record_seconds(state: RaceState) -> float:
     return max(FINAL_RECORD_SECONDS, FINAL_RECORD_STEPS * _step_of_finalists(state))

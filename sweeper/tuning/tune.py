@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.job import read_job
-from sweeper.core.progress import Silent
+from sweeper.core.progress import SilentProgress
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.core.workload import script_of
 from sweeper.errors import UserError
@@ -28,27 +28,26 @@ from sweeper.script.watch import watch
 from sweeper.spec import load
 from sweeper.sweep.bootstrap import shared_cache
 from sweeper.sweep.commands import place_lines, unsent_lines
-from sweeper.sweep.observer import Observer as SweepObserver
-from sweeper.sweep.observer import Status
-from sweeper.sweep.run import Phases, Ran, run_sweep
-from sweeper.sweep.store.catalog import latest_of_name, require_schema
+from sweeper.sweep.observer import Status, SweepObserver
+from sweeper.sweep.run import Phases, SweepRun, run_sweep
+from sweeper.sweep.store.catalog import latest_sweep, require_schema
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.sweep.supervisor import run_phases
-from sweeper.system.environment import named, script_held_back_line
+from sweeper.system.environment import pass_env_names, script_held_back_line
 from sweeper.telemetry.gpu_lines import gpus_for
 from sweeper.tracking.mlflow import MlflowTracker, start_preload
 from sweeper.tuning import words
 from sweeper.tuning.gains import (
+    add_refusals,
     gains_of,
     has_failed,
     has_refused,
     largest_gain,
     start_cost,
-    untried,
-    with_refusals,
+    untried_changes,
 )
-from sweeper.tuning.handover import Observer, hand_over_winner, report_files
+from sweeper.tuning.handover import TuneObserver, hand_over_winner, report_files
 from sweeper.tuning.narrator import Narrator
 from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.race import ChangesRace, changes_of
@@ -84,7 +83,7 @@ class Tune:
     The same options continue a tune that was interrupted.
     """
 
-    def __init__(self, options: TuneOptions, observer: Observer) -> None:
+    def __init__(self, options: TuneOptions, observer: TuneObserver) -> None:
         self._options, self._observer = options, observer
         self._say = observer.line
         self._began_s = time.monotonic()
@@ -104,7 +103,7 @@ class Tune:
         options = self._options
         if line := script_held_back_line(os.environ):
             self._say(line)
-        if (latest := None if options.new else latest_of_name(options.home, options.name)) is not None:
+        if (latest := None if options.new else latest_sweep(options.home, options.name)) is not None:
             require_schema(latest, "continue")
         if shutil.which(options.command[0]) is None:
             raise UserError(
@@ -113,11 +112,11 @@ class Tune:
             )
         with gpus_for(options.command, self._say) as self._said:
             if dry:
-                return self._offered()
+                return self._offer()
             with removed_after_use(shared_cache(options.home) / KEPT_FOLDER):
-                return self._measured(latest)
+                return self._race_and_search(latest)
 
-    def _measured(self, latest: Journal | None) -> TuneResult:
+    def _race_and_search(self, latest: Journal | None) -> TuneResult:
         """Races the changes, searches where that is asked for, and hands the best over.
 
         Args:
@@ -130,18 +129,18 @@ class Tune:
         if proposal is not None and not proposal.searched:
             self._say("None of the script's options is recognised, so that none is searched.")
         is_searched = bool(proposal and proposal.searched) or options.allow_batch_size
-        result = self._raced(options.minutes * (RACE_SHARE if is_searched else 1.0))
+        result = self._race(options.minutes * (RACE_SHARE if is_searched else 1.0))
         if is_searched and result.ran is not None and not result.is_stopped:
-            result = self._searched(result, result.ran, proposal)
+            result = self._search(result, result.ran, proposal)
         return result
 
-    def _offered(self) -> TuneResult:
+    def _offer(self) -> TuneResult:
         """Watches the script, and says what a race would try."""
         options = self._options
         self._say("Watching the script as it is, then taking its steps apart.")
         # The script's output is not the tune's.
         with tempfile.TemporaryFile("w", encoding="utf-8") as log, contextlib.redirect_stdout(log):
-            watched = watch(options.command, Path.cwd(), Silent(), cache=shared_cache(options.home))
+            watched = watch(options.command, Path.cwd(), SilentProgress(), cache=shared_cache(options.home))
         # A race decides before the steps are taken apart.
         changes = tuple(changes_of(options, dataclasses.replace(watched, diagnosis=None)))
         for line in (*words.watched_lines(watched), *words.offer_lines(changes)):
@@ -156,7 +155,7 @@ class Tune:
 
     # -- race and search --------------------------------------------------------------------------
 
-    def _raced(self, minutes: float) -> TuneResult:
+    def _race(self, minutes: float) -> TuneResult:
         """Races the changes.
 
         Args:
@@ -173,16 +172,16 @@ class Tune:
         result = TuneResult(
             name=sweep.journal.name,
             watched=watched or warm.measurement,
-            changes=tuple(with_refusals(sweep, changes_of(options, warm.measurement))),
+            changes=tuple(add_refusals(sweep, changes_of(options, warm.measurement))),
             gains=tuple(gains_of(sweep)),
             lines=lines,
             unsent=unsent,
             ran=ran,
             is_stopped=ran.stopped,
         )
-        return self._concluded(result, sweep)
+        return self._conclude(result, sweep)
 
-    def _searched(self, result: TuneResult, raced: Ran, proposal: Proposal | None) -> TuneResult:
+    def _search(self, result: TuneResult, raced: SweepRun, proposal: Proposal | None) -> TuneResult:
         """Searches the script's own options and its batch size, on top of the changes that won.
 
         Args:
@@ -209,7 +208,7 @@ class Tune:
         if plan is None:
             return result
         self._say("")
-        latest = None if options.new else latest_of_name(options.home, plan["name"])
+        latest = None if options.new else latest_sweep(options.home, plan["name"])
         if latest is None or not latest.has_ended:
             self._say(f"Searching {', '.join(searched_names)} on top: {minutes:.1f} minutes at most.")
         try:
@@ -239,7 +238,7 @@ class Tune:
 
     def _run(
         self, plan: dict[str, Any], phases: Phases | None = None
-    ) -> tuple[Ran, tuple[str, ...], tuple[str, ...]]:
+    ) -> tuple[SweepRun, tuple[str, ...], tuple[str, ...]]:
         """Runs a sweep; returns it, its decision in lines, and what MLflow lacks.
 
         Args:
@@ -247,11 +246,11 @@ class Tune:
             phases: Its phases; by default, those of a search, whose trials are said.
         """
         options = self._options
-        if names_passed := named(os.environ):
+        if names_passed := pass_env_names(os.environ):
             plan["execution"] = {"pass_env": list(names_passed)}
         tracker = MlflowTracker(options.home, options.uri)
         start_preload()
-        brief = _Brief(self._observer, self._said, says_trials=phases is None)
+        brief = _BriefObserver(self._observer, self._said, says_trials=phases is None)
         ran = run_sweep(
             options.home,
             load(plan),
@@ -278,7 +277,7 @@ class Tune:
 
     # -- hand over --------------------------------------------------------------------------------
 
-    def _concluded(self, result: TuneResult, sweep: LoadedSweep) -> TuneResult:
+    def _conclude(self, result: TuneResult, sweep: LoadedSweep) -> TuneResult:
         """Says what each change brings, and hands a winner over."""
         for line in words.outside_lines(result.watched):
             self._say(line)
@@ -288,7 +287,7 @@ class Tune:
         if sweep.confirmation.winner is None:
             # What trains differently may well be faster.
             gain = None if sweep.confirmation.infeasible else largest_gain(sweep)
-            left = untried(sweep, result.changes)
+            left = untried_changes(sweep, result.changes)
             nothing = tuple(
                 words.bound_lines(gain, left, has_refused=has_refused(sweep), has_failed=has_failed(sweep))
             )
@@ -315,7 +314,7 @@ class Tune:
         return dataclasses.replace(result, export=export)
 
 
-class _Brief:
+class _BriefObserver:
     """Passes on what a sweep says, but for what is said elsewhere: a race's trials, and earlier lines.
 
     Attributes:

@@ -18,7 +18,7 @@ from sweeper.inject.recorder import EXIT
 from sweeper.interventions import CHANGES
 from sweeper.race.log import BASELINE, Event, Started, Turned, Verified
 from sweeper.race.policy import Start
-from sweeper.race.record import Record, crossed
+from sweeper.race.record import Record, extent_of
 from sweeper.race.verify import OTHER_SEEDS, Answer, Claim, Reference, Repeats
 from sweeper.script.running import RECORD_ONLY
 from sweeper.script.warm import read_record
@@ -105,7 +105,7 @@ class RaceVerifier:
         limit = self.limit_seconds and self.limit_seconds + _more_seconds(change.name for change in changes)
         return Recording(batches=self._batches, seconds=LONG_SECONDS, shift=shift, limit_seconds=limit)
 
-    def verified(self, life: int, start: Start, folder: Path, failure: str) -> Sequence[Verified]:
+    def verify(self, life: int, start: Start, folder: Path, failure: str) -> Sequence[Verified]:
         """Returns what is known about the training of processes, once another one is warm."""
         terms = self.recording(start)
         if terms is None:
@@ -147,7 +147,7 @@ class RaceVerifier:
             if isinstance(outcome, Failure) and event.life not in warm:
                 # One that has failed later had a whole record.
                 failure = f"{outcome.kind}: {outcome.message}"
-            self.verified(event.life, Start(event.arm, event.round, 0.0), place, failure)
+            self.verify(event.life, Start(event.arm, event.round, 0.0), place, failure)
 
     def seed_wanted(self, arm: int) -> int | None:
         """Returns the shift of a seed that the baseline must be recorded with to know more about an arm.
@@ -168,7 +168,7 @@ class RaceVerifier:
 
     def _news(self) -> Iterable[Verified]:
         for life, arm in self._known.items():
-            now = self._compared(life, arm)
+            now = self._compare(life, arm)
             if now != arm.said:
                 arm.said = now
                 yield now
@@ -176,9 +176,9 @@ class RaceVerifier:
     def _answer(self, arm: _Arm) -> Answer:
         return self._reference.answer(arm.record, arm.claim, self._seeds.get(arm.number, {}))
 
-    def _compared(self, life: int, arm: _Arm) -> Verified:
+    def _compare(self, life: int, arm: _Arm) -> Verified:
         """Returns what is known about a process."""
-        extent = crossed(arm.record, self._reference.records[0])
+        extent = extent_of(arm.record, self._reference.records[0])
         said = Verified(life, 0.0, extent=extent, missing=arm.missing)
         if arm.record.failure:
             return replace(said, fault=arm.record.failure, is_failure=True)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweeper.analysis.bottleneck import Verdict, verdict_of
+from sweeper.analysis.bottleneck import BottleneckVerdict, verdict_of
 from sweeper.analysis.formatting import rate, seconds
 from sweeper.core.measurement import Measurement, Window
-from sweeper.core.progress import Silent
+from sweeper.core.progress import SilentProgress
 from sweeper.errors import UserError
 from sweeper.results.trial_card import card
 from sweeper.script.command_line import typed_command
@@ -55,7 +55,7 @@ class WatchResult:
         return self.measurement.step_ms
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> BottleneckVerdict:
         """What limits the speed (`kind`), why, and what to change next."""
         return verdict_of(self.measurement, NO_PARAMETERS)
 
@@ -104,10 +104,12 @@ def watch(command: str | Sequence[str], log: Path, say: Say, *, progress: bool =
         log.open("w", encoding="utf-8") as output,
         contextlib.redirect_stdout(output),
     ):
-        return WatchResult(watch_script(words, Path.cwd(), _Spoken(say) if progress else Silent()))
+        return WatchResult(
+            watch_script(words, Path.cwd(), _SpeakingProgress(say) if progress else SilentProgress())
+        )
 
 
-class _Spoken(Silent):
+class _SpeakingProgress(SilentProgress):
     """Says the stages and windows as they pass."""
 
     def __init__(self, say: Say) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sweeper.analysis.bottleneck import verdict_of
 from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.formatting import counted, interval, rate, seconds
+from sweeper.analysis.formatting import count_of, interval, rate, seconds
 from sweeper.core.measurement import Measurement
 from sweeper.exports.verification import Verification
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT
@@ -43,7 +43,7 @@ def plan_line(minutes: float) -> str:
     """Returns what a tune will do: how often it starts the script, and when its first number is there."""
     starts = max(2, round(60 * minutes / SECONDS_OF_A_START))
     return (
-        f"About {starts} starts of your script in {counted(minutes, 'minute')}, fewer if it starts slowly;"
+        f"About {starts} starts of your script in {count_of(minutes, 'minute')}, fewer if it starts slowly;"
         " the first number comes with the second."
     )
 
@@ -72,13 +72,13 @@ def offer_lines(changes: Sequence[ChangeValue]) -> Iterator[str]:
         if change.refused:
             yield f"  {change}: not tried, {change.refused}"
     offered = [change for change in changes if not change.refused]
-    parts = [f"{change}{_at_most(change.ceiling)}" for change in offered]
+    parts = [f"{change}{_ceiling_note(change.ceiling)}" for change in offered]
     yield f"A race would try {', '.join(parts)}." if parts else "Nothing is left to try."
 
 
 def product_line(raced: LoadedSweep, searched: LoadedSweep) -> str:
     """Returns how fast the winner of a search on top of a race's winner is; empty if that is not known."""
-    pair = [_winning(sweep) for sweep in (raced, searched)]
+    pair = [_winning_ratio(sweep) for sweep in (raced, searched)]
     known = [ratio for ratio in pair if ratio is not None and ratio.has_interval]
     if len(known) < 2:
         return ""
@@ -91,11 +91,11 @@ def product_line(raced: LoadedSweep, searched: LoadedSweep) -> str:
 
 def is_confirmed(sweep: LoadedSweep) -> bool:
     """Returns whether a sweep's winner has an interval."""
-    ratio = _winning(sweep)
+    ratio = _winning_ratio(sweep)
     return ratio is not None and ratio.has_interval
 
 
-def _winning(sweep: LoadedSweep) -> Ratio | None:
+def _winning_ratio(sweep: LoadedSweep) -> Ratio | None:
     winner = sweep.confirmation.winner
     return next((ratio for ratio in sweep.confirmation.ratios if ratio.trial == winner), None)
 
@@ -152,7 +152,7 @@ def ladder_lines(rungs: Sequence[ChangeGain], changes: Sequence[ChangeValue]) ->
         word = f"{rung.name}={rung.value}"
         members, alone = rung.together or (frozenset({word}), rung.alone)
         # What is said of one of them need not hold for the others.
-        dropped = "" if members & kept else _dropped(rung, "" if rung.together else refused.get(word, ""))
+        dropped = "" if members & kept else _drop_reason(rung, "" if rung.together else refused.get(word, ""))
         rows.setdefault(members, (alone, rung.stacked, dropped))
     for members, (alone, stacked, dropped) in rows.items():
         name = ", ".join(sorted(word.replace("=", " ") for word in members))
@@ -160,12 +160,12 @@ def ladder_lines(rungs: Sequence[ChangeGain], changes: Sequence[ChangeValue]) ->
             lines.append(name)
             name = ""
         kind = ", ".join(dict.fromkeys(kinds.get(word, "an option") for word in sorted(members)))
-        ratios = f"{_measured(alone):<{RATIO_WIDTH}} {_measured(stacked):<{RATIO_WIDTH}}"
+        ratios = f"{_measured_ratio(alone):<{RATIO_WIDTH}} {_measured_ratio(stacked):<{RATIO_WIDTH}}"
         lines.append(f"{name:<{NAME_WIDTH}} {ratios} {kind}{dropped}")
     return lines
 
 
-def _dropped(rung: ChangeGain, refused: str) -> str:
+def _drop_reason(rung: ChangeGain, refused: str) -> str:
     """Returns why a change is not kept."""
     if refused:
         return f", not kept: {refused}"
@@ -195,7 +195,7 @@ def bound_lines(
         what = " and ".join([*["runs"] * has_failed, *["trains the same"] * has_refused])
         yield _bound(gain, f"Nothing that {what or 'was tried'}")
     if untried:
-        parts = [f"{change}{_at_most(change.ceiling)}" for change in untried]
+        parts = [f"{change}{_ceiling_note(change.ceiling)}" for change in untried]
         yield f"Not tried for lack of time: {', '.join(parts)}. `--new` with more --minutes tries them."
 
 
@@ -210,11 +210,11 @@ def _bound(gain: float, nothing: str) -> str:
     return f"{nothing} {f'brings more than {percent}%' if percent > 0 else 'is faster'}."
 
 
-def _at_most(ceiling: float) -> str:
+def _ceiling_note(ceiling: float) -> str:
     return f" (at most {ceiling:.3g}x)" if ceiling < MAX_CEILING else ""
 
 
-def _measured(ratio: Interval | None) -> str:
+def _measured_ratio(ratio: Interval | None) -> str:
     if ratio is None:
         return "–"
     value, low, high = ratio

@@ -22,14 +22,14 @@ _INTERVALS = 101
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class KillReason:
     """The reason why a job is killed: kind and message of its Failure."""
 
     kind: FailureKind
     message: str
 
 
-class Overdue:
+class OverdueWatch:
     """Tracks a job's progress and reports when it is overdue. All moments are monotonic seconds.
 
     Time during which the machine or the keeper was suspended does not count against the job.
@@ -65,13 +65,13 @@ class Overdue:
         if name != "window":
             self._first_count = count
             self._step_seconds.clear()
-        self.heard_from(now)
+        self.note_life(now)
 
-    def heard_from(self, now: float) -> None:
+    def note_life(self, now: float) -> None:
         """Records a sign of life."""
         self._stepped = now
 
-    def look(self, now: float, count: int, is_paused: bool) -> Finding | None:
+    def look(self, now: float, count: int, is_paused: bool) -> KillReason | None:
         """Returns why the job is overdue, or None.
 
         Args:
@@ -86,18 +86,18 @@ class Overdue:
         elif is_paused:
             self._stepped = now
         if now - self._began >= self._timeout:
-            return Finding(
+            return KillReason(
                 FailureKind.TIMEOUT, f"no result within {self._timeout:g} s (in stage `{self._stage}`)"
             )
         limit = self._limits.get(self._stage)
         if limit is not None and self._in_stage(now) >= limit:
-            return Finding(
+            return KillReason(
                 FailureKind.TIMEOUT, f"stage `{self._stage}` took longer than its limit of {limit:g} s"
             )
         silent = now - self._stepped
         # The median comes last: this runs for every piece of output.
         if self._looks_for_steps and silent >= self._stall and silent >= STALL_RATIO * self._usual:
-            return Finding(
+            return KillReason(
                 FailureKind.STALLED,
                 f"no step for {silent:.3g} s after {self._count:,} steps (in stage `{self._stage}`)",
             )

@@ -53,9 +53,9 @@ from sweeper.system.process import tree
 from sweeper.telemetry.log import write_log
 from sweeper.telemetry.nvml.others import OtherGpus
 from sweeper.telemetry.probes import make_probes
-from sweeper.telemetry.sampler import Sampler, save, summarise
+from sweeper.telemetry.sampler import ProbeSampler, save, summarise
 from sweeper.worker import failures, stacks
-from sweeper.worker.deadlines import Finding, Overdue
+from sweeper.worker.deadlines import KillReason, OverdueWatch
 from sweeper.worker.locks import DeviceBusyError, lock_devices
 from sweeper.worker.log import BoundedLog, last_lines
 from sweeper.worker.trial_process import TrialProcess
@@ -94,7 +94,7 @@ def keep(folder: Path, isolation: str = "exec", trial: TrialProcess | None = Non
         held = lock_devices(folder, job, keeper.say)
         outcome = keeper.run(isolation, held)
     except DeviceBusyError as error:
-        outcome = keeper.busy(str(error))
+        outcome = keeper.fail_as_busy(str(error))
     except BaseException:
         end_tree(os.getpid())
         raise
@@ -120,7 +120,7 @@ class _Keeper:
         self.log = BoundedLog(folder / LOG, self.secrets)
         self.others = _other_gpus(job)
         self.probes = [*make_probes(job.probes), *([OtherGpus(self.others)] if self.others else [])]
-        self.sampler = Sampler(self.probes)
+        self.sampler = ProbeSampler(self.probes)
         self.stage = "start"
         self.device_uuid = ""
         self.result: Outcome | Report | None = None
@@ -130,7 +130,7 @@ class _Keeper:
         """Writes a line to the trial's log."""
         self.log.write(f"{line}\n".encode(errors="backslashreplace"))
 
-    def busy(self, message: str) -> Failure:
+    def fail_as_busy(self, message: str) -> Failure:
         """Returns the failure of a job whose device stayed busy."""
         self.trial.end()
         self.log.close()
@@ -150,12 +150,12 @@ class _Keeper:
         """
         began = time.perf_counter()
         job = self.job
-        self.overdue = Overdue(job.timeout_seconds, job.stage_seconds, job.stall_seconds, began)
+        self.overdue = OverdueWatch(job.timeout_seconds, job.stage_seconds, job.stall_seconds, began)
         kills_before = failures.oom_kills()
         self.trial.begin(self.folder, isolation, held)
         reports, output, steps = self.trial.reports, self.trial.output, self.trial.steps
         process = os.pidfd_open(self.trial.pid)
-        finding: Finding | None = None
+        finding: KillReason | None = None
         poller = select.poll()
         for descriptor in (reports, output, process):
             poller.register(descriptor, select.POLLIN)
@@ -227,17 +227,17 @@ class _Keeper:
                 if self.job.plan.repeats:
                     self.sampler.start(self.trial.pid, info.uuid)
             elif "window" in message:
-                self.overdue.heard_from(time.perf_counter())
+                self.overdue.note_life(time.perf_counter())
                 if answer is not None:
-                    line = _line(self._disturbed(decode(Window, message["window"])))
+                    line = _line(self._find_disturbances(decode(Window, message["window"])))
                     # The trial may have exited meanwhile.
                     with contextlib.suppress(OSError):
                         os.write(answer, line)
             else:
                 # The trial exits meanwhile.
-                self.result = self._with_telemetry(decode_outcome(message["result"]))
+                self.result = self._add_telemetry(decode_outcome(message["result"]))
 
-    def _disturbed(self, window: Window) -> tuple[str, ...]:
+    def _find_disturbances(self, window: Window) -> tuple[str, ...]:
         """Returns what disturbed a window on a GPU; the trial itself watches the host."""
         if not self.device_uuid:
             return ()
@@ -259,7 +259,7 @@ class _Keeper:
         write_log(columns, self.folder / TELEMETRY_LOG)
         return columns
 
-    def _with_telemetry(self, result: Outcome | Report) -> Outcome | Report:
+    def _add_telemetry(self, result: Outcome | Report) -> Outcome | Report:
         """Saves the telemetry; returns the result with its summary."""
         columns = self._save_telemetry()
         if not isinstance(result, Measurement):
@@ -273,11 +273,11 @@ class _Keeper:
             result,
             gpu_mem_peak_gib=peak,
             telemetry=summarise(columns, result.windows),
-            telemetry_missing={**self.sampler.missing(), **self._unsampled_gpus()},
+            telemetry_missing={**self.sampler.missing_reasons(), **self._unsampled_gpus()},
         )
 
     def _conclude(
-        self, status: int, finding: Finding | None, seconds: float, oom_kills: int
+        self, status: int, finding: KillReason | None, seconds: float, oom_kills: int
     ) -> Outcome | Report:
         if isinstance(self.result, Measurement):
             return dataclasses.replace(self.result, seconds=seconds)

@@ -136,13 +136,13 @@ def _open(uuid: str) -> int:
     # The older name of a MIG instance has slashes.
     name = f"{uuid.replace('/', '_')}.lock"
     try:
-        return _opened(FOLDER, name, 0o1777, 0o666)
+        return _open_in(FOLDER, name, 0o1777, 0o666)
     except OSError:
         own = Path(tempfile.gettempdir()) / f"{FOLDER.name}-{os.getuid()}"
-        return _opened(own, name, 0o700, 0o600)
+        return _open_in(own, name, 0o700, 0o600)
 
 
-def _opened(folder: Path, name: str, folder_mode: int, mode: int) -> int:
+def _open_in(folder: Path, name: str, folder_mode: int, mode: int) -> int:
     mask = os.umask(0)
     try:
         folder.mkdir(folder_mode, exist_ok=True)

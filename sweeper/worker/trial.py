@@ -23,7 +23,7 @@ from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measureme
 from sweeper.core.progress import Progress, Steps, TrialFailedError
 from sweeper.errors import UserError
 from sweeper.system.environment import secrets
-from sweeper.system.secrets import struck
+from sweeper.system.secrets import strike
 from sweeper.worker import failures, stacks
 from sweeper.worker.step_counter import SharedSteps
 
@@ -135,7 +135,7 @@ def _as_raised(error: BaseException) -> str:
 def _first_sentence(text: str) -> str:
     """Returns the first sentence of an exception; the rest is in the log."""
     # Secrets are removed before the cut: half a secret would not be recognised.
-    return struck(text.splitlines()[0], secrets(os.environ)).partition(". ")[0][:300]
+    return strike(text.splitlines()[0], secrets(os.environ)).partition(". ")[0][:300]
 
 
 def _failure(kind: FailureKind, message: str, progress: Progress) -> Failure:

@@ -132,13 +132,13 @@ class TrialProcess:
             os._exit(70)
 
 
-def _in_this_interpreter(folder: Path, job: Job, descriptor: int, steps: int) -> NoReturn:
+def _run_here(folder: Path, job: Job, descriptor: int, steps: int) -> NoReturn:
     from sweeper.worker.trial import main
 
     main(job, descriptor, steps)
 
 
-def _in_fresh_interpreter(folder: Path, job: Job, descriptor: int, steps: int) -> NoReturn:
+def _exec_interpreter(folder: Path, job: Job, descriptor: int, steps: int) -> NoReturn:
     for fd in (descriptor, steps):
         os.set_inheritable(fd, True)
     command = python_module("sweeper.worker.trial", str(folder), str(descriptor), str(steps))
@@ -146,8 +146,8 @@ def _in_fresh_interpreter(folder: Path, job: Job, descriptor: int, steps: int) -
 
 
 STARTS: dict[str, Callable[[Path, Job, int, int], NoReturn]] = {
-    "fork": _in_this_interpreter,
-    "exec": _in_fresh_interpreter,
+    "fork": _run_here,
+    "exec": _exec_interpreter,
 }
 """For each isolation, what the process becomes: `(folder, job, report descriptor, counter's descriptor)`.
 With `fork`, it has its parent's imports; with `exec`, it is a new interpreter."""

@@ -9,7 +9,14 @@ import re
 import pytest
 from measurements import STEP_SECONDS, THROUGHPUT, measurement, record_of
 
-from sweeper.analysis.bottleneck import MIN_COST, OVERHEAD, Verdict, launch_share, verdict_of, verdict_on
+from sweeper.analysis.bottleneck import (
+    MIN_COST,
+    OVERHEAD,
+    BottleneckVerdict,
+    launch_share,
+    verdict_of,
+    verdict_on,
+)
 from sweeper.analysis.signals import HELPERS_SHARE, Signals, signals_of
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Bottleneck, Diagnosis, Failure, FailureKind, Measurement
@@ -22,7 +29,7 @@ BUSY_GPU = {"gpu": True, "idle": 0.02, "issue": 0.3, "sync_places": ()}
 """A GPU that works all the time, launched well ahead."""
 
 
-def judged(config: TrialConfig | None = None, **shares) -> Verdict:
+def judged(config: TrialConfig | None = None, **shares) -> BottleneckVerdict:
     return verdict_of(measurement(**shares), config or TrialConfig())
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sweeper.analysis.confirmation import Chosen, choose_winner, ratios
+from sweeper.analysis.confirmation import WinnerChoice, choose_winner, ratios
 from sweeper.analysis.intervals import interval
 from sweeper.core.config import TrialConfig
 from sweeper.race.drift import Drift
@@ -131,25 +131,25 @@ def test_nothing_better_than_the_baseline_is_a_result():
 def test_a_simpler_one_that_is_clearly_slower_wins_nothing_even_where_the_rounds_cannot_tell():
     speeds = [{0: 100.0, 1: 200.0, 2: 190.0 * (0.8, 1.2)[i % 2]} for i in range(8)]
     found = choose_winner(rounds_of_speeds(speeds), {1: COMPILED, 2: EAGER})
-    assert found == Chosen(winner=1, ties=(2,))
+    assert found == WinnerChoice(winner=1, ties=(2,))
 
 
 def test_a_change_that_the_race_before_has_shown_to_pay_is_kept():
     configs = {0: EAGER, 1: EAGER.replace({"batch_size": 64})}
     configs[2] = configs[1].replace({"loader.pin_memory": True})
     wide = rounds_of_speeds([{0: 100.0, 1: 190.0 * (0.9, 1.1)[i % 2], 2: 200.0} for i in range(4)])
-    assert choose_winner(wide, configs, by_changes=True) == Chosen(winner=1, ties=(2,))
+    assert choose_winner(wide, configs, by_changes=True) == WinnerChoice(winner=1, ties=(2,))
     # In the race before, the baseline was not always there.
     before = rounds_of_speeds([{1: 190.0 * (0.999, 1.001)[i % 2], 2: 210.0} for i in range(20)])
-    assert choose_winner(wide, configs, by_changes=True, before=before) == Chosen(winner=2)
+    assert choose_winner(wide, configs, by_changes=True, before=before) == WinnerChoice(winner=2)
     slower = rounds_of_speeds([{1: 190.0 * (0.999, 1.001)[i % 2], 2: 180.0} for i in range(20)])
     assert choose_winner(wide, configs, by_changes=True, before=slower).winner == 1
 
 
 def test_what_is_unfit_does_not_win():
     rounds = rounds_of(2.0, 3.0)
-    assert choose_winner(rounds, {1: EAGER, 2: EAGER}, unfit={2}) == Chosen(winner=1)
-    assert choose_winner(rounds, {1: EAGER, 2: EAGER}, unfit={1, 2}) == Chosen(winner=None)
+    assert choose_winner(rounds, {1: EAGER, 2: EAGER}, unfit={2}) == WinnerChoice(winner=1)
+    assert choose_winner(rounds, {1: EAGER, 2: EAGER}, unfit={1, 2}) == WinnerChoice(winner=None)
 
 
 def test_what_kept_failing_does_not_win():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sweeper.analysis.effects import Idle, idle
+from sweeper.analysis.effects import IdleNames, idle_names
 from sweeper.spec import SweepSpec
 
 SPEC = SweepSpec.from_dict(
@@ -20,10 +20,10 @@ SPEC = SweepSpec.from_dict(
 
 
 def test_answers_are_kept_apart_where_they_differ():
-    known = Idle(SPEC)
+    known = IdleNames(SPEC)
     for mode in ("eager", "default"):
         config = SPEC.config({"compile.mode": mode, "compile.dynamic": True, "ddp.static_graph": False})
         found = known(config, config.canonical().flatten())
-        assert found == idle(config, SPEC)
+        assert found == idle_names(config, SPEC)
         assert ("compile.dynamic" in found) is (mode == "eager")
         assert "ddp.static_graph" in found

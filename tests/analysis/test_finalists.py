@@ -8,7 +8,7 @@ import pytest
 from parts.noop import synthetic
 from replays import spec_of
 
-from sweeper.analysis.finalists import alike, finalists
+from sweeper.analysis.finalists import are_alike, finalists
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo, Quality
 from sweeper.core.record import TrialRecord
@@ -88,8 +88,8 @@ def test_of_near_duplicates_the_faster_one_takes_part():
 )
 def test_alike(changes, same):
     one = TrialConfig(batch_size=64)
-    assert alike(one, one.replace(changes)) is same
-    assert alike(one.replace(changes), one) is same
+    assert are_alike(one, one.replace(changes)) is same
+    assert are_alike(one.replace(changes), one) is same
 
 
 def test_with_an_objective_that_is_no_speed_the_best_by_it_takes_part():

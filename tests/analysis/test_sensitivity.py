@@ -13,7 +13,7 @@ from sweeper.analysis.sensitivity import MIN_MEASURED, Sensitivity, sensitivity,
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec
-from sweeper.spec.neighbours import nearest, neighbours
+from sweeper.spec.neighbours import find_nearest, neighbours
 
 SPACE = {
     "batch_size": {"type": "int", "low": 64, "high": 2048, "log": True},
@@ -88,10 +88,10 @@ def test_neighbours(parameter, value, beside):
 
 def test_a_trial_halfway_to_the_neighbour_or_beyond_stands_for_it():
     batch = SPEC.space["batch_size"]
-    assert nearest(batch, 512, 1024, [900, 1100]) == 1100
-    assert nearest(batch, 512, 1024, [700, 300]) is None
-    assert nearest(batch, 512, 256, [300, 1024]) == 300
-    assert nearest(SPEC.space["loader.kind"], "resident", "workers", ["resident"]) is None
+    assert find_nearest(batch, 512, 1024, [900, 1100]) == 1100
+    assert find_nearest(batch, 512, 1024, [700, 300]) is None
+    assert find_nearest(batch, 512, 256, [300, 1024]) == 300
+    assert find_nearest(SPEC.space["loader.kind"], "resident", "workers", ["resident"]) is None
 
 
 def test_a_trial_that_differs_in_one_thing_is_a_measurement():

@@ -50,13 +50,13 @@ def test_it_is_what_all_records_say(seed: int, needs_loss: bool):
             fine = [e for e in measured if e.feasible and e.config.work_key() == config.work_key()]
             fine = [e for e in fine if e.quality or not needs_loss]
             best = max(fine, key=lambda each: each.metric("throughput") or 0.0, default=None)
-            assert extremes.best(config.work_key()) == (best.number if best else None)
+            assert extremes.best_number(config.work_key()) == (best.number if best else None)
         canaries = [w.canary_ms for each in measured for w in each.measurement.windows if w.canary_ms]
         assert extremes.quiet_canary_ms == min(canaries, default=0.0)
         assert extremes.measured == sum(each.stage == "search" for each in measured)
         # Told the same whether of all the others or of the worst: by one that is known, and a new one.
         for mine in (records[number], drawn(draw, 99)):
-            worst = [records[each] for each in extremes.worst()]
+            worst = [records[each] for each in extremes.worst_numbers()]
             assert objective_values(mine, worst, spec) == objective_values(mine, records.values(), spec)
 
 

@@ -170,7 +170,7 @@ def _use(spec: SweepSpec) -> None:
     assert SweepSpec.from_dict(tree) == spec, "to_dict and back"
     spec.size()
     baseline = spec.baseline_config()
-    first = spec.config({name: parameter.first() for name, parameter in spec.space.items()})
+    first = spec.config({name: parameter.first_value() for name, parameter in spec.space.items()})
     for config in (baseline, first, *spec.references()):
         config.key()
         config.quality_key()

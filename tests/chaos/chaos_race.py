@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 from sweeper.execution.local import leftovers
-from sweeper.race.log import Round, compared
+from sweeper.race.log import Round, comparable_rounds
 from sweeper.race.storage import read
 from sweeper.sweep.store.journal import FINAL_RACE, Journal
 
@@ -33,10 +33,10 @@ RUN = """\
 import sys
 from pathlib import Path
 from sweeper.spec import load
-from sweeper.sweep.observer import Quiet
+from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.run import run_sweep
 from sweeper.tracking import NullTracker
-run_sweep(Path(sys.argv[1]), load(Path("race.yaml")), NullTracker(), Quiet())
+run_sweep(Path(sys.argv[1]), load(Path("race.yaml")), NullTracker(), QuietObserver())
 """
 """A supervisor without what takes most of a short command's time: MLflow, and the report."""
 GONE_SECONDS, PATIENCE_SECONDS = 5.0, 300.0
@@ -137,7 +137,7 @@ def kills(kind: str, stage: Stage, draw: random.Random, most: int) -> tuple[int,
             os.kill(victim, signal.SIGKILL)
             number += 1
         faults += _lost_rounds(stage, complete)
-        complete = compared(read(stage.log))
+        complete = comparable_rounds(read(stage.log))
         if kind == "supervisors":
             supervisor.wait()
             faults += _left(stage)
@@ -167,14 +167,14 @@ def _left(stage: Stage) -> list[str]:
 
 def _lost_rounds(stage: Stage, complete: Sequence[Round]) -> list[str]:
     """Returns a fault if the log does not begin with the rounds that were complete."""
-    if compared(read(stage.log))[: len(complete)] == list(complete):
+    if comparable_rounds(read(stage.log))[: len(complete)] == list(complete):
         return []
     return [f"{len(complete)} complete rounds are not those of the log any more"]
 
 
 def _other_result(stage: Stage) -> list[str]:
     """Returns where the result is not that of the log."""
-    rounds = compared(read(stage.log))
+    rounds = comparable_rounds(read(stage.log))
     result = stage.journal.result()
     assert result is not None
     return [

@@ -106,7 +106,7 @@ def test_what_was_not_run_is_estimated(
     deep: Callable[..., int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(
-        check_pipeline, "_beyond", lambda stepped, size, room: "so slow" if size == 200 else ""
+        check_pipeline, "_reason_to_stop", lambda stepped, size, room: "so slow" if size == 200 else ""
     )
     assert deep() == 0
     largest = capsys.readouterr().out.partition("The largest")[2]

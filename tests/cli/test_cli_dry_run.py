@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.cli.check import space_lines
-from sweeper.cli.run import expected, plan_lines
+from sweeper.cli.run import expected_duration, plan_lines
 from sweeper.core.config import TrialConfig
 from sweeper.spec import SweepSpec
 from sweeper.sweep.dry_run import Plan
@@ -70,9 +70,11 @@ def test_a_plan_in_lines():
 
 
 def test_minutes():
-    assert expected(plan(minutes=1.04)) == "about 1 minute, at most 5"
-    assert expected(plan(minutes=0.26)) == "about 0.3 minutes, at most 5"
-    assert expected(plan(at_most_minutes=None)) == "about 2 minutes; no limit is set (`search.minutes`)"
+    assert expected_duration(plan(minutes=1.04)) == "about 1 minute, at most 5"
+    assert expected_duration(plan(minutes=0.26)) == "about 0.3 minutes, at most 5"
+    assert (
+        expected_duration(plan(at_most_minutes=None)) == "about 2 minutes; no limit is set (`search.minutes`)"
+    )
 
 
 @pytest.mark.slow

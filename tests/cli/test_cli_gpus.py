@@ -13,7 +13,7 @@ from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
 from sweeper.judging.arms import commands
-from sweeper.sweep.observer import Observer
+from sweeper.sweep.observer import SweepObserver
 from sweeper.telemetry import gpu_lines
 from sweeper.telemetry.gpu_lines import Build
 from sweeper.tuning import tune, watch
@@ -82,7 +82,7 @@ class _Entered:
 
 
 def test_the_sweep_of_a_tune_does_not_say_it_again(in_process, scenario, monkeypatch):
-    def run_sweep(home: object, spec: object, tracker: object, observer: Observer, **_: object) -> None:
+    def run_sweep(home: object, spec: object, tracker: object, observer: SweepObserver, **_: object) -> None:
         (line,) = gpu_lines.gpu_lines(Build("2.13.0+cpu"))
         observer.line(line)
         observer.line("Running on a CPU.")

@@ -13,13 +13,13 @@ from parts.noop import synthetic
 
 from sweeper.analysis.confirmation import Ratio
 from sweeper.cli import patch_script
-from sweeper.cli.patch_script import NOT_FASTER, _comment, _gains, applying, not_faster, write_patch
+from sweeper.cli.patch_script import NOT_FASTER, _comment, _gains, apply_command, why_not_faster, write_patch
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job
 from sweeper.core.script import Script
 from sweeper.errors import NothingFeasibleError
 from sweeper.exports.verification import VerifiedChange
-from sweeper.judging.speed import Compared, Speed
+from sweeper.judging.speed import Speed, SpeedComparison
 from sweeper.patching.patch import Patch
 from sweeper.tuning.gains import ChangeGain
 
@@ -29,7 +29,9 @@ HEAD = "--- a/train.py\n+++ b/train.py\n"
 
 def undecided(hunks: int) -> Patch:
     rounds = [synthetic(1.0)] * 5
-    speed = Compared(answer=Speed.UNDECIDED, ratio=1.012, low=0.981, high=1.044, before=rounds, after=rounds)
+    speed = SpeedComparison(
+        answer=Speed.UNDECIDED, ratio=1.012, low=0.981, high=1.044, before=rounds, after=rounds
+    )
     return Patch(text=HEAD + hunks * HUNK, left_out={}, speed=speed)
 
 
@@ -46,7 +48,7 @@ def test_the_command_applies_the_patch_from_where_it_is_printed(
     monkeypatch.chdir(root / here)
     path = Path("the best.patch")
     path.write_text("".join(f"--- a/{name}\n+++ b/{name}\n{HUNK}" for name in names))
-    subprocess.run(shlex.split(applying(path, root)), check=True)
+    subprocess.run(shlex.split(apply_command(path, root)), check=True)
     assert [(root / name).read_text() for name in names] == ["a = 2\n"] * 2
 
 
@@ -55,8 +57,10 @@ def test_a_patch_that_is_not_faster_has_its_figures_and_a_remedy():
     judge = "sweeper judge --minutes=15 --patch=/home/x.patch -- python train.py"
     figures = "1.01x (95% interval [0.981, 1.04], 5 starts)"
     why = f"it runs at {figures}, which does not show it to be faster. To judge it"
-    assert not_faster(undecided(1), path, command, Path("/src")) == f"{why} for longer, run in /src: {judge}"
-    assert not_faster(undecided(2), path, command, Path("/src")) == (
+    assert (
+        why_not_faster(undecided(1), path, command, Path("/src")) == f"{why} for longer, run in /src: {judge}"
+    )
+    assert why_not_faster(undecided(2), path, command, Path("/src")) == (
         f"{why}, or some of its hunks alone, for longer, run in /src: {judge}"
     )
 
@@ -68,7 +72,7 @@ def test_a_patch_that_is_not_faster_is_kept_to_be_judged(tmp_path: Path, monkeyp
     for name, found in {
         "find_sweep": None,
         "load_sweep": sweep,
-        "_made": [],
+        "_patched_changes": [],
         "read_job": Job(uid="u", script=script, config=TrialConfig(args={"batch_size": 64})),
         "make": undecided(1),
     }.items():

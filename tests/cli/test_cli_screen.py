@@ -49,8 +49,8 @@ def test_a_file_gets_the_status_when_nothing_else_comes(monkeypatch, quiet: floa
     out = io.StringIO()
     with screen.LiveScreen(Console(file=out)) as shown:
         shown.line("one")
-        shown.live("two")
-        shown.live("three")
+        shown.update("two")
+        shown.update("three")
     assert out.getvalue().splitlines() == expected
 
 

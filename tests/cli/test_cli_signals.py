@@ -211,9 +211,9 @@ signals.run(program)
 def test_a_sweep_that_takes_ctrl_c_itself_has_its_own_time():
     process = started(
         """
-from sweeper.sweep.stopping import Stopping
+from sweeper.sweep.stopping import StopHandler
 def program():
-    with Stopping() as stopping:
+    with StopHandler() as stopping:
         ready()
         while not stopping.asked:
             time.sleep(0.01)
@@ -329,7 +329,7 @@ def test_in_a_test_no_signal_is_taken_and_nothing_ends_the_process(monkeypatch):
     with pytest.raises(SystemExit) as exited:
         app.main()
     assert exited.value.code == 0
-    assert signals.current() is None
+    assert signals.current_handler() is None
     assert {number: signal.getsignal(number) for number in signals.CODES} == before
 
 

@@ -21,13 +21,13 @@ from mlflow import MlflowClient
 from productions import SLOWER, export_in, values_of
 
 from sweeper.cli import train as training
-from sweeper.cli.train import Asked, train_command
+from sweeper.cli.train import TrainOptions, train_command
 from sweeper.core.training import BEST, CHECKPOINTS, HISTORY, WEIGHTS
 from sweeper.errors import UserError
 from sweeper.execution.local import leftovers
-from sweeper.production.promise import judged
-from sweeper.production.request import Wanted
-from sweeper.production.run import Trained
+from sweeper.production.promise import assess
+from sweeper.production.request import RunRequest
+from sweeper.production.run import TrainResult
 from sweeper.system.files import read_json
 from sweeper.tracking.ui import store_uri
 
@@ -289,11 +289,11 @@ def test_a_loss_that_is_not_finite_is_one_line(here: Path):
 def ends(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[..., tuple[int, str, str]]:
     """Has training come to `values` at once; returns the code and what was said."""
 
-    def run(asked: Asked, pending: str = "", ran: bool = True, **values: Any) -> tuple[int, str, str]:
-        def train(home: Path, wanted: Wanted, tracker: Any, watcher: Any, **options: Any) -> Trained:
+    def run(asked: TrainOptions, pending: str = "", ran: bool = True, **values: Any) -> tuple[int, str, str]:
+        def train(home: Path, wanted: RunRequest, tracker: Any, watcher: Any, **options: Any) -> TrainResult:
             found = values_of(**values)
-            judgement = judged(found, wanted.promise, {})
-            return Trained(path=Path("run"), values=found, judgement=judgement, ran=ran, pending=pending)
+            judgement = assess(found, wanted.promise, {})
+            return TrainResult(path=Path("run"), values=found, judgement=judgement, ran=ran, pending=pending)
 
         monkeypatch.setattr(training.production, "train", train)
         code = train_command(export_in(here), here / "home", asked)
@@ -320,17 +320,17 @@ def ends(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[.
     ],
 )
 def test_the_code_it_ends_with(asked: dict[str, Any], values: dict[str, Any], code: int, ends: Any):
-    assert ends(Asked(**asked), **values)[0] == code
+    assert ends(TrainOptions(**asked), **values)[0] == code
 
 
 def test_why_what_was_required_does_not_hold(ends: Any):
-    _, out, _ = ends(Asked(require=0.95), timed_samples=94_000)
+    _, out, _ = ends(TrainOptions(require=0.95), timed_samples=94_000)
     assert out.splitlines()[-1] == "--require 0.95 of the promised speed was not met: reached 0.940."
-    _, out, _ = ends(Asked(require=0.95, overrides=("config.batch_size=96",)))
+    _, out, _ = ends(TrainOptions(require=0.95, overrides=("config.batch_size=96",)))
     assert out.splitlines()[0] == "`batch_size` was changed, so no speed is promised."
     last = "--require 0.95 of the promised speed was not met: there is nothing to compare."
     assert out.splitlines()[-1] == last
-    _, out, _ = ends(Asked(), pending="the store is away")
+    _, out, _ = ends(TrainOptions(), pending="the store is away")
     assert (
         out.splitlines()[-1]
         == "The end of the run is not in MLflow yet (the store is away). The same command sends it."
@@ -339,15 +339,15 @@ def test_why_what_was_required_does_not_hold(ends: Any):
 
 def test_batches_out_of_order_are_said_to_be_no_exact_continuation(ends: Any):
     unordered = ("config.loader.kind=workers", "config.loader.in_order=false")
-    _, out, _ = ends(Asked(overrides=(*unordered, "config.loader.num_workers=1")))
+    _, out, _ = ends(TrainOptions(overrides=(*unordered, "config.loader.num_workers=1")))
     assert "`loader.in_order` is false. If this run stops and resumes within an epoch, it may skip" in out
     # Without workers, they come in order.
-    _, out, _ = ends(Asked(overrides=(*unordered, "config.loader.num_workers=0")))
+    _, out, _ = ends(TrainOptions(overrides=(*unordered, "config.loader.num_workers=0")))
     assert "`loader.in_order` is false." not in out
 
 
 def test_the_end_is_said(ends: Any):
-    _, out, _ = ends(Asked(), timed_samples=94_000, disturbed={"heat": 5.0})
+    _, out, _ = ends(TrainOptions(), timed_samples=94_000, disturbed={"heat": 5.0})
     assert out.splitlines() == [
         "",
         "Trained 3 epochs, 2,880 samples, in 12 s: all epochs are done.",
@@ -357,23 +357,23 @@ def test_the_end_is_said(ends: Any):
         "  heat: 50% of the time",
         "Weights: run/best/model.safetensors (best), run/checkpoints (last)",
     ]
-    _, out, _ = ends(Asked(), ran=False, val_loss=None)
+    _, out, _ = ends(TrainOptions(), ran=False, val_loss=None)
     assert out.splitlines()[1] == "The run was already finished; nothing was run."
     assert "  loss" not in out
 
 
 def test_one_begun_anew_is_gone_on_with_without_new(ends: Any):
-    assert "without --new" not in ends(Asked(), ended="stopped")[1]
-    _, out, _ = ends(Asked(new=True), ended="stopped")
+    assert "without --new" not in ends(TrainOptions(), ended="stopped")[1]
+    _, out, _ = ends(TrainOptions(new=True), ended="stopped")
     assert out.splitlines()[-1] == (
         "Stopped; the same command without --new continues from the last checkpoint."
     )
-    _, out, _ = ends(Asked(new=True), pending="the store is away")
+    _, out, _ = ends(TrainOptions(new=True), pending="the store is away")
     assert out.splitlines()[-1].endswith("(the store is away). The same command without --new sends it.")
 
 
 def test_json_is_what_the_help_says(ends: Any):
-    code, out, complaint = ends(Asked(as_json=True), disturbed={"heat": 5.0})
+    code, out, complaint = ends(TrainOptions(as_json=True), disturbed={"heat": 5.0})
     found = json.loads(out)
     help_text = inspect.getdoc(training.train) or ""
     named = help_text[help_text.index("--json:") : help_text.index("Example:")]
@@ -402,17 +402,20 @@ def test_json_is_what_the_help_says(ends: Any):
 @pytest.mark.parametrize(
     ("asked", "line"),
     [
-        (Asked(require=95), "`--require` must be a share such as 0.95, but got 95."),
-        (Asked(require=0), "`--require` must be a share such as 0.95, but got 0."),
-        (Asked(device="gpu"), "`--device` must be `cpu` or `cuda:N` such as `cuda:0`, but got 'gpu'."),
-        (Asked(device="cuda:x"), "`--device` must be `cpu` or `cuda:N` such as `cuda:0`, but got 'cuda:x'."),
+        (TrainOptions(require=95), "`--require` must be a share such as 0.95, but got 95."),
+        (TrainOptions(require=0), "`--require` must be a share such as 0.95, but got 0."),
+        (TrainOptions(device="gpu"), "`--device` must be `cpu` or `cuda:N` such as `cuda:0`, but got 'gpu'."),
         (
-            Asked(overrides=("train.schedule=foo",)),
+            TrainOptions(device="cuda:x"),
+            "`--device` must be `cpu` or `cuda:N` such as `cuda:0`, but got 'cuda:x'.",
+        ),
+        (
+            TrainOptions(overrides=("train.schedule=foo",)),
             "`train.schedule` must be 'constant', 'linear' or 'cosine', but got 'foo'.",
         ),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_is_made(asked: Asked, line: str, here: Path):
+def test_what_cannot_be_is_said_before_anything_is_made(asked: TrainOptions, line: str, here: Path):
     with pytest.raises(UserError) as caught:
         train_command(export_in(here), here / "home", asked)
     assert str(caught.value) == line
@@ -445,5 +448,7 @@ def test_the_export_of_a_command_takes_no_options(option: dict[str, Any], here: 
     }
     (here / "best.yaml").write_text(json.dumps(value))
     with pytest.raises(UserError, match="are for pipelines, but this is an exported command"):
-        train_command(here / "best.yaml", here / "home", dataclasses.replace(Asked(force=True), **option))
+        train_command(
+            here / "best.yaml", here / "home", dataclasses.replace(TrainOptions(force=True), **option)
+        )
     assert not (here / "written.txt").exists()

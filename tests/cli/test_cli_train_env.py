@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from productions import EXPORT, export_in
 
-from sweeper.cli.train import Asked, train_command
+from sweeper.cli.train import TrainOptions, train_command
 from sweeper.production import run
 
 NAMES = ["MYLAB_TOKEN"]
@@ -44,7 +44,7 @@ def test_a_pipeline_is(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setattr(run, "LocalLauncher", launcher)
     path = export_in(here, execution={"pass_env": NAMES})
     with pytest.raises(EnoughError):
-        train_command(path, here / "home", Asked(epochs=1))
+        train_command(path, here / "home", TrainOptions(epochs=1))
     assert asked["pass_env"] == ("MYLAB_TOKEN",)
     printed = "".join(capsys.readouterr())
     assert told(printed)
@@ -63,7 +63,7 @@ def test_a_command_is(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     value |= {"command": ["true"], "changes": {}, "env": {"MODE": "fast"}, "files": {}, "params": {}}
     (here / "best.yaml").write_text(json.dumps({**value, "execution": {"pass_env": NAMES}}))
     with pytest.raises(EnoughError):
-        train_command(here / "best.yaml", here / "home", Asked())
+        train_command(here / "best.yaml", here / "home", TrainOptions())
     assert given["MYLAB_TOKEN"] == given["CUDA_HOME"] == "a-long-value"
     assert given["PATH"] == os.environ["PATH"]
     assert given["MODE"] == "fast"

@@ -15,13 +15,13 @@ import pytest
 import yaml
 from measurements import measurement
 
-from sweeper.cli.exec import otherwise
+from sweeper.cli.exec import differences
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, write_job
 from sweeper.core.script import Script
 from sweeper.errors import EnvironmentStopError
 from sweeper.interventions.change import CLOSE, EXACT
-from sweeper.sweep.observer import Quiet
+from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.store.fingerprint import digest_of_scripts
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.handover import command_of
@@ -219,7 +219,7 @@ def test_a_home_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "sweeps").write_text("mine")
     options = TuneOptions(command=("python", "train.py"), name="tune-train", home=tmp_path)
     with pytest.raises(EnvironmentStopError, match="Move away the file"):
-        Tune(options, Quiet()).run()
+        Tune(options, QuietObserver()).run()
 
 
 def test_the_command_to_use_has_the_winners_own_options(tmp_path):
@@ -243,11 +243,11 @@ def test_exec_says_what_is_no_longer_as_it_was_proved(tmp_path, monkeypatch):
     # However long the script.
     assert len(digest_of_scripts(command)) == 16
     proved = {"conditions": {}, "verification": {"code": digest_of_scripts(command)}}
-    assert list(otherwise(proved, [*command, "--lr", "1"])) == []
+    assert list(differences(proved, [*command, "--lr", "1"])) == []
     script.write_text("a = 1  # a comment\n" * 1000)
-    assert list(otherwise(proved, command)) == []
+    assert list(differences(proved, command)) == []
     script.write_text("a = 2\n")
-    assert [each.partition(";")[0] for each in otherwise(proved, command)] == [
+    assert [each.partition(";")[0] for each in differences(proved, command)] == [
         "the script has changed since it was verified and measured"
     ]
-    assert "measured with torch 0.1" in next(otherwise({"conditions": {"torch": "0.1"}}, command))
+    assert "measured with torch 0.1" in next(differences({"conditions": {"torch": "0.1"}}, command))

@@ -62,12 +62,12 @@ def test_with_i_know_it_goes_on(finished_home: Path):
 
 
 def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path):
-    from sweeper.cli.ui import _started
+    from sweeper.cli.ui import _start
 
     log = tmp_path / "ui.log"
     log.mkdir()
     with pytest.raises(EnvironmentStopError, match="cannot write in"):
-        _started(tmp_path, 5000, "127.0.0.1", log)
+        _start(tmp_path, 5000, "127.0.0.1", log)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "localhost"])

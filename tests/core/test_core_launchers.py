@@ -14,7 +14,7 @@ from sweeper.core.launchers import (
     LOCAL,
     LauncherTraits,
     find_installed,
-    named_with,
+    names_with,
     traits,
 )
 from sweeper.core.registry import resolve
@@ -77,9 +77,9 @@ def test_a_row_of_the_table_can_be_used(name):
 
 
 def test_names_by_their_traits():
-    assert named_with("is_batch") == ["slurm", "pbs", "lsf", "sge"]
-    assert named_with("example_address") == ["dask", "ray"]
-    assert named_with("keeps_processes") == ["local"]
+    assert names_with("is_batch") == ["slurm", "pbs", "lsf", "sge"]
+    assert names_with("example_address") == ["dask", "ray"]
+    assert names_with("keeps_processes") == ["local"]
 
 
 def test_a_launcher_that_is_not_here_has_neutral_traits_and_cannot_be_used():

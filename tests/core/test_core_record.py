@@ -11,7 +11,7 @@ from parts import noop
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job
 from sweeper.core.measurement import DeviceInfo, Diagnosis, Failure, FailureKind, Quality, Stats
-from sweeper.core.metrics import METRICS, rounded
+from sweeper.core.metrics import METRICS, round_to
 from sweeper.core.record import TrialRecord
 
 
@@ -66,7 +66,7 @@ def test_feasible_needs_a_measurement_and_every_constraint():
     assert record(violations={"val_loss": -0.1, "b": 0.0}).feasible
     assert not record(violations={"val_loss": 0.1}).feasible
     assert not record(outcome=None).feasible
-    assert rounded(123456.0, 3) == 123000.0
+    assert round_to(123456.0, 3) == 123000.0
 
 
 def test_a_script_trains_where_torch_was_seen_to_whatever_nvml_lists() -> None:

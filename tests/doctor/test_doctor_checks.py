@@ -211,25 +211,25 @@ def test_open_files(soft, hard, state, remedy):
 
 def test_a_home_that_is_not_there_yet_can_be_made(tmp_path):
     home = tmp_path / "a" / "b"
-    check = storage.writable(home)
+    check = storage.write_access(home)
     assert (check.state, check.text) == (OK, f"{home} can be created")
     assert not home.exists()
     home.mkdir(parents=True)
-    assert storage.writable(home).text == f"{home} is writable"
+    assert storage.write_access(home).text == f"{home} is writable"
     assert list(home.iterdir()) == []
 
 
 def test_a_file_in_the_place_of_the_home(tmp_path):
     (tmp_path / "home").write_text("")
     for home in (tmp_path / "home", tmp_path / "home" / "below"):
-        check = storage.writable(home)
+        check = storage.write_access(home)
         assert check.state is FAIL
         assert "Not a directory" in check.text
         assert "--home" in check.remedy
 
 
 def test_a_home_that_takes_no_files():
-    assert storage.writable(Path("/proc/home")).state is FAIL
+    assert storage.write_access(Path("/proc/home")).state is FAIL
 
 
 @pytest.mark.parametrize(

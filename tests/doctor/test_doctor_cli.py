@@ -89,7 +89,7 @@ def test_what_is_worth_keeping_goes_into_the_home(tmp_path):
 
 
 def test_a_driver_that_cannot_be_used_is_not_asked_for_gpus(tmp_path, monkeypatch):
-    monkeypatch.setattr(nvidia, "present", lambda: True)
+    monkeypatch.setattr(nvidia, "has_gpu", lambda: True)
     values = {**VALUES, "gpus": []}
     found = examine(
         tmp_path,
@@ -164,7 +164,7 @@ def test_gpus_through_the_real_pynvml(tmp_path, monkeypatch):
     [(None, "", 3), ("0,2", "", 2), ("GPU-1", "", 1), ("", "", 0), ("-1", "", 0), (None, "no NVML", 1)],
 )
 def test_the_job_is_told_how_many_gpus_it_will_see(tmp_path, monkeypatch, visible, problem, expected):
-    monkeypatch.setattr(nvidia, "present", lambda: True)
+    monkeypatch.setattr(nvidia, "has_gpu", lambda: True)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     asked = []

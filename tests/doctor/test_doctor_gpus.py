@@ -190,7 +190,7 @@ def test_machine_code_runs_where_torch_itself_says_so():
 
 def test_a_gpu_that_torch_has_no_code_for():
     device = {"name": "Tesla V100", "capability": "7.0", "problem": "AcceleratorError: no kernel image"}
-    check = gpus.used_by_torch(1, device, TORCH, "12.8")
+    check = gpus.torch_device(1, device, TORCH, "12.8")
     assert (check.name, check.state) == ("cuda:1", FAIL)
     assert "2.13.0 has no code for it (only for sm_75, sm_80, sm_86, sm_90)" in check.text
     assert "cu126" in check.remedy
@@ -198,11 +198,11 @@ def test_a_gpu_that_torch_has_no_code_for():
 
 def test_a_gpu_that_does_not_compute():
     device = {"name": "NVIDIA A10", "capability": "8.6", "problem": "AcceleratorError: uncorrectable ECC"}
-    check = gpus.used_by_torch(0, device, TORCH, "13.0")
+    check = gpus.torch_device(0, device, TORCH, "13.0")
     assert check.state is FAIL
     assert "uncorrectable ECC" in check.text
     assert "xid" in check.remedy
-    assert gpus.used_by_torch(0, {**device, "problem": ""}, TORCH, "13.0").state is OK
+    assert gpus.torch_device(0, {**device, "problem": ""}, TORCH, "13.0").state is OK
 
 
 # -- torch's build --------------------------------------------------------------------------------------

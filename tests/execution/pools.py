@@ -77,7 +77,7 @@ class ScriptedPool:
     ) -> Mapping[str, Any]:
         assert self._lock.acquire(blocking=False), "calls come from two threads at once"
         try:
-            if function is node.here:
+            if function is node.describe_worker:
                 return {name: self.there[name] for name in workers if name not in self.deaf}
             if function is node.cancel:
                 self.cancelled += [(name, *each) for name in workers for each in arguments[1]]

@@ -36,7 +36,7 @@ class Cluster:
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> BatchPool:
     """No worker comes, and the batch system has none of the jobs any more."""
-    monkeypatch.setattr(batch, "_listed", lambda kind: set())
+    monkeypatch.setattr(batch, "_list_jobs", lambda kind: set())
     monkeypatch.setattr(batch.time, "monotonic", lambda: pool.now)
     pool: Any = BatchPool.__new__(BatchPool)
     pool._cluster, pool._info, pool._logs = Cluster(), {}, tmp_path

@@ -14,7 +14,7 @@ from execution.pools import ScriptedPool
 
 from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, read_outcome, write_job
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
-from sweeper.core.place import Place
+from sweeper.core.place import TrialPlace
 from sweeper.errors import EnvironmentStopError
 from sweeper.execution import cluster, parcel
 from sweeper.execution import workers as roster
@@ -362,9 +362,9 @@ def test_neighbours_count_the_trials_of_a_machine(make: Make, wait_for: Wait) ->
     assert wait_for(lambda: sweep.launcher.capacity == 3, SOON)
     handles = [sweep.submit(str(number)) for number in range(3)]
     assert [handle.place for handle in handles] == [
-        Place(host="node1", gpu="A", job="4a", worker="a", num_neighbours=1),
-        Place(host="node1", gpu="B", job="4b", worker="b", num_neighbours=1),
-        Place(host="node2", gpu="C", job="4c", worker="c", num_neighbours=0),
+        TrialPlace(host="node1", gpu="A", job="4a", worker="a", num_neighbours=1),
+        TrialPlace(host="node1", gpu="B", job="4b", worker="b", num_neighbours=1),
+        TrialPlace(host="node2", gpu="C", job="4c", worker="c", num_neighbours=0),
     ]
     sweep.finish("a", report(0))
     handles[0].result(timeout=SOON)

@@ -152,7 +152,7 @@ def test_a_worker_knows_when_its_time_is_up(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value.format(in_100=int(time.time()) + 100))
-    left = node.here(False).seconds_left
+    left = node.describe_worker(False).seconds_left
     assert left == (None if seconds is None else pytest.approx(seconds, abs=3))
 
 
@@ -163,10 +163,10 @@ def test_a_worker_that_was_to_have_a_gpu_and_sees_none_refuses(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert node.here(True).refusal == "GPUs were requested, but CUDA_VISIBLE_DEVICES names none"
-    assert node.here(False).refusal == ""
+    assert node.describe_worker(True).refusal == "GPUs were requested, but CUDA_VISIBLE_DEVICES names none"
+    assert node.describe_worker(False).refusal == ""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert (node.here(True).refusal, node.here(True).gpu) == ("", "1")
+    assert (node.describe_worker(True).refusal, node.describe_worker(True).gpu) == ("", "1")
 
 
 @pytest.mark.parametrize(
@@ -197,11 +197,11 @@ def test_a_worker_knows_its_job_and_its_node(monkeypatch: pytest.MonkeyPatch, na
     for each in (*node._JOB_IDS, "SLURMD_NODENAME"):
         monkeypatch.delenv(each, raising=False)
     monkeypatch.setenv(name, "4711.pbs")
-    assert node.here(False).job == "4711.pbs"
-    assert node.here(False).host == os.uname().nodename
-    assert node.here(False).model
+    assert node.describe_worker(False).job == "4711.pbs"
+    assert node.describe_worker(False).host == os.uname().nodename
+    assert node.describe_worker(False).model
     monkeypatch.setenv("SLURMD_NODENAME", "node3")
-    assert node.here(False).host == "node3"
+    assert node.describe_worker(False).host == "node3"
 
 
 # -- parcels ------------------------------------------------------------------------------------------
@@ -409,7 +409,7 @@ def test_the_scratch_of_workers_that_were_killed_is_cleared(scratch: Path, tmp_p
         (scratch / name / "lock").touch()
         if name != "work-new":
             os.utime(scratch / name / "lock", (old, old))
-    alive = node._locked(scratch / "work-alive" / "lock")
+    alive = node._lock_file(scratch / "work-alive" / "lock")
     os.utime(scratch / "work-alive" / "lock", (old, old))
     try:
         node.run_parcel(parcel())

@@ -14,7 +14,7 @@ from sweeper.analysis.summary import Summary
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import DeviceInfo, Measurement
 from sweeper.core.record import TrialRecord
-from sweeper.exports import Setting, exported
+from sweeper.exports import Setting, make_export
 from sweeper.spec import SweepSpec
 
 A10 = DeviceInfo(
@@ -60,4 +60,4 @@ def export_of(
     found = synthetic(1000.0)
     found = dataclasses.replace(found, device=device or found.device, **measured)
     summary = summary_of(TrialConfig().replace(settings), found, **(about or {}))
-    return exported(summary, spec or spec_of(), None, setting)
+    return make_export(summary, spec or spec_of(), None, setting)

@@ -14,7 +14,7 @@ import pytest
 from exports import A10, export_of
 
 from sweeper.core.config import TrialConfig
-from sweeper.exports import rendered
+from sweeper.exports import render_export
 
 HERE = Path(__file__).parent
 STEPS = 3
@@ -78,8 +78,8 @@ def observed() -> dict[str, Any]:
         config = TrialConfig().replace(settings)
         asked.append(
             {
-                "flags": shlex.split(rendered(value, "args")),
-                "lines": rendered(value, "python"),
+                "flags": shlex.split(render_export(value, "args")),
+                "lines": render_export(value, "python"),
                 "batch": config.batch_size,
                 "accumulate": config.accumulate_steps,
             }

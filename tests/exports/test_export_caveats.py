@@ -19,7 +19,7 @@ def warnings(option: str, *, batch: int) -> list[str]:
         }
     )
     config, baseline = (TrialConfig(args={}).replace({"batch_size": each}) for each in (batch, 64))
-    return list(caveats._counted_in_steps(spec, config, baseline))
+    return list(caveats._steps_caveat(spec, config, baseline))
 
 
 @pytest.mark.parametrize(

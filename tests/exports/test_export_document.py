@@ -17,7 +17,7 @@ from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import FailureKind, Report, Stats
 from sweeper.errors import NothingFeasibleError, UserError
-from sweeper.exports import Setting, exported, pass_env, read, rendered, verification
+from sweeper.exports import Setting, make_export, pass_env, read, render_export, verification
 from sweeper.exports.schema import MeasurementBlock
 from sweeper.exports.verification import Verification
 from sweeper.sweep.store.journal import Journal
@@ -39,7 +39,7 @@ def test_the_configuration_is_the_one_that_was_measured(bench):
     bench.run()
     sweep = loaded(bench)
     summary = summarise(sweep)
-    found = exported(summary, sweep.spec)
+    found = make_export(summary, sweep.spec)
     assert summary.winner is not None
     assert decode(TrialConfig, found["config"]) == summary.winner.config.canonical()
     assert found["provenance"]["trial"] == summary.winner.number
@@ -56,26 +56,26 @@ def test_what_a_tune_proved_is_said_of_its_winner_alone(bench):
     sweep = loaded(bench)
     summary = summarise(sweep)
     assert summary.winner is not None
-    assert "verification" not in exported(summary, sweep.spec)
+    assert "verification" not in make_export(summary, sweep.spec)
     known = Verification(
         kind="exact", changes=(), is_nondeterministic=False, difference="", extent="9 steps", code="c"
     )
     verification.write(summary.winner, known)
     verified = {"kind": "exact", "extent": "9 steps", "code": "c"}
-    assert exported(summary, sweep.spec)["verification"] == verified
-    assert "verification" not in exported(summary, sweep.spec, 5)
+    assert make_export(summary, sweep.spec)["verification"] == verified
+    assert "verification" not in make_export(summary, sweep.spec, 5)
     verification.write(summary.winner, dataclasses.replace(known, difference="its losses differ"))
-    assert "verification" not in exported(summary, sweep.spec)
+    assert "verification" not in make_export(summary, sweep.spec)
 
 
 def test_warnings_stand_where_the_numbers_rest_on_little(bench):
     bench.run()
     sweep = loaded(bench)
-    assert [w.partition(":")[0] for w in exported(summarise(sweep), sweep.spec)["warnings"]] == [
+    assert [w.partition(":")[0] for w in make_export(summarise(sweep), sweep.spec)["warnings"]] == [
         "Measured on synthetic data",
         "The global batch is 1024 (baseline",
     ]
-    searched = exported(summarise(sweep), sweep.spec, 5)
+    searched = make_export(summarise(sweep), sweep.spec, 5)
     assert searched["measurement"]["speedup"] is None
     assert any("Not confirmed" in warning for warning in searched["warnings"])
 
@@ -84,25 +84,25 @@ def test_on_real_data_a_confirmed_winner_whose_rate_follows_the_batch_has_no_war
     spec = spec_of(fix={"optimizer.lr_rule": "sqrt"})
     bench.run(spec, prepared=Report(values={"synthetic": False, "notes": []}))
     sweep = loaded(bench)
-    assert exported(summarise(sweep), sweep.spec)["warnings"] == []
+    assert make_export(summarise(sweep), sweep.spec)["warnings"] == []
 
 
 def test_only_what_was_measured_and_is_feasible(bench):
     bench.run(answer=failing(FailureKind.OOM))
     sweep = loaded(bench)
     with pytest.raises(UserError, match="but trial 2 is not: it broke"):
-        exported(summarise(sweep), sweep.spec, 2)
+        make_export(summarise(sweep), sweep.spec, 2)
     with pytest.raises(UserError, match="has no trial 77"):
-        exported(summarise(sweep), sweep.spec, 77)
+        make_export(summarise(sweep), sweep.spec, 77)
     with pytest.raises(UserError, match=r"Did you mean `json`\?"):
-        rendered({}, "jsn")
+        render_export({}, "jsn")
 
 
 def test_without_a_winner(bench):
     bench.run(answer=lambda config: synthetic(5.0))
     sweep = loaded(bench)
     with pytest.raises(NothingFeasibleError, match="no winner to export"):
-        exported(summarise(sweep), sweep.spec)
+        make_export(summarise(sweep), sweep.spec)
 
 
 def test_what_the_numbers_hold_for():
@@ -164,7 +164,7 @@ def test_a_single_round_confirms_nothing_and_is_read_back(tmp_path):
     )
     value = export_of({}, about={"ratio": ratio})
     path = tmp_path / "best.yaml"
-    path.write_text(rendered(value, "yaml"))
+    path.write_text(render_export(value, "yaml"))
     measured = read(path)["measurement"]
     assert (measured["throughput"], measured["speedup"]) == (900.0, None)
     assert "throughput_low" not in measured
@@ -275,7 +275,7 @@ def test_what_trials_were_passed_is_carried(bench):
     spec = spec_of(execution={"pass_env": ["MYLAB_TOKEN", "AWS_*"]})
     found = export_of({"batch_size": 512}, spec)
     assert found["execution"] == {"pass_env": ["MYLAB_TOKEN", "AWS_*"]}
-    Path("best.yaml").write_text(rendered(found, "yaml"))
+    Path("best.yaml").write_text(render_export(found, "yaml"))
     assert pass_env(read(Path("best.yaml"))) == ("MYLAB_TOKEN", "AWS_*")
     assert pass_env(read(Path("best.yaml"), ["execution.pass_env=[X]"])) == ("X",)
     assert "execution" not in export_of({"batch_size": 512})

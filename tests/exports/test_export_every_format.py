@@ -18,7 +18,7 @@ from sweeper.core.export_formats import BUILTIN, FORMATS
 from sweeper.core.loaders import WORKERS
 from sweeper.core.registry import resolve
 from sweeper.errors import UserError
-from sweeper.exports import read, rendered
+from sweeper.exports import read, render_export
 
 ROOT = Path(__file__).parents[2] / "sweeper"
 
@@ -58,9 +58,9 @@ def value(request: pytest.FixtureRequest) -> dict[str, Any]:
 def test_a_text_is_a_function_of_the_export_without_a_secret(form, value, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     before = copy.deepcopy(value)
-    text = rendered(value, form)
+    text = render_export(value, form)
     assert text.endswith("\n")
-    assert rendered(value, form) == text
+    assert render_export(value, form) == text
     assert value == before
     assert PASSWORD not in text
     assert SECRET not in text
@@ -69,12 +69,12 @@ def test_a_text_is_a_function_of_the_export_without_a_secret(form, value, monkey
 def test_the_settings_are_in_it(form):
     if not FORMATS.get(form).runs_export:
         for size in (4321, 8642):
-            assert str(size) in rendered(export_of({"batch_size": size}), form)
+            assert str(size) in render_export(export_of({"batch_size": size}), form)
 
 
 def test_it_reads_back_where_it_says_so(form, value, tmp_path):
     path = tmp_path / f"best{FORMATS.get(form).suffix}"
-    path.write_text(rendered(value, form), encoding="utf-8")
+    path.write_text(render_export(value, form), encoding="utf-8")
     if FORMATS.get(form).reads_back:
         found = read(path)
         assert found == json.loads(json.dumps(value))
@@ -89,9 +89,9 @@ def test_a_script_has_a_text_or_a_reason(form):
     value = {**{k: v for k, v in export_of({}).items() if k not in of_pipeline}, **SCRIPT}
     if form in REFUSE_SCRIPTS:
         with pytest.raises(UserError, match=r"^[^\n]+$"):
-            rendered(value, form)
+            render_export(value, form)
     else:
-        assert rendered(value, form).endswith("\n")
+        assert render_export(value, form).endswith("\n")
 
 
 def test_the_tables_strings_resolve():
@@ -137,7 +137,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_third_partys_format_that_fails_is_said(own):
     with pytest.raises(UserError) as caught:
-        rendered({"config": {}}, "own_format:BROKEN")
+        render_export({"config": {}}, "own_format:BROKEN")
     assert str(caught.value) == (
         "`--format own_format:BROKEN` failed: KeyError: 'no_such'. Fix it, or use another format."
     )
@@ -145,14 +145,14 @@ def test_a_third_partys_format_that_fails_is_said(own):
 
 def test_a_third_partys_loader_is_exported_and_gives_lines_of_a_plain_script_or_none(own, tmp_path):
     value = export_of({"loader.kind": "own_format:LOADER", "batch_size": 100})
-    assert "--loader own_format:LOADER" in rendered(value, "args")
-    text = rendered(value, "python")
+    assert "--loader own_format:LOADER" in render_export(value, "args")
+    text = render_export(value, "python")
     assert "\nimport own\n" in text
     assert "\nbatches = own.batches(dataset, 100, device)\n" in text
     assert "# loader.kind own_format:LOADER: it is mine." in text
     with pytest.raises(UserError, match=r"`loader\.kind: own_format:PLAIN` provides no lines for such a"):
-        rendered(export_of({"loader.kind": "own_format:PLAIN"}), "python")
+        render_export(export_of({"loader.kind": "own_format:PLAIN"}), "python")
     path = tmp_path / "best.json"
-    path.write_text(rendered(export_of({"loader.kind": "own_format:GONE"}), "json"))
+    path.write_text(render_export(export_of({"loader.kind": "own_format:GONE"}), "json"))
     with pytest.raises(UserError, match=r"best\.json: `config`: `loader\.kind`: .* 'own_format:GONE' cannot"):
         read(path)

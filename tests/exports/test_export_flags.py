@@ -13,11 +13,11 @@ import pytest
 from exports import A10, export_of
 
 from sweeper.errors import UserError
-from sweeper.exports import Options, read_map, rendered
+from sweeper.exports import Options, read_map, render_export
 
 
 def words(settings: dict[str, Any], own: dict[str, Any] | None = None) -> list[str]:
-    return shlex.split(rendered(export_of(settings, device=A10), "args", Options(flags=own or {})))
+    return shlex.split(render_export(export_of(settings, device=A10), "args", Options(flags=own or {})))
 
 
 def test_every_setting_that_has_an_effect_has_a_flag():
@@ -157,7 +157,9 @@ def test_a_scripts_command_line_writes_its_files_and_runs(tmp_path):
     program = "import os, sys; print(os.environ['NAME'], sys.argv[1:], open('conf/a.yaml').read())"
     files = {"my train.py": program, "conf/a.yaml": "x: $HOME `id`\nSWEEPER\n", "b\nrm -rf": "y"}
     value = {**export_of({}), **SCRIPT, "command": command, "files": files}
-    done = subprocess.run(["sh"], input=rendered(value, "args"), cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        ["sh"], input=render_export(value, "args"), cwd=tmp_path, capture_output=True, text=True
+    )
     assert (done.stdout, done.stderr) == ("it's `id` ['$(id)'] x: $HOME `id`\nSWEEPER\n\n", "")
     made = {str(each.relative_to(tmp_path)): each for each in tmp_path.rglob("*") if each.is_file()}
     assert {name: each.read_text() for name, each in made.items()} == files
@@ -166,7 +168,9 @@ def test_a_scripts_command_line_writes_its_files_and_runs(tmp_path):
 def test_a_file_of_the_users_is_kept_and_nothing_runs(tmp_path):
     (tmp_path / "a.yaml").write_text("mine")
     value = {**export_of({}), **SCRIPT, "command": ["touch", "ran"]}
-    done = subprocess.run(["sh"], input=rendered(value, "args"), cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        ["sh"], input=render_export(value, "args"), cwd=tmp_path, capture_output=True, text=True
+    )
     assert "a.yaml" in done.stderr
     assert (tmp_path / "a.yaml").read_text() == "mine"
     assert not (tmp_path / "ran").exists()
@@ -174,11 +178,11 @@ def test_a_file_of_the_users_is_kept_and_nothing_runs(tmp_path):
 
 def test_a_scripts_command_line_is_what_ran():
     value = {**export_of({}), **SCRIPT, "files": {}}
-    assert shlex.split(rendered(value, "args")) == ["NAME=it's `id`", *SCRIPT["command"]]
+    assert shlex.split(render_export(value, "args")) == ["NAME=it's `id`", *SCRIPT["command"]]
     with pytest.raises(UserError, match="`--map` is for the sweep of a pipeline"):
-        rendered(value, "args", Options(flags={"batch_size": "--bs"}))
+        render_export(value, "args", Options(flags={"batch_size": "--bs"}))
     with pytest.raises(UserError, match=r"`--format python` is for pipelines"):
-        rendered(value, "python")
+        render_export(value, "python")
 
 
 def test_a_tunes_command_line_makes_its_changes(tmp_path):
@@ -189,7 +193,7 @@ def test_a_tunes_command_line_makes_its_changes(tmp_path):
     value["changes"] = {"optimizer": "fused"}
     done = subprocess.run(
         ["sh"],
-        input=rendered(value, "args"),
+        input=render_export(value, "args"),
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": "/mine"},
         capture_output=True,
@@ -234,7 +238,7 @@ def test_less_common_parameters_have_flags_where_they_are_asked_for():
 
 
 def test_less_common_parameters_have_lines():
-    text = rendered(export_of(OTHERS, device=A10), "python")
+    text = render_export(export_of(OTHERS, device=A10), "python")
     compile(text, "lines", "exec")
     for line in (
         *("    in_order=False,\n", '    multiprocessing_context="spawn",\n', "convert_to_float8_training(\n"),

@@ -13,7 +13,7 @@ from exports import A10, export_of
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
 from sweeper.errors import UserError
-from sweeper.exports import SCHEMA, Options, read, rendered
+from sweeper.exports import SCHEMA, Options, read, render_export
 from sweeper.exports.python_lines import YOURS
 
 HOSTILE = "$(touch /tmp/x) `id` ; rm -rf '\"\\ #%\n!& é"
@@ -33,7 +33,7 @@ def written(path: Path, value: Any) -> Path:
 @pytest.mark.parametrize("form", ["yaml", "json"])
 def test_what_is_read_back_is_the_same_configuration(tmp_path, form, settings):
     value = export_of(settings, device=A10)
-    path = written(tmp_path / f"best.{form}", rendered(value, form))
+    path = written(tmp_path / f"best.{form}", render_export(value, form))
     found = read(path)
     assert found == json.loads(json.dumps(value))
     assert decode(TrialConfig, found["config"]).key() == TrialConfig().replace(settings).key()
@@ -46,19 +46,19 @@ def test_a_long_file_of_a_script_is_read_back(tmp_path, form):
     subject = ("pipeline", "data", "config")
     value = {name: each for name, each in export_of({}).items() if name not in subject}
     value |= {**script, "files": files}
-    assert read(written(tmp_path / f"best.{form}", rendered(value, form)))["files"] == files
+    assert read(written(tmp_path / f"best.{form}", render_export(value, form)))["files"] == files
 
 
 def test_the_header_says_what_it_is_and_is_all_comments():
     value = export_of({"batch_size": 512}, about={"device": "A10\nschema: 9", "synthetic": True})
     value["warnings"] += ["one\nschema: 8"]
-    header = rendered(value, "yaml").partition("schema: 3\n")[0].splitlines()
+    header = render_export(value, "yaml").partition("schema: 3\n")[0].splitlines()
     assert all(line.startswith("# ") for line in header)
     assert header[1] == "# Written by:  sweeper export toy --trial 1"
     assert header[2] == "# Promised:    1,000 samples/s, 1e+03 s per epoch, on A10 schema: 9"
     assert header[3].startswith("# Warning:     Measured on synthetic data")
     assert "sweeper train" in header[-1]
-    assert yaml.safe_load(rendered(value, "yaml"))["schema"] == SCHEMA
+    assert yaml.safe_load(render_export(value, "yaml"))["schema"] == SCHEMA
 
 
 def test_an_export_of_the_first_schema_is_read(tmp_path):
@@ -103,7 +103,7 @@ def test_other_files_are_no_exports(tmp_path, text):
 
 def test_unknown_formats_are_refused():
     with pytest.raises(UserError, match=r"Did you mean `json`\?"):
-        rendered({}, "jsn")
+        render_export({}, "jsn")
 
 
 PASTED = [
@@ -118,7 +118,7 @@ PASTED = [
 @pytest.mark.parametrize("settings", PASTED, ids=["graph", "graph of two", "stream", "hostile"])
 def test_lines_for_a_gpu_are_python(settings):
     value = export_of(settings, device=A10, about={"device": "A10\nimport os"})
-    text = rendered(value, "python")
+    text = render_export(value, "python")
     compile(text, "lines", "exec")
     assert "\nimport os\nimport random" in text
     assert text.count("import os") == 2
@@ -127,18 +127,18 @@ def test_lines_for_a_gpu_are_python(settings):
 
 
 def test_each_rank_has_its_own_gpu():
-    text = rendered(export_of({"device.count": 4, "device.cpu_threads": 2}, device=A10), "python")
+    text = render_export(export_of({"device.count": 4, "device.cpu_threads": 2}, device=A10), "python")
     assert text.index("import os") < text.index(
         'device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))'
     )
     assert text.index("torch.cuda.set_device(device)") < text.index('init_process_group("nccl")')
-    alone = rendered(export_of({}, device=A10), "python")
+    alone = render_export(export_of({}, device=A10), "python")
     assert 'device = torch.device("cuda")\n' in alone
     assert "init_process_group" not in alone
 
 
 def test_a_captured_step_is_one_that_can_be_captured():
-    text = rendered(export_of({"compile.mode": "graph"}, device=A10), "python")
+    text = render_export(export_of({"compile.mode": "graph"}, device=A10), "python")
     assert "lr=torch.tensor(0.001, device=device)" in text
     assert "capturable=True" in text
     assert "graph.replay()" in text
@@ -147,7 +147,7 @@ def test_a_captured_step_is_one_that_can_be_captured():
 
 def test_lines_have_their_reasons():
     value = export_of({"batch_size": 512, "optimizer.lr_rule": "sqrt", "optimizer.lr_batch_size": 128})
-    text = rendered(value, "python", Options(reasons={"batch_size": "256 instead costs 12%"}))
+    text = render_export(value, "python", Options(reasons={"batch_size": "256 instead costs 12%"}))
     assert "# batch_size 512: samples per step; 256 instead costs 12%.\n" in text
     assert "# optimizer.lr 0.002: 0.001 at a batch of 128, scaled to 512 by the sqrt rule.\n" in text
 
@@ -155,9 +155,9 @@ def test_lines_have_their_reasons():
 def test_what_had_no_effect_is_off_where_it_is_pasted():
     note = {"precision.tf32": "without effect: no GPU", "compile.mode": "eager: recurrent layers"}
     value = export_of({"precision.tf32": True, "compile.mode": "default"}, effective=note)
-    assert "tf32" not in rendered(value, "args")
-    assert "--compile eager" in rendered(value, "args")
-    text = rendered(value, "python")
+    assert "tf32" not in render_export(value, "args")
+    assert "--compile eager" in render_export(value, "args")
+    text = render_export(value, "python")
     assert "# compile.mode eager: recurrent layers.\n" in text
     assert "compiled = model\n" in text
 
@@ -181,15 +181,15 @@ def test_what_the_trial_refused_is_not_pasted(settings: dict[str, Any], note: st
     name = next(iter(settings))
     refused = export_of(settings, device=A10, effective={name: note})
     asked = export_of(settings, device=A10)
-    assert absent in rendered(asked, "python")
-    assert absent not in rendered(refused, "python")
+    assert absent in render_export(asked, "python")
+    assert absent not in render_export(refused, "python")
     # No script has a flag for the C library.
-    assert (rendered(refused, "args") == rendered(asked, "args")) == (name == "device.malloc")
+    assert (render_export(refused, "args") == render_export(asked, "args")) == (name == "device.malloc")
 
 
 def test_what_ran_in_another_way_is_pasted_as_asked():
     note = {"compile.mode": "max-autotune in 3 pieces: recurrent or dynamic parts run eagerly"}
-    text = rendered(export_of({"compile.mode": "max-autotune"}, effective=note), "python")
+    text = render_export(export_of({"compile.mode": "max-autotune"}, effective=note), "python")
     assert 'mode="max-autotune"' in text
     assert "search; max-autotune in 3 pieces" in text.replace("\n# ", " ")
 
@@ -198,9 +198,9 @@ def test_what_ran_in_another_way_is_pasted_as_asked():
     "settings", [{"activation_checkpointing": True}, {"compile.regional": True, "compile.mode": "default"}]
 )
 def test_the_layers_that_a_model_repeats_are_the_users_to_name(settings: dict[str, Any]):
-    text = rendered(export_of(settings), "python")
+    text = render_export(export_of(settings), "python")
     head, _, rest = text.partition("\n\n")
     assert "`BLOCKS` (the list of layers that it repeats)" in head.replace("\n# ", " ")
     assert f"{YOURS}\n# `BLOCKS` goes here, too.\n" in rest
     assert "for block in BLOCKS:\n" in rest
-    assert "BLOCKS" not in rendered(export_of({}), "python")
+    assert "BLOCKS" not in render_export(export_of({}), "python")

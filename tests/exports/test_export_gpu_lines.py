@@ -16,7 +16,7 @@ import torch
 from exports import A10, export_of
 from torch.utils.data import TensorDataset
 
-from sweeper.exports import rendered
+from sweeper.exports import render_export
 from sweeper.exports.python_lines import YOURS
 from sweeper.exports.python_step import CAPTURABLE_WARNING
 from sweeper.interventions.recurrent import NOTE
@@ -42,7 +42,7 @@ print(json.dumps({
 
 def set_of(settings: dict[str, Any]) -> dict[str, Any]:
     """What the lines before the model set, in a fresh process."""
-    text = rendered(export_of(settings, device=A10), "python").partition(YOURS)[0]
+    text = render_export(export_of(settings, device=A10), "python").partition(YOURS)[0]
     run = subprocess.run(
         [sys.executable, "-c", ASKED], input=text, capture_output=True, text=True, timeout=60
     )
@@ -62,7 +62,7 @@ def test_what_is_set_of_tf32_can_be_read_by_the_older_names_and_the_newer(is_on)
 def test_tf32_as_torch_has_it_is_no_line_and_no_flag():
     value = export_of({"precision.tf32": "default"}, device=A10)
     for form in ("python", "args"):
-        text = rendered(value, form)
+        text = render_export(value, form)
         assert "tf32" not in text
         assert "float32_matmul_precision" not in text
 
@@ -145,7 +145,7 @@ def test_a_captured_step_trains_on_each_batch_once_and_on_ragged_ones_as_they_ar
         "optimizer.warmup_steps": 3,
         "optimizer.clip_norm": 1.0,
     }
-    text = rendered(export_of(settings, device=A10), "python").replace('device("cuda")', 'device("cpu")')
+    text = render_export(export_of(settings, device=A10), "python").replace('device("cuda")', 'device("cpu")')
     cuda = Recorded()
     cuda.patch(monkeypatch)
     num = SIZE * WHOLE * count + RAGGED
@@ -165,12 +165,12 @@ def test_a_captured_step_trains_on_each_batch_once_and_on_ragged_ones_as_they_ar
 
 
 def test_torch_says_nothing_of_the_steps_before_the_capture():
-    text = rendered(export_of({"compile.mode": "graph"}, device=A10), "python")
+    text = render_export(export_of({"compile.mode": "graph"}, device=A10), "python")
     assert f'warnings.filterwarnings("ignore", "{CAPTURABLE_WARNING}")' in text
     assert "\nimport warnings\n" in text
     # It is torch's own text that is meant.
     assert CAPTURABLE_WARNING in inspect.getsource(torch.optim.Optimizer)
-    eager = rendered(export_of({"compile.mode": "eager"}, device=A10), "python")
+    eager = render_export(export_of({"compile.mode": "eager"}, device=A10), "python")
     assert "warnings" not in eager
 
 
@@ -185,7 +185,7 @@ def test_torch_says_nothing_of_the_steps_before_the_capture():
 )
 def test_gradients_that_accumulate_over_the_compilers_graphs_stay_where_they_are(mode, count, held):
     settings = {"compile.mode": mode, "accumulate_steps": count, "optimizer.name": "sgd"}
-    text = rendered(export_of(settings, device=A10), "python")
+    text = render_export(export_of(settings, device=A10), "python")
     assert ("parameter.grad = torch.zeros_like(parameter)" in text) == held
     assert f"optimizer.zero_grad(set_to_none={not held})" in text
     compile(textwrap.dedent(text), "lines", "exec")
@@ -193,9 +193,11 @@ def test_gradients_that_accumulate_over_the_compilers_graphs_stay_where_they_are
 
 def test_recurrent_layers_leave_bf16_as_they_did_in_the_trial():
     settings = {"precision.amp": "bf16", "compile.mode": "eager"}
-    plain = rendered(export_of(settings, device=A10), "python")
+    plain = render_export(export_of(settings, device=A10), "python")
     assert "in_float32" not in plain
-    text = rendered(export_of(settings, device=A10, effective={"precision.amp": f"bf16: {NOTE}"}), "python")
+    text = render_export(
+        export_of(settings, device=A10, effective={"precision.amp": f"bf16: {NOTE}"}), "python"
+    )
     begin, end = text.index("def in_float32"), text.index("def train_step")
     space: dict[str, Any] = {"torch": torch, "device": torch.device("cpu"), "model": torch.nn.GRU(3, 4)}
     exec(compile(text[begin:end], "lines", "exec"), space)

@@ -13,7 +13,7 @@ from exports import A10, export_of
 from replays import spec_of
 
 from sweeper.core.measurement import Stats
-from sweeper.exports import Options, Setting, rendered
+from sweeper.exports import Options, Setting, render_export
 
 DIRECTIVE = re.compile(r"#SBATCH --([a-z-]+)(?:=(\S+))?")
 HOSTILE = "/tmp/it's $(id) `id`/best.yaml"
@@ -81,7 +81,7 @@ def test_it_asks_for_what_the_trial_took():
         host_mem_peak_gib=3.0,
         telemetry={"tree_mem_gib": Stats(mean=8.0, p50=8.0, p95=10.0)},
     )
-    assert directives(rendered(value, "sbatch")) == {
+    assert directives(render_export(value, "sbatch")) == {
         "job-name": "toy",
         "output": "toy-%j.log",
         "open-mode": "append",
@@ -97,20 +97,20 @@ def test_it_asks_for_what_the_trial_took():
 
 
 def test_without_threads_of_its_own_it_takes_the_cores_there_were():
-    assert directives(rendered(gpu({}, cpu_threads=12), "sbatch"))["cpus-per-task"] == "12"
+    assert directives(render_export(gpu({}, cpu_threads=12), "sbatch"))["cpus-per-task"] == "12"
     many = gpu({"loader.kind": "rows", "loader.num_workers": 16})
-    assert directives(rendered(many, "sbatch"))["cpus-per-task"] == "17"
+    assert directives(render_export(many, "sbatch"))["cpus-per-task"] == "17"
 
 
 def test_larger_data_needs_more_memory():
     asked = {"loader.kind": "stream"}
     found = gpu(asked, {"samples": 1.0, "data_gib": 21.0}, host_mem_peak_gib=3.0)
-    assert directives(rendered(found, "sbatch"))["mem"] == "24G"
-    assert directives(rendered(found, "sbatch"))["time"] == "0-00:10:00"
+    assert directives(render_export(found, "sbatch"))["mem"] == "24G"
+    assert directives(render_export(found, "sbatch"))["time"] == "0-00:10:00"
 
 
 def test_what_is_not_known_is_left_to_the_user():
-    text = rendered(export_of({}), "sbatch")
+    text = render_export(export_of({}), "sbatch")
     assert directives(text).keys().isdisjoint({"gres", "mem", "time", "cpus-per-task"})
     assert "\n##SBATCH --time=" in text
     assert "\n##SBATCH --mem=" in text
@@ -118,7 +118,7 @@ def test_what_is_not_known_is_left_to_the_user():
 
 @pytest.mark.parametrize("runs", ["best.yaml", HOSTILE])
 def test_it_trains_from_the_file_and_passes_its_end_on(tmp_path, runs):
-    text = rendered(gpu({"device.cpu_threads": 3}), "sbatch", Options(runs=runs))
+    text = render_export(gpu({"device.cpu_threads": 3}), "sbatch", Options(runs=runs))
     ((*call, env),) = run(text, tmp_path)
     assert call == ["srun", "sweeper", "train", runs]
     assert env == "OMP=3 CPUS=5 ARENA=0"
@@ -126,7 +126,7 @@ def test_it_trains_from_the_file_and_passes_its_end_on(tmp_path, runs):
 
 
 def test_a_run_out_of_time_waits_for_its_next_turn(tmp_path):
-    text = rendered(gpu({"device.malloc": "default"}), "sbatch")
+    text = render_export(gpu({"device.malloc": "default"}), "sbatch")
     first, then = run(text, tmp_path, code=143)
     assert first[-1].endswith("ARENA=")
     assert then[:3] == ["scontrol", "requeue", "7"]
@@ -144,7 +144,7 @@ SCRIPT = {
 def test_a_script_runs_as_it_is(tmp_path):
     value = {**gpu({}), **SCRIPT}
     del value["config"]
-    text = rendered(value, "sbatch")
+    text = render_export(value, "sbatch")
     ((*call, _),) = run(text, tmp_path)
     assert call == ["srun", "env", "A=it's `id`", *SCRIPT["command"]]
     assert "TERM" not in text
@@ -152,12 +152,12 @@ def test_a_script_runs_as_it_is(tmp_path):
     # It might begin anew each time.
     assert len(run(text, tmp_path, code=143)) == 1
     with_files = {**value, "files": {"config.yaml": "x"}}
-    ((*call, _),) = run(rendered(with_files, "sbatch"), tmp_path)
+    ((*call, _),) = run(render_export(with_files, "sbatch"), tmp_path)
     assert call == ["srun", "sweeper", "train", "best.yaml"]
 
 
 def test_a_tunes_changes_are_made_by_what_trains_from_its_export(tmp_path):
     value = {**gpu({}), **SCRIPT, "changes": {"optimizer": "fused"}}
     del value["config"]
-    ((*call, _),) = run(rendered(value, "sbatch"), tmp_path)
+    ((*call, _),) = run(render_export(value, "sbatch"), tmp_path)
     assert call == ["srun", "sweeper", "train", "best.yaml"]

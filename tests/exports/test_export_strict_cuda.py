@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from exports import A10, export_of
 
-from sweeper.exports import rendered
+from sweeper.exports import render_export
 from sweeper.exports.python_lines import YOURS
 
 pytestmark = pytest.mark.slow
@@ -73,7 +73,7 @@ FIRST = "graph"
     ],
 )
 def test_an_exported_script_trains(settings: dict[str, Any]):
-    lines = rendered(export_of({**BASE, **settings}, device=A10), "python")
+    lines = render_export(export_of({**BASE, **settings}, device=A10), "python")
     assert YOURS in lines
     text = lines.replace(YOURS, OWN).replace("EPOCHS = 1", "EPOCHS = 8")
     run = subprocess.run([sys.executable, "-c", RUN], input=text, capture_output=True, text=True, timeout=300)

@@ -204,9 +204,9 @@ def test_a_point_of_torch_that_is_gone_leaves_the_script_alone(tmp_path, script)
 def test_an_observation_that_raises_ends_the_watching_and_nothing_else(script):
     code = textwrap.dedent(f"""
         import torch
-        from _sweeper.inject.samples import Samples
+        from _sweeper.inject.samples import SampleCounter
         def broken(self, *_): raise KeyError("ours")
-        Samples.of_step = broken
+        SampleCounter.count_step = broken
         before = torch.autograd.backward
         exec(open({str(script)!r}).read())
         assert torch.autograd.backward is not before

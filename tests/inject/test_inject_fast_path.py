@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sweeper.inject.fast_path import LOOK_SECONDS, MAX_UNSEEN, MIN_STEPS, FastPath
-from sweeper.inject.observer import Observer
+from sweeper.inject.observer import TrainingObserver
 from sweeper.inject.points import Points
 from sweeper.inject.samples import Pass
 
@@ -131,7 +131,7 @@ def test_the_latest_step_is_where_its_fellows_are_or_now():
 
 
 def test_a_forked_process_does_not_go_on_with_its_parents_steps():
-    observer = Observer(torch, SimpleNamespace(send=lambda message: None))
+    observer = TrainingObserver(torch, SimpleNamespace(send=lambda message: None))
     try:
         losses, fast = observer._losses, observer.fast
         fast.optimizer, fast.num_alike = 1, MIN_STEPS
@@ -147,9 +147,9 @@ def test_a_forked_process_does_not_go_on_with_its_parents_steps():
 
 def test_steps_that_a_cuda_graph_replays_are_not_counted(monkeypatch):
     said: list[dict] = []
-    observer = Observer(torch, SimpleNamespace(send=said.append))
+    observer = TrainingObserver(torch, SimpleNamespace(send=said.append))
     parameter = torch.nn.Parameter(torch.ones(1))
-    step = observer.points.guarded(observer.step_ended)
+    step = observer.points.guard(observer.step_ended)
     step(torch.optim.SGD([parameter], lr=0.1))
     assert "failed" not in said[-1]
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)

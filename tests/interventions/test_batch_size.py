@@ -70,4 +70,4 @@ def test_the_own_size_changes_nothing():
 @pytest.mark.parametrize("value", ["256", "0/64", "256/", "a/b", "-1/64"])
 def test_a_value_has_the_new_size_and_the_own(value):
     with pytest.raises(ValueError, match="must name known changes"):
-        interventions.chosen(f"batch_size={value}")
+        interventions.parse_changes(f"batch_size={value}")

@@ -14,8 +14,8 @@ SCRIPT = f"""
 import os, resource
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-from sweeper.interventions.children import result_of_child, together
-from sweeper.interventions.change import RefusedError
+from sweeper.interventions.children import result_of_child, results_of_children
+from sweeper.interventions.change import ChangeRefusedError
 
 loader = DataLoader(TensorDataset(torch.arange(4.0)), batch_size=2)
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -29,8 +29,8 @@ lowest = os.dup(1)
 os.close(lowest)
 resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 2, most))
 try:
-    together(torch, loader, [lambda: "read"] * 3, 20.0)
-except RefusedError as refusal:
+    results_of_children(torch, loader, [lambda: "read"] * 3, 20.0)
+except ChangeRefusedError as refusal:
     print(refusal)
 try:
     os.waitpid(-1, os.WNOHANG)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from parts.noop import synthetic
 
-from sweeper.interventions import BATCH_SIZE, CHANGES, known
+from sweeper.interventions import BATCH_SIZE, CHANGES, load_changes
 from sweeper.interventions.change import (
     CHANGES_TRAINING,
     CLOSE,
@@ -18,14 +18,14 @@ from sweeper.interventions.change import (
     EXACT,
     HALF,
     SINGLE,
-    Ceiling,
     Change,
+    SpeedupCeiling,
     Step,
 )
 from sweeper.interventions.loader import ON_DEVICE
-from sweeper.patching.edits import PatchedChange, Sources, written
+from sweeper.patching.edits import PatchedChange, Sources, edit_sources
 from sweeper.patching.source import CannotEditError
-from sweeper.tuning.changes import possible
+from sweeper.tuning.changes import list_changes
 
 DOCS = Path(__file__).parents[2] / "docs" / "tuning.md"
 STEP = Step(seconds=1.0, data=0.5, compute=0.4, optimizer=0.1, launching=0.3, one_batch_ratio=3.0)
@@ -99,9 +99,9 @@ def test_it_is_written_into_the_source_or_says_why_not(change: Change, tmp_path:
         made = PatchedChange(name=change.name, value=new, original=old, comment="Because.")
         if value == ON_DEVICE:
             with pytest.raises(CannotEditError, match="; use `sweeper exec`"):
-                written(sources, [made])
+                edit_sources(sources, [made])
             continue
-        (text,) = written(sources, [made]).values()
+        (text,) = edit_sources(sources, [made]).values()
         assert "# Because." in text
         compile(text, "train.py", "exec")
 
@@ -118,7 +118,7 @@ def test_where_cudnn_may_take_a_kernel_in_tf32_the_tolerance_is_that_of_16_bits(
         assert change.tolerance({**TF32, **facts}) == SINGLE
     assert CHANGES["optimizer"].tolerance(TF32) == SINGLE
     measured = dataclasses.replace(synthetic(100.0), observed=TF32)
-    assert {v.rounding for v in possible(measured) if v.name == name} == {HALF}
+    assert {v.rounding for v in list_changes(measured) if v.name == name} == {HALF}
 
 
 def test_what_the_script_has_set_is_not_offered():
@@ -135,13 +135,13 @@ def test_the_users_own_has_the_same_form_and_what_it_leaves_open_is_as_usual(tmp
     assert block.count("\n") <= 20
     path = tmp_path / "changes.py"
     path.write_text(block)
-    own = known(str(path))["denormals"]
+    own = load_changes(str(path))["denormals"]
     assert isinstance(own, Change)
-    assert own.ceiling("flushed", STEP) == Ceiling(STEP.seconds / 0.6, "without its arithmetic")
+    assert own.ceiling("flushed", STEP) == SpeedupCeiling(STEP.seconds / 0.6, "without its arithmetic")
     assert own.refusal("flushed", ON_GPU)
     assert (own.refusal("flushed", ON_CPU), own.limit_seconds, own.is_of_environment) == ("", 0.0, False)
     (tmp_path / "train.py").write_text(TRAIN)
-    sources = Sources(folder=tmp_path, main="train.py", places={}, changes=known(str(path)))
+    sources = Sources(folder=tmp_path, main="train.py", places={}, changes=load_changes(str(path)))
     made = PatchedChange(name="denormals", value="flushed", comment="Because.")
-    (text,) = written(sources, [made]).values()
+    (text,) = edit_sources(sources, [made]).values()
     assert "torch.set_flush_denormal(True)" in text

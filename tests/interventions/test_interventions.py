@@ -11,7 +11,7 @@ import torch
 from hearing import completed, run
 
 from sweeper import interventions
-from sweeper.interventions.fused import _counted_on_the_host
+from sweeper.interventions.fused import _count_on_host
 
 FUSED = """
 import torch
@@ -60,8 +60,8 @@ print(json.dumps(torch.cat([each.flatten() for each in model.parameters()]).toli
 
 
 def test_own_values_change_nothing():
-    assert interventions.chosen("loader=original  optimizer=fused") == {"optimizer": "fused"}
-    assert interventions.chosen("") == {}
+    assert interventions.parse_changes("loader=original  optimizer=fused") == {"optimizer": "fused"}
+    assert interventions.parse_changes("") == {}
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_own_values_change_nothing():
 )
 def test_an_unknown_change_is_refused_with_the_known_ones(text):
     with pytest.raises(ValueError, match=r"known changes.*loader=gathered") as caught:
-        interventions.chosen(text)
+        interventions.parse_changes(text)
     assert repr(text) in str(caught.value)
 
 
@@ -109,6 +109,6 @@ def test_an_unknown_change_is_reported_and_the_script_runs():
 def test_counts_of_steps_are_saved_on_the_host():
     """Unfused optimizers read them there."""
     count = SimpleNamespace(is_cuda=True, cpu=lambda: 7)
-    assert _counted_on_the_host({"step": count, "exp_avg": 1}) == {"step": 7, "exp_avg": 1}
+    assert _count_on_host({"step": count, "exp_avg": 1}) == {"step": 7, "exp_avg": 1}
     here = {"step": torch.tensor(7.0)}
-    assert _counted_on_the_host(here) is here
+    assert _count_on_host(here) is here

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hearing import completed
 
-from sweeper.interventions.kept import VARIABLE, Kept
+from sweeper.interventions.kept import VARIABLE, DatasetFile
 
 SCRIPT = """
 import json, pathlib, sys
@@ -32,7 +32,7 @@ class Rows(Dataset):
         return torch.tensor([index * self.scale, float(pathlib.Path("offset").read_text())]), index
 
 loader = DataLoader(Rows(), batch_size=10)
-whole = collating.collated(torch, loader)
+whole = collating.collate(torch, loader)
 pathlib.Path("result").write_text(json.dumps([each.tolist() for each in whole.gather([7, 299])]))
 """
 
@@ -160,7 +160,7 @@ def test_no_older_description_is_left_for_new_rows(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv(VARIABLE, str(tmp_path))
 
     def keep(about: Any, rows: bytes) -> None:
-        kept = Kept("0" * 32)
+        kept = DatasetFile("0" * 32)
         kept.room(len(rows))[:] = rows
         try:
             kept.keep(about)
@@ -168,12 +168,12 @@ def test_no_older_description_is_left_for_new_rows(tmp_path: Path, monkeypatch: 
             kept.drop()
 
     keep({"of": "some"}, b"some")
-    about, rows = Kept("0" * 32).read()
+    about, rows = DatasetFile("0" * 32).read()
     assert (about, rows[:]) == ({"of": "some"}, b"some")
     # It ends between the two files.
     with pytest.raises(TypeError):
         keep({"of": object()}, b"new ones")
-    assert Kept("0" * 32).read() is None
+    assert DatasetFile("0" * 32).read() is None
 
 
 @pytest.mark.slow

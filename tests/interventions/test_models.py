@@ -15,8 +15,8 @@ from hearing import Run, run
 
 from sweeper import interventions
 from sweeper.interventions import CHANGES
-from sweeper.interventions.change import RefusedError
-from sweeper.interventions.model import _in_graphs
+from sweeper.interventions.change import ChangeRefusedError
+from sweeper.interventions.model import _compile_graphs
 
 MODELS = str(Path(__file__).parent / "models.py")
 FP32, BF16 = "torch.float32", "torch.bfloat16"
@@ -95,7 +95,9 @@ def test_what_cannot_be_captured_has_the_reason_that_torch_gives(monkeypatch: py
     monkeypatch.setitem(sys.modules, "torch._inductor.config", settings)
     CHANGES["compile"].apply(torch, "graphs", pytest.fail)
     call = made[0](None, lambda x: x)
-    with pytest.raises(RefusedError, match="cannot be captured: skipping cudagraphs due to mutated inputs"):
+    with pytest.raises(
+        ChangeRefusedError, match="cannot be captured: skipping cudagraphs due to mutated inputs"
+    ):
         call(torch.ones(1))
 
 
@@ -111,7 +113,7 @@ def test_a_replay_begins_a_step_and_what_it_returns_outlives_the_next(monkeypatc
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: steps.append(len(steps)))
     monkeypatch.setattr("sweeper.interventions.model._has_graphs", lambda _: True)
     config = SimpleNamespace(triton=SimpleNamespace(cudagraph_or_error=False))
-    call = _in_graphs(torch, lambda x: 2 * x, config)
+    call = _compile_graphs(torch, lambda x: 2 * x, config)
     assert config.triton.cudagraph_or_error
     outputs = [call(torch.full((2,), float(number))) for number in range(5)]
     assert [float(output["y"][0]) for output in outputs] == [0.0, 2.0, 4.0, 6.0, 8.0]

@@ -10,7 +10,7 @@ import torch
 from strict_cuda import StrictCuda
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from sweeper.interventions.recurrent import NAMES, in_float32, keep_in_float32
+from sweeper.interventions.recurrent import NAMES, keep_in_float32, to_float32
 
 Seen = list[tuple[bool, torch.dtype]]
 
@@ -57,7 +57,7 @@ def test_float16_with_its_scaler_and_float32_stay_as_they_are(seen: Seen):
 
 def test_packed_sequences_and_pairs_of_states_are_converted():
     packed = pack_padded_sequence(torch.randn(2, 5, 3).bfloat16(), torch.tensor([5, 3]), batch_first=True)
-    converted, (hidden, nothing) = in_float32(torch, (packed, (torch.ones(2).bfloat16(), None)))
+    converted, (hidden, nothing) = to_float32(torch, (packed, (torch.ones(2).bfloat16(), None)))
     assert converted.data.dtype == hidden.dtype == torch.float32
     assert torch.equal(converted.batch_sizes, packed.batch_sizes)
     assert nothing is None

@@ -23,10 +23,10 @@ from sweeper.core.script import UNPROTECTED
 from sweeper.errors import UserError
 from sweeper.judging import lives, losses, speed
 from sweeper.judging.arms import INSTEAD_OF, PASSIVE, Arm, commands, patched, since
-from sweeper.judging.losses import Losses, Trained
-from sweeper.judging.speed import Compared, Part, Speed, answer
-from sweeper.judging.verdict import Required, Verdict, judge
-from sweeper.judging.whole import Whole
+from sweeper.judging.losses import LossAgreement, LossComparison
+from sweeper.judging.speed import PartialRatio, Speed, SpeedComparison, answer
+from sweeper.judging.verdict import RequiredSpeed, Verdict, judge
+from sweeper.judging.whole import WholeRun
 from sweeper.race.record import Record
 from sweeper.race.tally import Tally
 
@@ -80,36 +80,42 @@ def test_a_wide_interval_decides_nothing():
 @pytest.mark.parametrize(
     ("speed", "low", "losses", "met"),
     [
-        (Speed.FASTER, 1.01, Losses.EQUAL, (True, True)),
-        (Speed.FASTER, 1.01, Losses.CLOSE, (True, True)),
-        (Speed.SAME, 0.98, Losses.EQUAL, (False, True)),
-        (Speed.UNDECIDED, 0.98, Losses.EQUAL, (False, True)),
-        (Speed.UNDECIDED, 0.96, Losses.EQUAL, (False, False)),
-        (Speed.SLOWER, 0.98, Losses.EQUAL, (False, False)),
-        (Speed.FASTER, 1.01, Losses.DIFFERENT, (False, False)),
-        (Speed.FASTER, 1.01, Losses.UNKNOWN, (False, False)),
+        (Speed.FASTER, 1.01, LossAgreement.EQUAL, (True, True)),
+        (Speed.FASTER, 1.01, LossAgreement.CLOSE, (True, True)),
+        (Speed.SAME, 0.98, LossAgreement.EQUAL, (False, True)),
+        (Speed.UNDECIDED, 0.98, LossAgreement.EQUAL, (False, True)),
+        (Speed.UNDECIDED, 0.96, LossAgreement.EQUAL, (False, False)),
+        (Speed.SLOWER, 0.98, LossAgreement.EQUAL, (False, False)),
+        (Speed.FASTER, 1.01, LossAgreement.DIFFERENT, (False, False)),
+        (Speed.FASTER, 1.01, LossAgreement.UNKNOWN, (False, False)),
     ],
 )
 def test_what_is_required_is_speed_and_the_same_training(
-    speed: Speed, low: float, losses: Losses, met: tuple[bool, bool]
+    speed: Speed, low: float, losses: LossAgreement, met: tuple[bool, bool]
 ):
-    found = Compared(answer=speed, ratio=1.0, low=low, high=1.1, before=(), after=())
+    found = SpeedComparison(answer=speed, ratio=1.0, low=low, high=1.1, before=(), after=())
     arm = Arm(name="", command=(), folder=HERE)
-    verdict = Verdict(arms=(arm, arm), speed=found, training=Trained(answer=losses))
-    assert (verdict.meets(Required.FASTER), verdict.meets(Required.NOT_SLOWER)) == met
+    verdict = Verdict(arms=(arm, arm), speed=found, training=LossComparison(answer=losses))
+    assert (verdict.meets(RequiredSpeed.FASTER), verdict.meets(RequiredSpeed.NOT_SLOWER)) == met
 
 
 def test_the_numbers_at_the_end_are_said_if_both_printed_them():
     arm = Arm(name="", command=(), folder=HERE)
     measured = (dataclasses.replace(synthetic(1.0)),)
-    found = Compared(answer=Speed.FASTER, ratio=1.3, low=1.2, high=1.4, before=measured, after=measured)
-    ends = (Whole(seconds=3.0, numbers={"loss": 0.031}), Whole(seconds=2.0, numbers={"loss": 0.0309}))
-    verdict = Verdict(arms=(arm, arm), speed=found, training=Trained(answer=Losses.EQUAL), whole=ends)
+    found = SpeedComparison(
+        answer=Speed.FASTER, ratio=1.3, low=1.2, high=1.4, before=measured, after=measured
+    )
+    ends = (WholeRun(seconds=3.0, numbers={"loss": 0.031}), WholeRun(seconds=2.0, numbers={"loss": 0.0309}))
+    verdict = Verdict(
+        arms=(arm, arm), speed=found, training=LossComparison(answer=LossAgreement.EQUAL), whole=ends
+    )
     assert "  At the end, loss: 0.031 before, 0.0309 after." in list(lines(verdict, None))
     assert verdict.to_dict()["whole"][1] == {"seconds": 2.0, "numbers": {"loss": 0.0309}, "failure": ""}
-    failed = dataclasses.replace(verdict, whole=(ends[0], Whole(seconds=2.0, numbers={}, failure="no data")))
+    failed = dataclasses.replace(
+        verdict, whole=(ends[0], WholeRun(seconds=2.0, numbers={}, failure="no data"))
+    )
     assert "  At the end, the version after failed: no data." in list(lines(failed, None))
-    nothing = dataclasses.replace(verdict, whole=(ends[0], Whole(seconds=2.0, numbers={})))
+    nothing = dataclasses.replace(verdict, whole=(ends[0], WholeRun(seconds=2.0, numbers={})))
     assert any("was printed by both" in line for line in lines(nothing, None))
     assert not any("At the end" in line for line in lines(dataclasses.replace(verdict, whole=None), None))
 
@@ -151,8 +157,8 @@ def test_a_version_runs_with_its_own_modules(tmp_path: Path, monkeypatch: pytest
     before = Arm(name="before", command=("python",), folder=tmp_path, mirrors=mirrors)
     after = Arm(name="after", command=("python",), folder=tmp_path)
     for arm in (before, after):
-        speed.measured(arm)
-    assert losses.compare((before, after), synthetic(1.0), synthetic(1.0)).answer is Losses.EQUAL
+        speed.measure_version(arm)
+    assert losses.compare((before, after), synthetic(1.0), synthetic(1.0)).answer is LossAgreement.EQUAL
     assert told[:2] == [before.env, after.env]
     assert before.env in told[2:]
     assert after.env in told[2:]
@@ -171,7 +177,7 @@ def test_a_version_that_starts_slowly_gets_more_time(tmp_path: Path, monkeypatch
     monkeypatch.setattr(losses, "record", recorded)
     arm = Arm(name="", command=("python",), folder=tmp_path)
     slow = dataclasses.replace(synthetic(1.0), startup_seconds=100.0)
-    assert losses.compare((arm, arm), synthetic(1.0), slow).answer is Losses.UNKNOWN
+    assert losses.compare((arm, arm), synthetic(1.0), slow).answer is LossAgreement.UNKNOWN
     assert set(limits) == {260.0}
 
 
@@ -367,7 +373,7 @@ if not os.path.exists("data/all.bin"):
     (folder / "again.py").write_text(f"{download}\nimport train\n")
     again = (sys.executable, "again.py")
     found = judge(commands(again, again, folder), 0.5, print)
-    assert found.training.answer is Losses.EQUAL
+    assert found.training.answer is LossAgreement.EQUAL
     assert len(found.speed.before) > 1
     # The first two start at the same time.
     assert 1 <= log.read_text().count("download") <= 2
@@ -385,14 +391,14 @@ def test_a_version_that_fails_is_named():
 
 def test_ratios_of_quiet_and_busy_rounds_are_said_where_there_are_both():
     arm = Arm(name="", command=(), folder=HERE)
-    compared = Compared.of(
+    compared = SpeedComparison.of(
         Tally([1.0, 1.1, 1.0, 1.1]),
         [synthetic(1.0)] * 4,
         [synthetic(2.0)] * 4,
-        quiet=Part(2.6, 2.4, 2.8, 2),
-        busy=Part(3.2, 2.9, 3.5, 2),
+        quiet=PartialRatio(2.6, 2.4, 2.8, 2),
+        busy=PartialRatio(3.2, 2.9, 3.5, 2),
     )
-    verdict = Verdict(arms=(arm, arm), speed=compared, training=Trained(answer=Losses.EQUAL))
+    verdict = Verdict(arms=(arm, arm), speed=compared, training=LossComparison(answer=LossAgreement.EQUAL))
     said = "\n".join(lines(verdict, None))
     assert "On a quiet machine: 2.6x (95% interval [2.4, 2.8], 2 starts)." in said
     assert "Beside other programs: 3.2x (95% interval [2.9, 3.5], 2 starts)." in said
@@ -430,8 +436,8 @@ def test_what_both_versions_cost_is_said():
     telemetry = {"tree_mem_gib": stats(2.0), "cpu_power_w": stats(50.0)}
     found = dataclasses.replace(synthetic(100.0), telemetry=telemetry)
     arm = Arm(name="", command=(), folder=HERE)
-    compared = Compared.of(Tally([0.1, 0.11, 0.09, 0.1]), [found] * 4, [found] * 4)
-    verdict = Verdict(arms=(arm, arm), speed=compared, training=Trained(answer=Losses.EQUAL))
+    compared = SpeedComparison.of(Tally([0.1, 0.11, 0.09, 0.1]), [found] * 4, [found] * 4)
+    verdict = Verdict(arms=(arm, arm), speed=compared, training=LossComparison(answer=LossAgreement.EQUAL))
     said = "\n".join(lines(verdict, None))
     assert "Memory: 2 GiB before, 2 GiB after." in said
     assert "Energy per sample: 0.5 J before, 0.5 J after." in said

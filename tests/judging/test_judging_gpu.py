@@ -13,7 +13,7 @@ import stub_nvml
 
 from sweeper.judging import speed
 from sweeper.judging.arms import Arm
-from sweeper.judging.speed import Compared, Speed, compare
+from sweeper.judging.speed import Speed, SpeedComparison, compare
 from sweeper.race import race
 from sweeper.race.log import Event, rounds_of
 
@@ -56,11 +56,13 @@ USED_MIB = 4096
 
 
 @pytest.fixture
-def race_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Compared, list[Event]]]:
+def race_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[SpeedComparison, list[Event]]]:
     """Races a script with one that pauses for 10 ms in each step; returns the answer, and the log."""
     (tmp_path / "train.py").write_text(SCRIPT.format(stand_in=strict_cuda.__file__))
 
-    def made(launcher: Sequence[str], process_mib: int) -> tuple[Compared, list[Event]]:
+    def made(launcher: Sequence[str], process_mib: int) -> tuple[SpeedComparison, list[Event]]:
         gpu = {**stub_nvml.A10, "mem_used_mib": [USED_MIB, USED_MIB + process_mib]}
         scenario = stub_nvml.write(tmp_path / "scenario", [stub_nvml.Gpu(values=gpu)])
         stub_nvml.loaded(monkeypatch, stub_nvml.build(tmp_path), scenario)

@@ -23,7 +23,7 @@ from sweeper.core.measurement import FailureKind, Measurement
 from sweeper.core.progress import TrialFailedError
 from sweeper.judging import lives
 from sweeper.judging.arms import Arm
-from sweeper.judging.lives import CrowdedError, Measure, ScriptLives, Turns
+from sweeper.judging.lives import CrowdedError, Measure, ScriptLives, TurnRequests
 from sweeper.judging.speed import compare
 from sweeper.race import race
 from sweeper.race.log import Event, rounds_of
@@ -36,7 +36,7 @@ HERE = Path(__file__).parent
 
 
 def taking(number: int, said: list[int], most: int = 1000, fault: Exception | None = None) -> Measure:
-    def measure(turns: Turns, seconds: float) -> Measurement:
+    def measure(turns: TurnRequests, seconds: float) -> Measurement:
         found = synthetic(float(number + 1))
         taken = 0
         while taken < most and turns.wait(found.windows[:1] * taken):
@@ -81,7 +81,7 @@ def test_a_training_that_is_short_ends_the_round():
 
 
 def test_the_windows_of_a_training_that_takes_no_turn_count():
-    def at_once(turns: Turns, seconds: float) -> Measurement:
+    def at_once(turns: TurnRequests, seconds: float) -> Measurement:
         return synthetic(5.0)
 
     (found,) = rounds_of(raced(taking(0, []), at_once))
@@ -92,7 +92,7 @@ def test_a_fault_ends_all():
     threads: list[threading.Thread] = []
 
     def seen(measure: Measure) -> Measure:
-        def measured(turns: Turns, seconds: float) -> Measurement:
+        def measured(turns: TurnRequests, seconds: float) -> Measurement:
             threads.append(threading.current_thread())
             return measure(turns, seconds)
 
@@ -135,7 +135,7 @@ def test_what_uses_cuda_runs_alone_where_nvml_lists_no_gpu(monkeypatch: pytest.M
     monkeypatch.setattr(lives, "gpu_memory_gib", dict)
     monkeypatch.setattr(lives, "CUDA", str(device))
 
-    def here(turns: Turns, seconds: float) -> Measurement:
+    def here(turns: TurnRequests, seconds: float) -> Measurement:
         turns.started(os.getpid())
         turns.wait([])
         return synthetic(1.0)
@@ -150,7 +150,7 @@ def test_what_uses_cuda_runs_alone_where_nvml_lists_no_gpu(monkeypatch: pytest.M
 def test_what_fails_beside_another_for_a_port_is_crowded_out():
     taken = TrialFailedError(FailureKind.USER_ERROR, "OSError: [Errno 98] Address already in use")
 
-    def failing(turns: Turns, seconds: float) -> Measurement:
+    def failing(turns: TurnRequests, seconds: float) -> Measurement:
         raise taken
 
     with ScriptLives([taking(0, []), failing]) as both:

@@ -16,7 +16,7 @@ from records import LOSSES, run
 from sweeper.core.recording import Recording
 from sweeper.judging import losses
 from sweeper.judging.arms import Arm
-from sweeper.judging.losses import Baseline, Losses
+from sweeper.judging.losses import Baseline, LossAgreement
 from sweeper.race.record import Record
 from sweeper.race.verify import Claim
 
@@ -62,9 +62,9 @@ def test_what_is_equal_in_every_bit_takes_one_run_of_each(monkeypatch: pytest.Mo
     runs = Runs(monkeypatch, lambda *_: run(LOSSES))
     known = baseline()
     found = known.compare(AFTER, VERSION)
-    assert (found.answer, found.covers) == (Losses.EQUAL, "40 steps")
+    assert (found.answer, found.covers) == (LossAgreement.EQUAL, "40 steps")
     assert sorted(runs.seen) == [("after", 0, False), ("before", 0, False)]
-    assert known.compare(AFTER, VERSION).answer is Losses.EQUAL
+    assert known.compare(AFTER, VERSION).answer is LossAgreement.EQUAL
     assert runs.count("before") == 1
 
 
@@ -74,7 +74,7 @@ def test_what_is_close_is_compared_with_other_seeds(monkeypatch: pytest.MonkeyPa
         return run([loss * factor for loss in LOSSES])
 
     runs = Runs(monkeypatch, made)
-    assert baseline().compare(AFTER, VERSION).answer is Losses.CLOSE
+    assert baseline().compare(AFTER, VERSION).answer is LossAgreement.CLOSE
     assert [runs.count("before", shift) for shift in (0, 1000, 2000, 3000)] == [1, 1, 1, 0]
 
 
@@ -83,12 +83,12 @@ def test_a_version_that_fails_trains_differently_and_one_that_cannot_be_compared
 ):
     Runs(monkeypatch, lambda name, *_: Record(failure="no data") if name == "after" else run(LOSSES))
     found = baseline().compare(AFTER, VERSION)
-    assert (found.answer, found.why) == (Losses.DIFFERENT, "no data")
+    assert (found.answer, found.why) == (LossAgreement.DIFFERENT, "no data")
     runs = Runs(monkeypatch, lambda name, *_: Record(failure="no data") if name == "before" else run(LOSSES))
     known = baseline()
     for _ in range(2):
         found = known.compare(AFTER, VERSION)
-        assert (found.answer, found.why) == (Losses.UNKNOWN, "no data")
+        assert (found.answer, found.why) == (LossAgreement.UNKNOWN, "no data")
     assert runs.count("before") == 1
 
 
@@ -101,8 +101,8 @@ def test_a_seed_that_fails_says_nothing_and_is_not_run_again(monkeypatch: pytest
 
     runs = Runs(monkeypatch, made)
     known = baseline()
-    assert known.compare(AFTER, VERSION).answer is Losses.CLOSE
-    assert known.compare(AFTER, VERSION).answer is Losses.CLOSE
+    assert known.compare(AFTER, VERSION).answer is LossAgreement.CLOSE
+    assert known.compare(AFTER, VERSION).answer is LossAgreement.CLOSE
     assert runs.count("before", 1000) == 1
 
 
@@ -112,11 +112,11 @@ def test_a_gpu_that_adds_in_any_order_is_asked_for_one(monkeypatch: pytest.Monke
         return run([loss * (1 + noise) for loss in LOSSES])
 
     runs = Runs(monkeypatch, made)
-    assert baseline(on_gpu=True).compare(AFTER, VERSION).answer is Losses.EQUAL
+    assert baseline(on_gpu=True).compare(AFTER, VERSION).answer is LossAgreement.EQUAL
     assert (runs.count("before"), runs.count("before", deterministic=True)) == (2, 1)
     # What differs by itself is not asked for another order.
     runs = Runs(monkeypatch, lambda name, *_: run(_scaled(1 + (name == "after"))))
-    assert baseline(on_gpu=True).compare(AFTER, VERSION).answer is Losses.DIFFERENT
+    assert baseline(on_gpu=True).compare(AFTER, VERSION).answer is LossAgreement.DIFFERENT
     assert runs.count("before", deterministic=True) == 0
 
 
@@ -124,7 +124,7 @@ def test_a_script_that_does_not_repeat_itself_leaves_the_answer_open(monkeypatch
     numbers = itertools.count(1)
     Runs(monkeypatch, lambda *_: run(_scaled(1 + 0.1 * next(numbers))))
     found = baseline().compare(AFTER, VERSION)
-    assert found.answer is Losses.UNKNOWN
+    assert found.answer is LossAgreement.UNKNOWN
     assert found.why.startswith("two runs of the unchanged script with the same seeds differ")
 
 
@@ -136,7 +136,7 @@ def test_processes_that_race_are_not_asked_for_an_order_on_a_cpu(monkeypatch: py
         return Record(events={"1": events, "2": events})
 
     runs = Runs(monkeypatch, made)
-    assert baseline().compare(AFTER, VERSION).answer is Losses.UNKNOWN
+    assert baseline().compare(AFTER, VERSION).answer is LossAgreement.UNKNOWN
     assert runs.count("before", deterministic=True) == 0
 
 
@@ -156,4 +156,4 @@ def test_two_runs_that_listen_on_the_same_port_follow_each_other(monkeypatch: py
     Runs(monkeypatch, made)
     compared = baseline()
     compared._at_once = 2
-    assert compared.compare(AFTER, VERSION).answer is Losses.EQUAL
+    assert compared.compare(AFTER, VERSION).answer is LossAgreement.EQUAL

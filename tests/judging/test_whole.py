@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.judging.arms import commands
-from sweeper.judging.whole import Whole, both, numbers_in, run_whole
+from sweeper.judging.whole import WholeRun, common_numbers, numbers_in, run_whole
 
 
 def test_the_last_number_of_each_name_counts():
@@ -34,11 +34,11 @@ def test_the_last_number_of_each_name_counts():
 
 
 def test_only_what_both_print_is_compared():
-    before = Whole(seconds=9.0, numbers={"loss": 0.25, "acc": 0.9})
-    after = Whole(seconds=3.0, numbers={"loss": 0.26, "speed": 3.0})
-    assert both(before, after) == {"loss": (0.25, 0.26)}
-    many = Whole(seconds=1.0, numbers={f"loss {n}": float(n) for n in range(30)})
-    assert list(both(many, many)) == [f"loss {n}" for n in range(18, 30)]
+    before = WholeRun(seconds=9.0, numbers={"loss": 0.25, "acc": 0.9})
+    after = WholeRun(seconds=3.0, numbers={"loss": 0.26, "speed": 3.0})
+    assert common_numbers(before, after) == {"loss": (0.25, 0.26)}
+    many = WholeRun(seconds=1.0, numbers={f"loss {n}": float(n) for n in range(30)})
+    assert list(common_numbers(many, many)) == [f"loss {n}" for n in range(18, 30)]
 
 
 @pytest.mark.slow
@@ -48,7 +48,7 @@ def test_both_run_to_their_end(tmp_path: Path):
     )
     arms = commands(*([sys.executable, "train.py", loss, "0"] for loss in ("0.5", "0.25")), tmp_path)
     before, after = run_whole(arms, at_once=True)
-    assert both(before, after) == {"loss": (0.5, 0.25)}
+    assert common_numbers(before, after) == {"loss": (0.5, 0.25)}
     arms = commands(*([sys.executable, "train.py", "1", code] for code in ("0", "3")), tmp_path)
     before, after = run_whole(arms, at_once=False)
     assert before.failure == ""

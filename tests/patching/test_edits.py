@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from sweeper.inject.batches import flat_kind
 from sweeper.patching.code import IN_BFLOAT16, IN_MEMORY, INDEXING
-from sweeper.patching.edits import PatchedChange, Sources, _times, written
+from sweeper.patching.edits import PatchedChange, Sources, _product, edit_sources
 from sweeper.patching.patch import diff
 from sweeper.patching.source import CannotEditError, edit_call, with_argument
 
@@ -58,7 +58,7 @@ def edited(
     folder: Path, *made: PatchedChange, text: str = TRAIN, places: dict[str, str] = PLACES
 ) -> list[str]:
     """Returns the lines that are added and removed."""
-    (new,) = written(sources(folder, text, places), made).values()
+    (new,) = edit_sources(sources(folder, text, places), made).values()
     compile(new, "train.py", "exec")
     lines = difflib.ndiff(text.splitlines(), new.splitlines())
     return [line for line in lines if line[0] in "+-" and line[2:].strip()]
@@ -133,7 +133,7 @@ def test_batches_are_gathered_as_they_were_collated(kind: str, collate: Any):
 
 def test_flat_batches_have_a_line(tmp_path: Path):
     found = dataclasses.replace(sources(tmp_path), batch="list")
-    (new,) = written(found, [PatchedChange(name="loader", value="gathered", comment="x")]).values()
+    (new,) = edit_sources(found, [PatchedChange(name="loader", value="gathered", comment="x")]).values()
     compile(new, "train.py", "exec")
     assert "        collate_fn=list,\n" in new
     assert "def select" not in new
@@ -193,7 +193,7 @@ def test_pinned(tmp_path: Path):
 
 
 def test_spinning_is_set_before_torch_is_imported(tmp_path: Path):
-    text = written(sources(tmp_path), [PatchedChange(name="spin_wait", value="short", comment="x")])[
+    text = edit_sources(sources(tmp_path), [PatchedChange(name="spin_wait", value="short", comment="x")])[
         "train.py"
     ]
     assert text.index("GOMP_SPINCOUNT") < text.index("import torch")
@@ -218,7 +218,7 @@ def test_a_larger_batch_has_a_larger_rate(tmp_path: Path):
     ],
 )
 def test_a_product_is_of_the_whole_value(value: str, product: str):
-    assert _times("2", cst.parse_expression(value)) == product
+    assert _product("2", cst.parse_expression(value)) == product
 
 
 def test_all_together(tmp_path: Path):
@@ -253,19 +253,19 @@ def test_what_cannot_be_written_down_says_why(
     tmp_path: Path, made: PatchedChange, places: dict[str, str], why: str
 ):
     with pytest.raises(CannotEditError, match=why):
-        written(sources(tmp_path, places=places), [made])
+        edit_sources(sources(tmp_path, places=places), [made])
 
 
 def test_parameters_of_two_models_are_no_model(tmp_path: Path):
     text = TRAIN.replace("model.parameters()", "[*model.parameters(), *other.parameters()]")
     with pytest.raises(CannotEditError, match="one model"):
-        written(sources(tmp_path, text), [PatchedChange(name="compile", value="model")])
+        edit_sources(sources(tmp_path, text), [PatchedChange(name="compile", value="model")])
 
 
 def test_unpacked_arguments_are_left_alone(tmp_path: Path):
     text = TRAIN.replace("        Rows(),   # one by one", "        *options,")
     with pytest.raises(CannotEditError, match="unpacked"):
-        written(sources(tmp_path, text), [PatchedChange(name="loader", value="gathered")])
+        edit_sources(sources(tmp_path, text), [PatchedChange(name="loader", value="gathered")])
 
 
 LONG = TRAIN.replace(
@@ -290,7 +290,7 @@ def test_a_hunk_is_of_one_change_and_applies_alone(tmp_path: Path, text: str, pl
         assert len(names) <= 1 or text is TRAIN
         apply(tmp_path, head + hunk, text)
     new = apply(tmp_path, found, text)
-    (whole,) = written(sources(tmp_path, text, places), made).values()
+    (whole,) = edit_sources(sources(tmp_path, text, places), made).values()
     assert new == whole
 
 
@@ -334,7 +334,7 @@ def test_lines_keep_their_ends(tmp_path: Path):
     text = TRAIN.replace("\n", "\r\n")
     new = apply(tmp_path, diff(sources(tmp_path, text), ALL_PLACES), text)
     assert new.count("\n") == new.count("\r\n") > text.count("\n")
-    (plain,) = written(sources(tmp_path), ALL_PLACES).values()
+    (plain,) = edit_sources(sources(tmp_path), ALL_PLACES).values()
     assert new.replace("\r\n", "\n") == plain
 
 
@@ -349,7 +349,7 @@ def test_what_ends_a_line_of_text_but_none_of_python(tmp_path: Path):
     text = TRAIN.replace("from data import Rows\n", page)
     places = {"loader": "train.py:16", "optimizer": "train.py:24"}
     new = apply(tmp_path, diff(sources(tmp_path, text, places), ALL_PLACES), text)
-    (plain,) = written(sources(tmp_path), ALL_PLACES).values()
+    (plain,) = edit_sources(sources(tmp_path), ALL_PLACES).values()
     added = page.removeprefix("from data import Rows\n")
     assert new.count(added) == 1
     assert new.replace(added, "") == plain
@@ -360,7 +360,7 @@ def test_a_file_is_edited_once_however_it_is_named(tmp_path: Path):
     places = {"loader": f"{tmp_path}/train.py:14", "optimizer": "./linked.py:22"}
     found = diff(sources(tmp_path, TRAIN, places), ALL_PLACES)
     assert found.count("--- ") == 1
-    (plain,) = written(sources(tmp_path), ALL_PLACES).values()
+    (plain,) = edit_sources(sources(tmp_path), ALL_PLACES).values()
     assert apply(tmp_path, found, TRAIN) == plain
 
 
@@ -375,7 +375,7 @@ def test_options_that_are_unpacked_stay(tmp_path: Path, workers: int, options: s
     begin, end = TRAIN.index("DataLoader(\n"), TRAIN.index("    model =")
     text = f"{TRAIN[:begin]}DataLoader(Rows(), **options)\n{TRAIN[end:]}"
     found = dataclasses.replace(sources(tmp_path, text), workers=workers)
-    (new,) = written(found, [PatchedChange(name="loader", value="gathered", comment="x")]).values()
+    (new,) = edit_sources(found, [PatchedChange(name="loader", value="gathered", comment="x")]).values()
     compile(new, "train.py", "exec")
     line = f"    loader = DataLoader(InMemoryDataset(Rows()), {options}, collate_fn=InMemoryDataset.as_is)"
     assert line in new.splitlines()

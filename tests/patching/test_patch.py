@@ -9,8 +9,8 @@ from parts.noop import synthetic
 
 from sweeper.core.measurement import Measurement
 from sweeper.judging import speed
-from sweeper.judging.losses import Losses, Trained
-from sweeper.judging.speed import Compared, Speed
+from sweeper.judging.losses import LossAgreement, LossComparison
+from sweeper.judging.speed import Speed, SpeedComparison
 from sweeper.patching import patch
 from sweeper.patching.edits import PatchedChange
 from sweeper.patching.patch import Patch, make
@@ -33,16 +33,16 @@ def left_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         def __init__(self, *_: object) -> None:
             measured()
 
-        def compare(self, *_: object, **__: object) -> Trained:
+        def compare(self, *_: object, **__: object) -> LossComparison:
             measured()
-            return Trained(answer=Losses.EQUAL)
+            return LossComparison(answer=LossAgreement.EQUAL)
 
-    def compare(arms: object, seconds: float, *_: object) -> Compared:
+    def compare(arms: object, seconds: float, *_: object) -> SpeedComparison:
         left_s.append(seconds)
-        return Compared(answer=Speed.FASTER, ratio=1.5, low=1.4, high=1.6, before=(), after=())
+        return SpeedComparison(answer=Speed.FASTER, ratio=1.5, low=1.4, high=1.6, before=(), after=())
 
     monkeypatch.setattr(patch, "Baseline", Baseline)
-    monkeypatch.setattr(speed, "measured", measured)
+    monkeypatch.setattr(speed, "measure_version", measured)
     monkeypatch.setattr(speed, "compare", compare)
     return left_s
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from productions import export_in
 
-from sweeper.production.folder import RunFolder, opened
-from sweeper.production.request import Wanted, wanted
+from sweeper.production.folder import RunFolder, open_run
+from sweeper.production.request import RunRequest, read_request
 from sweeper.tracking import SweepInfo
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.ui import DATABASE
 
-Ask = Callable[..., Wanted]
+Ask = Callable[..., RunRequest]
 
 
 @pytest.fixture(autouse=True)
@@ -30,14 +30,14 @@ def ask(here: Path) -> Ask:
     """Returns what an export asks for; its own changes by keyword, the command line's in place."""
 
     def make(*overrides: str, epochs: int | None = None, max_minutes: float | None = None, **changes: Any):
-        return wanted(export_in(here, **changes), overrides, epochs, max_minutes)
+        return read_request(export_in(here, **changes), overrides, epochs, max_minutes)
 
     return make
 
 
 @pytest.fixture
 def folder(ask: Ask, here: Path) -> Iterator[RunFolder]:
-    found = opened(here / "home", ask(), new=False)
+    found = open_run(here / "home", ask(), new=False)
     yield found
     found.lock.release()
 

@@ -10,7 +10,7 @@ from productions import block, commit, validation, values_of, write
 
 from sweeper.production import publish
 from sweeper.production.folder import SYSTEM, RunFolder
-from sweeper.production.promise import judged
+from sweeper.production.promise import assess
 from sweeper.production.publish import content_of
 
 SECONDS_A_DAY = 86_400
@@ -51,7 +51,7 @@ def test_what_was_shown_stays_as_it_was_while_more_comes(seed: int, folder: RunF
 
 def test_of_a_month_there_are_some_thousands_of_points():
     lines = ({"seconds": 2.0 * i, "number": i} for i in range(1_000_000))
-    kept = [line["number"] for line in publish._thinned(lines)]
+    kept = [line["number"] for line in publish._thin(lines)]
     assert 1500 < len(kept) < 2500
     # Of the first minutes nearly all, of later days a few an hour.
     assert kept[:50] == list(range(50))
@@ -93,7 +93,7 @@ def test_each_core_would_bury_the_rest(folder: RunFolder, ask: Any):
 def test_how_it_ended(folder: RunFolder, ask: Any):
     wanted = ask()
     values = values_of(gpu_mem_peak_gib=1.5, timed_samples=94_000)
-    judgement = judged(values, wanted.promise, {})
+    judgement = assess(values, wanted.promise, {})
     found = content_of(folder, wanted, outcome="trained", ended_at=2000.0, values=values, judgement=judgement)
     assert {(point.key, point.value) for point in found.derived} == {
         ("result/throughput", 9400.0),
@@ -126,7 +126,7 @@ def test_how_it_ended(folder: RunFolder, ask: Any):
 def test_what_is_not_known_is_left_out(folder: RunFolder, ask: Any):
     wanted = ask()
     values = values_of(timed_seconds=0.0, val_loss=None, best_loss=None, metrics={})
-    judgement = judged(values, None, {})
+    judgement = assess(values, None, {})
     found = content_of(folder, wanted, ended_at=2000.0, values=values, judgement=judgement)
     assert {point.key for point in found.derived} == {"result/epochs", "result/minutes"}
 

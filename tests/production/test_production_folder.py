@@ -13,13 +13,13 @@ from sweeper.core.job import write_outcome
 from sweeper.core.measurement import Failure, FailureKind, Report
 from sweeper.core.training import HISTORY
 from sweeper.errors import EnvironmentStopError, SweepConflictError
-from sweeper.production.folder import RUN, SYSTEM, RunFolder, opened
-from sweeper.production.request import Wanted
+from sweeper.production.folder import RUN, SYSTEM, RunFolder, open_run
+from sweeper.production.request import RunRequest
 
 
-def begun(home: Path, wanted: Wanted, *, new: bool = False, ended: str = "") -> RunFolder:
+def begun(home: Path, wanted: RunRequest, *, new: bool = False, ended: str = "") -> RunFolder:
     """The folder of a run which has ended like this; empty: that was killed."""
-    folder = opened(home, wanted, new=new)
+    folder = open_run(home, wanted, new=new)
     if ended:
         folder.job.mkdir()
         write_outcome(folder.job, Report(values=values_of(ended=ended)))
@@ -73,7 +73,9 @@ def test_one_that_failed_is_not_finished(folder: RunFolder):
 def test_an_unfinished_one_of_another_configuration_is_refused(ended: str, here: Path, ask: Any):
     begun(here / "home", ask(), ended=ended)
     with pytest.raises(SweepConflictError) as caught:
-        opened(here / "home", ask("config.batch_size=96", "config.loader.kind=workers", epochs=5), new=False)
+        open_run(
+            here / "home", ask("config.batch_size=96", "config.loader.kind=workers", epochs=5), new=False
+        )
     assert caught.value.exit_code == 3
     assert str(caught.value) == (
         "`lines-007` is unfinished and has another configuration:\n"
@@ -112,7 +114,7 @@ def test_one_of_another_version_does_not_go_on_unless_a_later_one_is_there(
     path = first.path / RUN
     path.write_text(json.dumps({**json.loads(path.read_text()), "schema": schema}))
     with pytest.raises(SweepConflictError, match=r"`lines-007` was written by another version .* Add --new"):
-        opened(home, ask(), new=False)
+        open_run(home, ask(), new=False)
     second = begun(home, ask(), new=True)
     assert (begun(home, ask()).uid, second.name) == (second.uid, "lines-007-2")
     assert begun(home, ask(epochs=5), new=True).name == "lines-007-3"
@@ -129,7 +131,7 @@ def test_of_several_of_the_same_the_latest_goes_on(ended: str, here: Path, ask: 
 def test_one_that_is_held_is_refused(folder: RunFolder, here: Path, ask: Any):
     before = (folder.path / RUN).read_text()
     with pytest.raises(SweepConflictError, match="is being run by process") as caught:
-        opened(here / "home", ask(), new=False)
+        open_run(here / "home", ask(), new=False)
     assert caught.value.exit_code == 3
     assert (folder.path / RUN).read_text() == before
 

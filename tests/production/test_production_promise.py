@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from productions import values_of
 
-from sweeper.production.promise import judged
+from sweeper.production.promise import assess
 from sweeper.production.request import Promise
 
 HOLDS = {"device": "EPYC, 4 cores", "torch": "2.13.0", "train_samples": 960, "usable_cpus": 4}
@@ -25,20 +25,20 @@ PROMISE = Promise(throughput=10_000.0, conditions=HOLDS)
     ],
 )
 def test_the_verdict_in_one_line(samples: int, words: str):
-    found = judged(values_of(timed_samples=samples), PROMISE, {})
+    found = assess(values_of(timed_samples=samples), PROMISE, {})
     assert found.words == words
     assert (found.reached, found.promised, found.ratio) == (samples / 10, 10_000.0, samples / 100_000)
     assert found.reasons == ()
 
 
 def test_nothing_is_judged_that_was_too_short():
-    found = judged(values_of(timed_seconds=0.0, timed_samples=0, disturbed={"noise": 1.0}), PROMISE, {})
+    found = assess(values_of(timed_seconds=0.0, timed_samples=0, disturbed={"noise": 1.0}), PROMISE, {})
     assert found.words == "too short to measure its speed: it ended before it was steady"
     assert (found.reached, found.ratio, found.reasons) == (None, None, ())
 
 
 def test_nor_what_was_never_promised():
-    found = judged(values_of(), None, {"heat": 9.0})
+    found = assess(values_of(), None, {"heat": 9.0})
     assert found.words == "10,000 samples/s; no speed was promised"
     assert (found.promised, found.ratio) == (None, None)
     # What disturbed it is said all the same.
@@ -59,7 +59,7 @@ def test_nor_what_was_never_promised():
     ],
 )
 def test_why_it_may_differ(changes: dict[str, Any], reason: str):
-    assert judged(values_of(**changes), PROMISE, {}).reasons == (reason,)
+    assert assess(values_of(**changes), PROMISE, {}).reasons == (reason,)
 
 
 @pytest.mark.parametrize(
@@ -80,14 +80,14 @@ def test_why_it_may_differ(changes: dict[str, Any], reason: str):
 )
 def test_a_device_is_the_same_one_by_its_whole_name(device: str, there: str | None, same: bool):
     promise = Promise(throughput=1.0, conditions={"device": there})
-    assert (judged(values_of(device={"name": device}), promise, {}).reasons == ()) == same
+    assert (assess(values_of(device={"name": device}), promise, {}).reasons == ()) == same
 
 
 def test_little_disturbance_is_no_reason():
-    found = judged(values_of(disturbed={"a": 0.4, "b": 0.6}), PROMISE, {"c": 0.5, "d": 25.0})
+    found = assess(values_of(disturbed={"a": 0.4, "b": 0.6}), PROMISE, {"c": 0.5, "d": 25.0})
     assert found.reasons == ("b: 6% of the time", "d: 100% of the time")
 
 
 def test_what_nobody_knows_is_no_reason():
-    found = judged(values_of(versions={}), Promise(throughput=1.0, conditions={"cuda": None}), {})
+    found = assess(values_of(versions={}), Promise(throughput=1.0, conditions={"cuda": None}), {})
     assert found.reasons == ()

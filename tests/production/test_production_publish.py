@@ -12,9 +12,9 @@ from productions import block, commit, validation, values_of, write
 from sweeper.core.measurement import Failure, FailureKind, Report
 from sweeper.errors import StorageError
 from sweeper.production.folder import SYSTEM, RunFolder
-from sweeper.production.promise import judged
+from sweeper.production.promise import assess
 from sweeper.production.publish import RunPublisher
-from sweeper.production.request import Wanted
+from sweeper.production.request import RunRequest
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.ui import store_uri
 
@@ -43,9 +43,9 @@ def steps_of(client: MlflowClient, name: str) -> list[int]:
     return [point.step for point in client.get_metric_history(only_run(client).info.run_id, name)]
 
 
-def ended(publisher: RunPublisher, folder: RunFolder, wanted: Wanted, **values: Any) -> str:
+def ended(publisher: RunPublisher, folder: RunFolder, wanted: RunRequest, **values: Any) -> str:
     report = Report(values=values_of(**values), finished_at=5000.0)
-    return publisher.end(report, judged(report.values, wanted.promise, {}))
+    return publisher.end(report, assess(report.values, wanted.promise, {}))
 
 
 def test_a_run_from_its_begin_to_its_end(
@@ -117,7 +117,7 @@ def test_after_a_kill_it_is_still_the_same_run(
 
 def test_one_that_failed_says_so(folder: RunFolder, ask: Any, tracker: MlflowTracker, client: MlflowClient):
     publisher = RunPublisher(tracker, folder, ask())
-    assert publisher.failed(Failure(kind=FailureKind.NON_FINITE, message="inf", finished_at=5000.0)) == ""
+    assert publisher.fail(Failure(kind=FailureKind.NON_FINITE, message="inf", finished_at=5000.0)) == ""
     run = only_run(client)
     assert (run.info.status, run.data.tags["sweeper.outcome"]) == ("FAILED", "non_finite")
 

@@ -10,7 +10,7 @@ from productions import PIPELINE, export_in
 
 from sweeper.core.training import Training
 from sweeper.errors import UserError
-from sweeper.production.request import wanted
+from sweeper.production.request import read_request
 
 NO_LENGTH = (
     "training needs a length, but the export has neither `production.samples` nor `train.epochs`."
@@ -152,11 +152,11 @@ def test_what_the_weights_depend_on_is(other: dict[str, Any], ask: Any):
 
 def test_so_is_the_code_but_not_its_comments(here: Path):
     path = export_in(here)
-    before = wanted(path).identity()
+    before = read_request(path).identity()
     (here / "line_pipeline.py").write_text(PIPELINE + "\n# The end.\n")
-    assert wanted(path).identity() == before
+    assert read_request(path).identity() == before
     (here / "line_pipeline.py").write_text(PIPELINE + "\nMORE = 1\n")
-    assert wanted(path).identity() != before
+    assert read_request(path).identity() != before
 
 
 def test_a_command_takes_no_options(here: Path):
@@ -166,7 +166,7 @@ def test_a_command_takes_no_options(here: Path):
         ' "measurement": {}, "conditions": {}, "provenance": {}}'
     )
     with pytest.raises(UserError, match="is the export of a command, which takes no options"):
-        wanted(path)
+        read_request(path)
 
 
 def test_it_is_passed_what_the_trials_were(ask: Any):

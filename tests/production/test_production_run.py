@@ -17,8 +17,8 @@ from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Report
 from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.production import run
 from sweeper.production.folder import RunFolder
-from sweeper.production.request import Wanted
-from sweeper.production.run import _as_error
+from sweeper.production.request import RunRequest
+from sweeper.production.run import _error_of
 
 CRASH = Failure(kind=FailureKind.CRASH, message="it was killed")
 
@@ -27,10 +27,10 @@ CRASH = Failure(kind=FailureKind.CRASH, message="it was killed")
     ("new", "same"), [(False, "the same command"), (True, "the same command without --new")]
 )
 def test_with_new_the_same_command_would_start_another_run(new: bool, same: str, folder: RunFolder):
-    assert "same command" not in str(_as_error(CRASH, folder, new=new))
+    assert "same command" not in str(_error_of(CRASH, folder, new=new))
     write(folder, block(1, 1.0))
     commit(folder)
-    assert str(_as_error(CRASH, folder, new=new)).endswith(f"; {same} resumes from the latest checkpoint.")
+    assert str(_error_of(CRASH, folder, new=new)).endswith(f"; {same} resumes from the latest checkpoint.")
 
 
 CPU = {"devices": encode([DeviceInfo(kind="cpu", name="a CPU")]), "canary_ms": 20.0}
@@ -59,7 +59,7 @@ class Runner:
 
 @pytest.fixture
 def prepare(
-    ask: Callable[..., Wanted], folder: RunFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ask: Callable[..., RunRequest], folder: RunFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[..., list[str]]:
     """Prepares a run on a machine with an A10; returns what the user hears."""
     if stub_nvml.compiler() is None:
@@ -74,7 +74,7 @@ def prepare(
         monkeypatch.setattr(Runner, "probed", probed, raising=False)
         watcher: Any = SimpleNamespace(line=said.append)
         launcher: Any = None
-        run._prepared(folder.path.parent, folder, ask(), launcher, device, watcher)
+        run._prepare_job(folder.path.parent, folder, ask(), launcher, device, watcher)
         return said
 
     return prepare

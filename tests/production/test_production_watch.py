@@ -14,7 +14,7 @@ from productions import block, commit, validation, write
 from sweeper.core.training import HISTORY
 from sweeper.production import watch as watching
 from sweeper.production.folder import RunFolder
-from sweeper.production.watch import Now, Watch
+from sweeper.production.watch import RunState, Watch
 from sweeper.system.files import write_atomic
 from sweeper.telemetry.sampler import TIME
 
@@ -23,16 +23,16 @@ class Seen:
     """Remembers what it was told."""
 
     def __init__(self) -> None:
-        self.nows: list[Now] = []
+        self.nows: list[RunState] = []
         self.epochs: list[tuple[int, float | None, bool]] = []
 
     def line(self, text: str) -> None:
         raise AssertionError(text)
 
-    def now(self, now: Now) -> None:
+    def state(self, now: RunState) -> None:
         self.nows.append(now)
 
-    def validated(self, epoch: int, now: Now, *, better: bool) -> None:
+    def validated(self, epoch: int, now: RunState, *, better: bool) -> None:
         self.epochs.append((epoch, now.val_loss, better))
 
 
@@ -61,7 +61,7 @@ class Still:
 @pytest.fixture(autouse=True)
 def still(monkeypatch: pytest.MonkeyPatch) -> type[Still]:
     Still.begun = []
-    monkeypatch.setattr(watching, "Sampler", Still)
+    monkeypatch.setattr(watching, "ProbeSampler", Still)
     return Still
 
 
@@ -199,7 +199,7 @@ def test_readings_are_numbered_through_all_attempts(
             watch._sample(watch._sampler)
         watch.close()
     assert [line["seconds"] for line in folder.system()] == [0.0, 5.0, 10.0, 15.0]
-    assert watch.gpu_disturbed() == {"other processes used the GPU": 20.0}
+    assert watch.disturbed_seconds() == {"other processes used the GPU": 20.0}
 
 
 def test_a_real_process_is_really_read(

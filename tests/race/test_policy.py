@@ -24,9 +24,9 @@ from sweeper.race.log import (
     Started,
     Turned,
     Verified,
+    drop_unfinished,
     rounds_of,
     rounds_of_speeds,
-    without_unfinished,
 )
 from sweeper.race.policy import CLEAR, FAILED, MAX_FAILURES, TIME, Done, Policy, Start, keeps_failing
 from sweeper.race.storage import StoredLog, read
@@ -310,7 +310,7 @@ def test_a_race_that_was_cut_off_goes_on_as_if_nothing_had_been(tmp_path: Path, 
         with path.open("a") as file:
             file.write('{"event": "tur')
         log = StoredLog(path)
-        assert read(path) == log == without_unfinished(before)
+        assert read(path) == log == drop_unfinished(before)
         complete = [one for one in rounds_of(before) if one.is_over(BOTH)]
         assert [one for one in rounds_of(log) if one.is_over(BOTH)] == complete, "no complete round is lost"
         lives = VirtualLives(nature, random.Random(0))
@@ -391,4 +391,4 @@ def test_what_a_round_that_is_repeated_has_shown_of_others_is_gone_with_it():
         Verified(1, 12.0, fault="its losses differ"),
         Company(is_possible=True, at=12.0),
     ]
-    assert without_unfinished([*whole, *cut]) == whole
+    assert drop_unfinished([*whole, *cut]) == whole

@@ -149,8 +149,8 @@ def test_means_over_other_rounds_do_not_bring_back_who_has_dropped_out():
 def test_without_a_round_nothing_is_known():
     assert Tally([]).interval() == (-math.inf, math.inf)
     assert Tally([]).mean == -math.inf
-    assert Tally([]).one_more() == math.inf
-    assert Tally([0.1]).one_more() == 0, "the mean of one later round is that round"
+    assert Tally([]).single_half_width() == math.inf
+    assert Tally([0.1]).single_half_width() == 0, "the mean of one later round is that round"
 
 
 @pytest.mark.parametrize("num_rounds", [6, 12])
@@ -159,6 +159,6 @@ def test_a_later_process_is_within_what_one_more_adds(num_rounds: int):
     for _ in range(count):
         tally = Tally([draw.gauss(0, 0.1) for _ in range(num_rounds)])
         # The mean of as many rounds has the error of this one.
-        half = math.hypot(math.sqrt(2) * tally.half_width(), tally.one_more())
+        half = math.hypot(math.sqrt(2) * tally.half_width(), tally.single_half_width())
         holds += abs(draw.gauss(0, 0.1) - tally.mean) <= half
     assert 0.93 < holds / count < 0.985

@@ -10,26 +10,26 @@ import pytest
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, write_job, write_outcome
 from sweeper.core.measurement import Failure, FailureKind
-from sweeper.core.place import Place, write_place
-from sweeper.report.cost import Use, covered, joules_of, total_joules, uses_of
-from sweeper.report.series import Column, read_series, thinned
+from sweeper.core.place import TrialPlace, write_place
+from sweeper.report.cost import Use, covered_seconds, joules_of, total_joules, uses_of
+from sweeper.report.series import TimedValues, downsample, read_series
 
 
 def test_pauses_between_two_runs_of_a_sweep_do_not_count() -> None:
-    assert covered([]) == 0
-    assert covered([(0, 10), (12, 20)]) == 20
-    assert covered([(12, 20), (0, 15), (1, 2)]) == 20
-    assert covered([(0, 10), (1000, 1005)]) == 15
+    assert covered_seconds([]) == 0
+    assert covered_seconds([(0, 10), (12, 20)]) == 20
+    assert covered_seconds([(12, 20), (0, 15), (1, 2)]) == 20
+    assert covered_seconds([(0, 10), (1000, 1005)]) == 15
 
 
 def test_energy_is_the_cards_own_count_else_power_over_time() -> None:
     seconds = np.array([0.0, 1.0, 3.0])
-    power = Column(seconds, np.array([100.0, 200.0, 200.0]))
-    counter = Column(seconds, np.array([5.0, 300.0, 700.0]))
+    power = TimedValues(seconds, np.array([100.0, 200.0, 200.0]))
+    counter = TimedValues(seconds, np.array([5.0, 300.0, 700.0]))
     assert joules_of({"gpu_power_w": power}) == pytest.approx(150 + 400)
     assert joules_of({"gpu_power_w": power, "gpu_energy_j": counter}) == 695
     assert joules_of({}) is None
-    assert joules_of({"gpu_power_w": Column(seconds[:1], power.values[:1])}) is None
+    assert joules_of({"gpu_power_w": TimedValues(seconds[:1], power.values[:1])}) is None
 
 
 def test_what_several_processes_see_of_a_gpu_counts_once() -> None:
@@ -43,7 +43,7 @@ def test_what_several_processes_see_of_a_gpu_counts_once() -> None:
     assert total_joules([*turns, use("GPU-b", 0, 10, 7)]) == pytest.approx(1557)
 
 
-def process(folder: Path, device: str, place: Place, finished_at: float) -> Path:
+def process(folder: Path, device: str, place: TrialPlace, finished_at: float) -> Path:
     (folder / "series").mkdir(parents=True)
     np.save(folder / "series" / "time_s.npy", np.arange(3.0))
     np.save(folder / "series" / "gpu_energy_j.npy", np.array([0.0, 100.0, 200.0]))
@@ -56,7 +56,7 @@ def process(folder: Path, device: str, place: Place, finished_at: float) -> Path
 
 
 def test_every_gpu_of_a_process_counts(tmp_path: Path) -> None:
-    found = list(uses_of(process(tmp_path / "0", "GPU-a,GPU-b", Place(), 1000.0), 1000.0))
+    found = list(uses_of(process(tmp_path / "0", "GPU-a,GPU-b", TrialPlace(), 1000.0), 1000.0))
     assert [(each.gpu[1], each.began, each.ended, each.joules) for each in found] == [
         ("GPU-a", 998.0, 1000.0, 200.0),
         ("GPU-b", 998.0, 1000.0, 50.0),
@@ -68,7 +68,7 @@ def test_workers_of_a_cluster_have_different_gpus(tmp_path: Path) -> None:
         use
         for job in ("1", "2")
         for use in uses_of(
-            process(tmp_path / job, "auto", Place(host="n", gpu="0,1", job=job), 1000.0), 1000.0
+            process(tmp_path / job, "auto", TrialPlace(host="n", gpu="0,1", job=job), 1000.0), 1000.0
         )
     ]
     assert total_joules(uses) == pytest.approx(500)
@@ -90,9 +90,9 @@ def test_a_series_that_is_torn_or_of_another_length_is_left_out(tmp_path: Path) 
 
 
 def test_a_long_series_is_thinned_to_means() -> None:
-    column = Column(np.arange(1000.0), np.tile([0.0, 1.0], 500))
-    short = thinned(column, 100)
+    column = TimedValues(np.arange(1000.0), np.tile([0.0, 1.0], 500))
+    short = downsample(column, 100)
     assert len(short.values) == 100
     assert short.values.tolist() == [0.5] * 100
     assert short.seconds.mean() == pytest.approx(column.seconds.mean())
-    assert thinned(short, 100) is short
+    assert downsample(short, 100) is short

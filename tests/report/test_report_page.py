@@ -17,7 +17,7 @@ import pytest
 from sweeper.analysis.summary import Summary
 from sweeper.race.tally import Tally
 from sweeper.report.before_after import before_and_after, changes
-from sweeper.report.chart import Chart, log_ticks, short
+from sweeper.report.chart import Chart, axis_label, log_ticks
 from sweeper.report.decision import commands, costs, facts
 from sweeper.report.page import SECTIONS, html
 from sweeper.report.report_data import ReportData, gather
@@ -224,7 +224,7 @@ def test_axes_are_labelled_in_round_numbers() -> None:
     assert log_ticks([64, 4096], doubling=True) == (64, 128, 256, 512, 1024, 2048, 4096)
     assert log_ticks([900, 1.1e6]) == (1e3, 1e4, 1e5, 1e6)
     assert log_ticks([]) == ()
-    assert [short(each) for each in (0.25, 512, 30_000, 1_500_000, 2e9)] == [
+    assert [axis_label(each) for each in (0.25, 512, 30_000, 1_500_000, 2e9)] == [
         "0.25",
         "512",
         "30k",

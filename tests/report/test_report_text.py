@@ -14,7 +14,7 @@ from sweeper.report.markdown import markdown
 from sweeper.report.page import html
 from sweeper.report.plotly import plotly
 from sweeper.report.report_data import gather
-from sweeper.report.text import Html, as_html, as_json, as_markdown, element, shown
+from sweeper.report.text import Html, as_html, as_json, as_markdown, element, make_printable
 from sweeper.report.trial_charts import effects
 
 
@@ -55,7 +55,7 @@ class Reader(HTMLParser):
     ],
 )
 def test_what_is_not_printable_is_spelled_out(text: object, seen: str) -> None:
-    assert shown(text) == seen
+    assert make_printable(text) == seen
     assert Reader(as_html(text)).text == seen
 
 
@@ -98,7 +98,7 @@ def test_a_hostile_sweep_is_text_all_over_the_page(tmp_path: Path) -> None:
     assert not {name for name in read.attributes if name.startswith("on")}
     assert all(each.startswith("#") for each in read.addresses)
     for hostile in odd.HOSTILE:
-        assert re.sub("`", "", shown(hostile)) in read.text
+        assert re.sub("`", "", make_printable(hostile)) in read.text
     assert "<img src=x onerror=alert(2)> </script><script>alert(3)</script> \\x1b[31mred\\x1b[0m" in read.text
     assert "\\ud800" in read.text
     foreign = page.replace(_library_of(page), "")

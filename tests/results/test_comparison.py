@@ -12,7 +12,7 @@ from scipy import stats
 from thousand import write_sweep
 
 from sweeper.cli.compare import side_of
-from sweeper.results.comparison import Versus, compare, log_ratio
+from sweeper.results.comparison import SpeedRatio, compare, log_ratio
 from sweeper.sweep.store.load import load_sweep
 
 A = [100.0, 104.0, 99.0, 101.0, 97.0]
@@ -60,16 +60,16 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
     ],
 )
 def test_the_whole_interval_decides(low, high, answer):
-    assert Versus(ratio=0.5, low=low, high=high).slower(0.05) == answer
+    assert SpeedRatio(ratio=0.5, low=low, high=high).is_slower(0.05) == answer
 
 
 def test_seconds_are_the_other_way_round():
-    found = Versus(ratio=2.0, low=1.6, high=2.5, epoch_ratio=1.5).of_epochs()
+    found = SpeedRatio(ratio=2.0, low=1.6, high=2.5, epoch_ratio=1.5).of_epochs()
     assert found is not None
     # The epoch is three times as long, at twice the speed.
     assert (found.ratio, found.low, found.high) == pytest.approx((1.5, 3 / 2.5, 3 / 1.6))
-    assert Versus(ratio=2.0).of_epochs() is None
-    single = Versus(ratio=2.0, epoch_ratio=0.5).of_epochs()
+    assert SpeedRatio(ratio=2.0).of_epochs() is None
+    single = SpeedRatio(ratio=2.0, epoch_ratio=0.5).of_epochs()
     assert single is not None
     assert (single.ratio, single.low, single.high) == (0.5, None, None)
 
@@ -86,8 +86,8 @@ def test_b_is_held_against_a(a, tmp_path):
     assert found.baseline.low < 1 < found.baseline.high
     # All but the baseline are slower: so is the winner, measured by it.
     assert found.gain.low < 0.8 < found.gain.high < 0.9
-    assert found.winner.slower(0.05) == "slower"
-    assert found.winner.slower(0.5) == "not slower"
+    assert found.winner.is_slower(0.05) == "slower"
+    assert found.winner.is_slower(0.5) == "not slower"
     assert found.configuration == {}
     assert found.unfair == ()
 

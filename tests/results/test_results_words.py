@@ -276,7 +276,7 @@ def test_names_and_states_are_those_of_the_decision():
     assert words.title(Decision(kind="unconfirmed")) == "the fastest trial"
     assert words.state(summary_of(state="stopped")) == "The sweep was stopped; the same command continues it."
     assert words.state(summary_of()) == ""
-    assert words.tied(("003 a", "004 b", "005 c")) == (
+    assert words.tie_text(("003 a", "004 b", "005 c")) == (
         "Tied with 003 a, 004 b and 005 c; the simplest was chosen."
     )
-    assert words.disturbed("the winner", "heat") == "The timings of the winner stayed disturbed: heat."
+    assert words.disturbance("the winner", "heat") == "The timings of the winner stayed disturbed: heat."

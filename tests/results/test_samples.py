@@ -17,8 +17,8 @@ from parts.noop import synthetic
 
 from sweeper.cli.judge import lines as judge_lines
 from sweeper.judging.arms import Arm
-from sweeper.judging.losses import Losses, Trained
-from sweeper.judging.speed import Compared, Speed
+from sweeper.judging.losses import LossAgreement, LossComparison
+from sweeper.judging.speed import Speed, SpeedComparison
 from sweeper.judging.verdict import Verdict
 from sweeper.results.decision_lines import decision_lines
 from sweeper.results.trial_card import trial_card
@@ -60,10 +60,10 @@ def judged() -> Iterator[str]:
     arm = Arm(name="", command=(), folder=ROOT)
     verdict = Verdict(
         arms=(arm, arm),
-        speed=Compared(
+        speed=SpeedComparison(
             answer=Speed.FASTER, ratio=1.3, low=1.26, high=1.34, before=[before] * 5, after=[after] * 5
         ),
-        training=Trained(answer=Losses.EQUAL, covers=covers),
+        training=LossComparison(answer=LossAgreement.EQUAL, covers=covers),
     )
     return judge_lines(verdict, None)
 

@@ -24,7 +24,7 @@ from sweeper.core.job import (
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Report
 from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.scaffold import check_pipeline
-from sweeper.scaffold.check_pipeline import Built, build_out, expected_gib, largest
+from sweeper.scaffold.check_pipeline import PipelineCheck, build_out, expected_gib, largest_config
 from sweeper.trainer import gpu_check
 
 GPU = DeviceInfo(kind="cuda", name="NVIDIA A10", uuid="GPU-0", memory_gib=22.0)
@@ -89,7 +89,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def built(home: Path, device: Device, **changes: Any) -> Built:
+def built(home: Path, device: Device, **changes: Any) -> PipelineCheck:
     return build_out(home, spec_of(**changes), lambda folder: device)
 
 
@@ -116,7 +116,7 @@ def test_the_largest_has_the_largest_batch_and_model_in_full_precision():
         ),
         baseline={"batch_size": 64, "model.kind": "lstm", "precision.amp": "bf16"},
     )
-    found = largest(spec, 10_000)
+    found = largest_config(spec, 10_000)
     assert (found.batch_size, found.model) == (
         4096,
         {"hidden_size": 256, "depth": 3, "kind": "lstm", "tied": False},
@@ -125,7 +125,7 @@ def test_the_largest_has_the_largest_batch_and_model_in_full_precision():
 
 
 def test_no_batch_is_larger_than_the_data():
-    assert largest(spec_of(space=space()), 500).batch_size == 500
+    assert largest_config(spec_of(space=space()), 500).batch_size == 500
 
 
 def test_its_own_batch_is_run_after_smaller_ones(home: Path):
@@ -252,7 +252,7 @@ def test_the_batches_that_are_run(usual: int, most: int, sizes: list[int]):
 def test_the_line_goes_through_the_last_two_smaller_batches():
     peaks = ((8, 1.0), (16, 1.0), (32, 1.5), (64, 9.0))
     found = [
-        check_pipeline.Stepped(config=TrialConfig(batch_size=b), values={"peak_gib": p}) for b, p in peaks
+        check_pipeline.StepResult(config=TrialConfig(batch_size=b), values={"peak_gib": p}) for b, p in peaks
     ]
     assert expected_gib(found, 64) == pytest.approx(2.5)
     assert expected_gib(found[:2], 64) == pytest.approx(1.0)

@@ -19,9 +19,9 @@ from sweeper.core.template import arguments, render
 from sweeper.errors import UserError
 from sweeper.scaffold import command_space, known_options
 from sweeper.scaffold.command_space import help_of, propose
-from sweeper.scaffold.command_yaml import rendered
-from sweeper.scaffold.known_options import recognised
-from sweeper.script.command_line import Option, parted
+from sweeper.scaffold.command_yaml import yaml_of
+from sweeper.scaffold.known_options import recognise
+from sweeper.script.command_line import Option, parse_command
 from sweeper.spec import SweepSpec, load
 
 CORES = 12
@@ -61,7 +61,7 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Loaded:
 
     def loaded(command: str, help_text: str = "", change: Callable[[str], str] = str) -> SweepSpec:
         path = tmp_path / "proposed.yaml"
-        path.write_text(change(rendered(propose(parted(command), help_text))), encoding="utf-8")
+        path.write_text(change(yaml_of(propose(parse_command(command), help_text))), encoding="utf-8")
         return load(path)
 
     return loaded
@@ -152,7 +152,9 @@ def test_what_changes_the_work_is_left_to_the_user(loaded: Loaded):
     assert spec.baseline["model.num_layers"] == 2
     assert spec.constraints["val_loss"].max_ratio_to_baseline
     (line,) = (
-        each for each in rendered(propose(parted(command))).splitlines() if "{model.hidden_size}" in each
+        each
+        for each in yaml_of(propose(parse_command(command))).splitlines()
+        if "{model.hidden_size}" in each
     )
     assert line.endswith("# instead of the line above")
     # The later of the two holds.
@@ -341,12 +343,12 @@ def test_any_words_load_and_come_back(loaded: Loaded, seed: int):
 )
 def test_what_is_no_command_line_is_refused(command: str, words: str):
     with pytest.raises(UserError, match=words):
-        propose(parted(command))
+        propose(parse_command(command))
 
 
 def test_a_missing_batch_size_is_spoken_of(loaded: Loaded):
     def said(command: str, help_text: str = "") -> bool:
-        return "Its batch size is unknown" in rendered(propose(parted(command), help_text))
+        return "Its batch size is unknown" in yaml_of(propose(parse_command(command), help_text))
 
     assert not said("python train.py --bs 8")
     assert not said("python train.py", HELP)
@@ -360,15 +362,17 @@ def test_a_missing_batch_size_is_spoken_of(loaded: Loaded):
 def test_the_help_of_real_scripts(loaded: Loaded, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(WILD)
     line = f"{sys.executable} with_argparse.py --batch-size 16"
-    spec = loaded(line, help_of(parted(line)))
+    spec = loaded(line, help_of(parse_command(line)))
     assert spec.baseline == {"batch_size": 16, "amp": False}
-    assert loaded(line, help_of(parted(line)), change=in_use).space["loader.num_workers"].high == CORES
+    assert loaded(line, help_of(parse_command(line)), change=in_use).space["loader.num_workers"].high == CORES
     line = f"{sys.executable} -m with_trainer --output_dir out --per_device_train_batch_size=4"
-    spec = loaded(line, help_of(parted(line)), change=in_use)
+    spec = loaded(line, help_of(parse_command(line)), change=in_use)
     assert spec.space.keys() == {"batch_size", "accumulate_steps"}
     for name in ("with_overrides.py 3", "evil.py x", "not_there.py"):
-        assert propose(parted(f"{sys.executable} {name}"), help_of(parted(f"{sys.executable} {name}")))
-    assert help_of(parted("no-such-program train.py")) == ""
+        assert propose(
+            parse_command(f"{sys.executable} {name}"), help_of(parse_command(f"{sys.executable} {name}"))
+        )
+    assert help_of(parse_command("no-such-program train.py")) == ""
 
 
 def script(folder: Path, text: str) -> str:
@@ -378,9 +382,9 @@ def script(folder: Path, text: str) -> str:
 
 def test_a_script_that_looks_at_no_arguments_is_not_started(tmp_path: Path):
     line = script(tmp_path, f"open({str(tmp_path / 'ran')!r}, 'w')\nprint('  --bs N')\n")
-    assert help_of(parted(line)) == ""
+    assert help_of(parse_command(line)) == ""
     assert not (tmp_path / "ran").exists()
-    assert help_of(parted(script(tmp_path, "import argparse\nprint('  --bs N')\n"))) == "  --bs N\n"
+    assert help_of(parse_command(script(tmp_path, "import argparse\nprint('  --bs N')\n"))) == "  --bs N\n"
 
 
 def test_being_asked_for_help_a_script_leaves_nothing_in_its_folder(
@@ -388,7 +392,7 @@ def test_being_asked_for_help_a_script_leaves_nothing_in_its_folder(
 ):
     monkeypatch.chdir(tmp_path)
     script(tmp_path, "import argparse, os\nos.mkdir('runs')\nprint('  --bs N')\n")
-    assert help_of(parted(f"{sys.executable} train.py")) == "  --bs N\n"
+    assert help_of(parse_command(f"{sys.executable} train.py")) == "  --bs N\n"
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
     # A mirror has no virtual environment.
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
@@ -396,7 +400,7 @@ def test_being_asked_for_help_a_script_leaves_nothing_in_its_folder(
     python = tmp_path / ".venv" / "bin" / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    assert help_of(parted(".venv/bin/python train.py")) == "  --bs N\n"
+    assert help_of(parse_command(".venv/bin/python train.py")) == "  --bs N\n"
 
 
 def test_a_command_that_starts_work_elsewhere_is_not_asked_for_help(
@@ -405,19 +409,19 @@ def test_a_command_that_starts_work_elsewhere_is_not_asked_for_help(
     (tmp_path / "srun").write_text(f"#!/bin/sh\ntouch {tmp_path / 'submitted'}\n")
     (tmp_path / "srun").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert help_of(parted(f"srun -N4 {script(tmp_path, 'import argparse')}")) == ""
+    assert help_of(parse_command(f"srun -N4 {script(tmp_path, 'import argparse')}")) == ""
     assert not (tmp_path / "submitted").exists()
 
 
 @pytest.mark.parametrize("text", ["def f(*args, **kwargs): ...", '"""Trains.\n\nArgs:\n    x: y\n"""'])
 def test_words_that_look_like_arguments_are_none(tmp_path: Path, text: str):
-    assert help_of(parted(script(tmp_path, f"{text}\nprint('  --bs N')\n"))) == ""
+    assert help_of(parse_command(script(tmp_path, f"{text}\nprint('  --bs N')\n"))) == ""
 
 
 def test_other_programs_than_python_are_not_started(tmp_path: Path):
     (tmp_path / "train.sh").write_text("#!/bin/sh\necho '  --bs N'\n")
     (tmp_path / "train.sh").chmod(0o755)
-    assert help_of(parted(f"{tmp_path / 'train.sh'} --lr 3")) == ""
+    assert help_of(parse_command(f"{tmp_path / 'train.sh'} --lr 3")) == ""
 
 
 @pytest.mark.parametrize(
@@ -431,7 +435,7 @@ def test_other_programs_than_python_are_not_started(tmp_path: Path):
 )
 def test_a_script_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str):
     monkeypatch.setattr(command_space, "HELP_SECONDS", 0.5)
-    line = parted(script(tmp_path, f"import argparse\n{text}\n"))
+    line = parse_command(script(tmp_path, f"import argparse\n{text}\n"))
     began = time.monotonic()
     found = help_of(line)
     assert found.startswith("--bs")
@@ -463,10 +467,10 @@ def test_of_an_option_given_twice_the_last_is_searched(loaded: Loaded):
     ],
 )
 def test_a_switch_whose_value_is_unknown_has_the_words_that_the_help_names(choices, words: list[str]):
-    found = recognised(Option(names=("--compile",), choices=choices))
+    found = recognise(Option(names=("--compile",), choices=choices))
     assert found is not None
     assert [render(found[1], {found[0].name: value}) for value in found[0].choices] == words
 
 
 def test_other_choices_make_no_switch():
-    assert recognised(Option(names=("--compile",), choices=("default", "fast"))) is None
+    assert recognise(Option(names=("--compile",), choices=("default", "fast"))) is None

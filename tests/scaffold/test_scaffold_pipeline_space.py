@@ -10,7 +10,7 @@ import pytest
 from sweeper.core.measurement import DeviceInfo
 from sweeper.errors import UserError
 from sweeper.scaffold.pipeline_options import PipelineOptions, pipeline_options
-from sweeper.scaffold.pipeline_space import first_space, searched
+from sweeper.scaffold.pipeline_space import first_space, searched_names
 from sweeper.spec import SweepSpec, read_yaml
 from sweeper.sweep import setup
 from sweeper.sweep.job_runner import Slot
@@ -46,8 +46,8 @@ def written(
 def test_it_loads_and_this_device_can_take_all_of_it(tmp_path: Path, device: DeviceInfo):
     spec = written(tmp_path, device)
     assert (spec.name, spec.pipeline) == ("weather", "pipelines.weather")
-    assert searched(OFFER, machine(device)) == spec.varied()
-    cut, removed = setup.restricted(spec, machine(device), {"bytes": 1})
+    assert searched_names(OFFER, machine(device)) == spec.varied_names()
+    cut, removed = setup.restrict(spec, machine(device), {"bytes": 1})
     assert (cut, removed) == (spec, [])
 
 

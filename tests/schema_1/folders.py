@@ -6,7 +6,7 @@ import importlib.metadata
 import tarfile
 from pathlib import Path
 
-from sweeper.spec.sections import Execution
+from sweeper.spec.sections import ExecutionOptions
 from sweeper.sweep.setup import device_model
 
 FILES = ("line.py", "line.yaml", "script.py", "script.yaml", "rows.py")
@@ -22,7 +22,11 @@ def packed(version: str) -> Path:
 
 def lay_out(folder: Path, version: str) -> Path:
     """Writes them below `folder` as if they had been recorded there, on this machine; returns their home."""
-    marks = {ROOT: str(folder), DEVICE: device_model(Execution()), TORCH: importlib.metadata.version("torch")}
+    marks = {
+        ROOT: str(folder),
+        DEVICE: device_model(ExecutionOptions()),
+        TORCH: importlib.metadata.version("torch"),
+    }
     with tarfile.open(packed(version)) as archive:
         archive.extractall(folder, filter="data")
     for path in filter(Path.is_file, folder.rglob("*")):

@@ -20,7 +20,7 @@ from sweeper.core.codec import encode
 from sweeper.core.job import Job, read_job, read_outcome
 from sweeper.errors import EnvironmentStopError, SweepConflictError
 from sweeper.exports import read
-from sweeper.sweep.store.catalog import latest_of_name, line_of_schema_1, of_name, require_schema
+from sweeper.sweep.store.catalog import latest_sweep, line_of_schema_1, require_schema, sweeps_of_name
 from sweeper.sweep.store.fingerprint import differences, settings_of
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep, summarise
@@ -281,14 +281,14 @@ def test_an_earlier_sweep_differs_from_itself_in_nothing_but_its_code(homes: Map
 
 def test_a_sweep_of_another_name_or_version_is_in_no_ones_way(homes: Mapping[str, Path], tmp_path: Path):
     home = lay_out(tmp_path.resolve(), "0.1.0")
-    assert [journal.name for journal in of_name(home, "finished")] == ["finished"]
-    latest = latest_of_name(home, "finished")
+    assert [journal.name for journal in sweeps_of_name(home, "finished")] == ["finished"]
+    latest = latest_sweep(home, "finished")
     assert latest is not None
     assert "only that can continue it" in line_of_schema_1(latest, "continue")
     # As `sweeper run --new` names it.
     (home / "sweeps/finished-2").mkdir()
     (home / "sweeps/finished-2/sweep.yaml").write_text("schema: 2\n")
-    latest = latest_of_name(home, "finished")
+    latest = latest_sweep(home, "finished")
     assert latest is not None
     assert (latest.name, line_of_schema_1(latest, "continue")) == ("finished-2", "")
 

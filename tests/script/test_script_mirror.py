@@ -268,8 +268,8 @@ def test_what_is_in_its_repository_is_around_the_mirror(tmp_path: Path):
     place = make_mirror(folder, tmp_path / "repository" / "runs" / "work")
     names = ("train.py", "../helper.py", "../../data/rows.txt", "../../../beside.txt", "../../.git/config")
     assert all((place.folder / name).is_file() for name in names)
-    assert place.moved(folder / "train.py") == place.folder / "train.py"
-    assert place.moved(tmp_path / "beside.txt") == tmp_path / "beside.txt"
+    assert place.translate(folder / "train.py") == place.folder / "train.py"
+    assert place.translate(tmp_path / "beside.txt") == tmp_path / "beside.txt"
     assert leads_out(["--data", "../../data"], folder) == ""
     assert leads_out(["../../../../" + tmp_path.name], folder) != ""
 

@@ -10,7 +10,7 @@ import pytest
 from scripts import PLAN, job_of
 
 from sweeper.core.measurement import Measurement
-from sweeper.core.progress import Silent
+from sweeper.core.progress import SilentProgress
 from sweeper.core.script import Script
 from sweeper.script import trial
 from sweeper.script.start import OFFLINE
@@ -76,7 +76,7 @@ def test_a_script_that_logs_and_resumes_leaves_nothing_behind(folder, tmp_path, 
             script, {}, dataclasses.replace(PLAN, diagnose=number == num_trials - 1), folder=str(place)
         )
         job = dataclasses.replace(job, script=dataclasses.replace(script, folder=str(folder)))
-        found = trial.run(job, Silent())
+        found = trial.run(job, SilentProgress())
         assert isinstance(found, Measurement)
         assert [each.name for each in place.iterdir()] == ["script.json"]
     assert found.diagnosis is not None
@@ -99,7 +99,7 @@ def test_a_script_may_be_online_where_it_says_so(tmp_path, monkeypatch, capfd):
     job = job_of(Script(command=(sys.executable, "names.py"), env=own), {"batch_size": 32}, folder=place)
     assert job.script is not None
     script = dataclasses.replace(job.script, folder=str(tmp_path / "own"), samples_per_step="32")
-    assert isinstance(trial.run(dataclasses.replace(job, script=script), Silent()), Measurement)
+    assert isinstance(trial.run(dataclasses.replace(job, script=script), SilentProgress()), Measurement)
     said = capfd.readouterr().out
     assert "'WANDB_MODE': 'online', 'HF_HUB_OFFLINE': '0', 'CLEARML_OFFLINE_MODE': '1'" in said
     assert "'MLFLOW_TRACKING_URI': None" in said

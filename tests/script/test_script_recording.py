@@ -11,7 +11,7 @@ import pytest
 
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import FailureKind, Measurement
-from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.core.progress import SilentProgress, TrialFailedError
 from sweeper.core.recording import Recording
 from sweeper.core.script import Script
 from sweeper.core.template import literal
@@ -50,7 +50,7 @@ def measured(
         place = tmp_path / "job"
         place.mkdir()
         job = dataclasses.replace(job, folder=str(place), recording=recording)
-        return trial.run(job, Silent()), place
+        return trial.run(job, SilentProgress()), place
 
 
 def test_the_first_steps_are_recorded_and_the_later_ones_are_timed(tmp_path, capfd):

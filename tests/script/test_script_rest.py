@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.core.progress import Silent
+from sweeper.core.progress import SilentProgress
 from sweeper.core.script import Script
 from sweeper.core.template import literal
 from sweeper.script import process, start
-from sweeper.script.start import Started
+from sweeper.script.start import RunningScript
 from sweeper.script.watch import job_outside_a_sweep
 from sweeper.system.process import tree
 
@@ -70,7 +70,7 @@ for epoch in range(100_000):
 
 
 @contextlib.contextmanager
-def running(folder: Path, body: str, *, is_guarded: bool = False) -> Iterator[tuple[Started, Path]]:
+def running(folder: Path, body: str, *, is_guarded: bool = False) -> Iterator[tuple[RunningScript, Path]]:
     """Runs a script until it has trained for a moment; yields it, and its log of steps."""
     (folder / "train.py").write_text(HEAD + textwrap.dedent(body))
     log = folder / "steps"
@@ -78,7 +78,7 @@ def running(folder: Path, body: str, *, is_guarded: bool = False) -> Iterator[tu
     command = tuple(map(literal, (sys.executable, "train.py", str(log))))
     unprotected = () if is_guarded else (str(folder),)
     script = Script(command=command, folder=str(folder), unprotected=unprotected)
-    with job_outside_a_sweep(script) as job, start.started(job, Silent()) as found:
+    with job_outside_a_sweep(script) as job, start.started(job, SilentProgress()) as found:
         deadline = time.monotonic() + 60
         while not (found.listener.timeline.stretches or found.listener.num_lines > 2):
             assert time.monotonic() < deadline

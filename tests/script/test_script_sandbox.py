@@ -43,7 +43,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(box: Sandbox, *command: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": SITE}
     environment.update(box.environment(environment))
-    process = box.start(box.moved(command), environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = box.start(box.translate(command), environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     output, _ = process.communicate(timeout=60)
     return subprocess.CompletedProcess(command, process.returncode, output.decode())
 
@@ -115,7 +115,7 @@ def test_a_place_outside_is_refused_and_named(box: Sandbox, source: Path):
     done = run(box, "sh", "-c", f"echo new > {source}/made; echo new > {source.parent}/beside/x.txt")
     assert "Permission denied" in done.stdout
     assert box.refused == [f"{source}/made", f"{source.parent}/beside/x.txt"]
-    assert box.refused_by_name() == f"{source}/made, {source.parent}/beside/x.txt"
+    assert box.describe_refused() == f"{source}/made, {source.parent}/beside/x.txt"
 
 
 def test_modes_and_times_outside_are_refused_too(box: Sandbox, source: Path):
@@ -140,7 +140,7 @@ def test_absolute_paths_of_the_command_lead_into_the_mirror(box: Sandbox, source
 def test_the_program_of_a_virtual_environment_stays_the_same(box: Sandbox, source: Path):
     (source / "env" / "bin").mkdir(parents=True)
     (source / "env" / "pyvenv.cfg").touch()
-    assert box.moved(["env/bin/python", "train.py"]) == [f"{source}/env/bin/python", "train.py"]
+    assert box.translate(["env/bin/python", "train.py"]) == [f"{source}/env/bin/python", "train.py"]
 
 
 def test_a_link_that_the_script_resolves_itself_is_copied_when_it_begins_again(source: Path):
@@ -333,5 +333,5 @@ def test_places_in_a_mirror_are_given_from_its_folder(source: Path):
         },
     }
     places = {"loader": "sub/data.py:3", "optimizer": "../common.py:9", "x": installed}
-    assert box.observed(facts) == {"threads": 2, "places": places}
-    assert box.observed({"threads": 2}) == {"threads": 2}
+    assert box.relative_facts(facts) == {"threads": 2, "places": places}
+    assert box.relative_facts({"threads": 2}) == {"threads": 2}

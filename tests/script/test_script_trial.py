@@ -16,7 +16,7 @@ from scripts import EVIL, PARAMS, PLAN, SCRIPTS, WILD, job_of
 
 from sweeper.core.job import SCRIPT_QUALITY_RUNNER
 from sweeper.core.measurement import Failure, Measurement, Report, Window
-from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.core.progress import SilentProgress, TrialFailedError
 from sweeper.core.script import Script
 from sweeper.core.template import literal
 from sweeper.errors import UserError
@@ -104,7 +104,7 @@ def test_a_trial_that_is_too_slow_is_screened_out(tmp_path, monkeypatch):
     monkeypatch.setattr(windows, "of_host", lambda window, quiet_canary_ms: ())
     plan = dataclasses.replace(PLAN, screen_seconds=0.1, screen_above=1e9, quality_samples=10**9)
     job = job_of(SCRIPTS["with_argparse"], PARAMS["with_argparse"], plan, folder=str(tmp_path))
-    found = under_test.run(job, Silent())
+    found = under_test.run(job, SilentProgress())
     assert (found.is_screened, len(found.windows), found.quality) == (True, 1, None)
 
 
@@ -133,7 +133,7 @@ def test_outside_of_a_sweep_it_sees_the_gpus_that_it_would_see(monkeypatch, visi
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     script = Script(command=("sleep", "60"), folder=str(WILD))
-    with job_outside_a_sweep(script) as job, start.started(job, Silent()) as running:
+    with job_outside_a_sweep(script) as job, start.started(job, SilentProgress()) as running:
         found = Path(f"/proc/{running.process.pid}/environ").read_text().split("\0")
     assert [each for each in found if each.startswith("CUDA_VISIBLE_DEVICES=")] == (
         [] if visible is None else [f"CUDA_VISIBLE_DEVICES={visible}"]
@@ -152,7 +152,7 @@ def test_steps_of_an_unknown_size_ask_for_it(tmp_path, monkeypatch):
     script = Script(command=(sys.executable, "evil.py", "polite", "{size}"))
     job = dataclasses.replace(job_of(script, {"size": 32}), folder=str(tmp_path))
     with pytest.raises(UserError, match=r"`script\.samples_per_step` is required"):
-        under_test.run(job, Silent())
+        under_test.run(job, SilentProgress())
 
 
 SLOW_START = """
@@ -180,7 +180,7 @@ def test_steps_in_the_output_ask_for_nothing_where_torch_will_report(tmp_path, m
     job = job_of(Script(command=(sys.executable, "train.py")), {}, folder=str(tmp_path / "trial"))
     assert job.script is not None
     script = dataclasses.replace(job.script, folder=str(tmp_path / "own"))
-    found = under_test.run(dataclasses.replace(job, script=script), Silent())
+    found = under_test.run(dataclasses.replace(job, script=script), SilentProgress())
     assert found.reported_by == "torch (optimizer steps, the loader's batches)"
 
 
@@ -209,7 +209,7 @@ def test_of_two_stages_the_one_that_lasts_is_measured(tmp_path):
     job = job_of(Script(command=(sys.executable, "train.py")), {}, plan, folder=str(tmp_path / "trial"))
     assert job.script is not None
     script = dataclasses.replace(job.script, folder=str(tmp_path / "own"))
-    found = under_test.run(dataclasses.replace(job, script=script), Silent())
+    found = under_test.run(dataclasses.replace(job, script=script), SilentProgress())
     assert isinstance(found, Measurement), found
     # Of the first stage it would be 2 ms, of both together something in between.
     assert found.step_ms > 18
@@ -261,7 +261,7 @@ def test_its_steps_are_taken_apart_in_the_process_that_was_timed(
     script = dataclasses.replace(job.script, folder=str(tmp_path / "own"))
     plan = dataclasses.replace(PLAN, diagnose=True)
     starts.parent.mkdir()
-    found = under_test.run(dataclasses.replace(job, script=script, plan=plan), Silent())
+    found = under_test.run(dataclasses.replace(job, script=script, plan=plan), SilentProgress())
     assert isinstance(found, Measurement), found
     assert starts.read_text() == num_starts * "x"
     assert found.breakdown.step_s == pytest.approx(found.step_ms / 1000, rel=0.5)
@@ -277,7 +277,7 @@ def test_a_script_that_falls_silent_is_stalled(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(running, "STALL_RATIO", 1.0)
     job = job_of(EVIL, {"how": "hang", "batch_size": 32}, folder=str(tmp_path), stall_seconds=0.5)
     with pytest.raises(TrialFailedError, match="has reported nothing for 1 s"):
-        under_test.run(job, Silent())
+        under_test.run(job, SilentProgress())
     # Where it hung.
     assert re.search(
         r'--- stacks of process .*evil.py.*File ".*evil.py", line \d+ in', capfd.readouterr().out, re.S
@@ -292,12 +292,12 @@ def test_a_script_runs_on_what_nvml_calls_its_slot_be_it_a_gpu_or_an_instance_of
     whole = stub_nvml.Gpu()
     scenario = stub_nvml.write(tmp_path / "scenario", [whole, split])
     stub_nvml.loaded(monkeypatch, stub_nvml.build(tmp_path), scenario)
-    found = start._described(part.uuid)
+    found = start._describe(part.uuid)
     assert (found.name, found.uuid, found.memory_gib) == (part.name, part.uuid, 4.75)
     for name in (f"{whole.uuid},{part.uuid}", "0"):
-        found = start._described(name)
+        found = start._describe(name)
         assert (found.name, found.uuid, found.memory_gib) == ("NVIDIA A10", whole.uuid, 22.49)
-    unknown = start._described("GPU-ffff")
+    unknown = start._describe("GPU-ffff")
     assert (unknown.name, unknown.uuid, unknown.memory_gib) == ("GPU-ffff", "GPU-ffff", 0.0)
 
 
@@ -341,7 +341,7 @@ def in_turns(tmp_path: Path, steps: int, evaluation: float, requests: Requests) 
     command = tuple(map(literal, (sys.executable, "train.py", str(steps), str(evaluation))))
     plan = dataclasses.replace(PLAN, window_seconds=1.0, repeats=100, cap_seconds=math.inf, diagnose=False)
     with job_outside_a_sweep(Script(command=command, folder=str(tmp_path)), plan) as job:
-        return under_test.run(job, Silent(), requests)
+        return under_test.run(job, SilentProgress(), requests)
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from sweeper.core.progress import TrialFailedError
 from sweeper.core.script import Script
 from sweeper.errors import UserError
 from sweeper.script.output import Listener, _kind, samples_per_step
-from sweeper.script.taken_apart import TakenApart, usual_seconds
-from sweeper.script.watched import PATIENCE_STEPS, Watched
+from sweeper.script.taken_apart import StepAnalysis, usual_seconds
+from sweeper.script.watched import PATIENCE_STEPS, WatchedTraining
 
 AS_IT_IS = {
     "part": "as it is",
@@ -45,14 +45,14 @@ def totals(pid=1, **changes):
 
 
 def taken(*messages):
-    found = TakenApart()
+    found = StepAnalysis()
     for each in messages:
         found.take(each)
     return found
 
 
 def test_totals_of_processes_side_by_side_are_added():
-    watched = Watched(0.0)
+    watched = WatchedTraining(0.0)
     for each in (
         totals(1),
         totals(2, t=1.1),
@@ -68,7 +68,7 @@ def test_totals_of_processes_side_by_side_are_added():
 
 
 def test_without_samples_steps_are_counted_after_a_while():
-    watched = Watched(0.0)
+    watched = WatchedTraining(0.0)
     watched.take(totals(steps=PATIENCE_STEPS - 1, samples=0))
     assert watched.timeline.samples == 0
     watched.take(totals(steps=PATIENCE_STEPS, samples=0, t=2.0))
@@ -76,7 +76,7 @@ def test_without_samples_steps_are_counted_after_a_while():
 
 
 def test_with_the_batch_of_the_command_line_they_are_samples():
-    watched = Watched(16.0)
+    watched = WatchedTraining(16.0)
     watched.take(totals(steps=PATIENCE_STEPS, samples=0))
     assert watched.timeline.samples == 16 * PATIENCE_STEPS
 
@@ -105,7 +105,7 @@ def test_steps_of_unknown_size_are_believed_after_everything_else(tmp_path: Path
 
 def test_a_loss_that_is_not_finite_fails_the_trial():
     with pytest.raises(TrialFailedError, match="no longer finite"):
-        Watched(0.0).take(totals(loss=None))
+        WatchedTraining(0.0).take(totals(loss=None))
 
 
 def test_the_breakdown_is_of_a_mean_step_without_evaluation():

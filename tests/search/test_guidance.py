@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sweeper.search.guidance import PRESETS, preset_for, size_of, workers_for
-from sweeper.search.presets import Hints, Start, presets
+from sweeper.search.presets import Hints, StartPoint, presets
 from sweeper.spec import SweepSpec
 
 SPACE = {
@@ -29,7 +29,7 @@ def spec_of(space: dict = SPACE, **changes) -> SweepSpec:
     )
 
 
-def guided(starts: list[Start]) -> list[Start]:
+def guided(starts: list[StartPoint]) -> list[StartPoint]:
     return [start for start in starts if "the guides' values" in start.why]
 
 
@@ -107,7 +107,7 @@ def test_they_are_taken_to_the_nearest_values_of_the_space():
 
 
 def test_loader_workers_are_reckoned_from_the_cores():
-    def with_workers(hints: Hints) -> Start:
+    def with_workers(hints: Hints) -> StartPoint:
         starts = presets(spec_of(), hints)
         return next(start for start in starts if start.params["loader.kind"] == "workers")
 
@@ -158,6 +158,6 @@ def test_a_scripts_flags_are_each_tried_alone_before_all_at_once() -> None:
     ]
     assert starts[1].params == {**spec.baseline, "loader.num_workers": 0}
     # On a machine with fewer cores the baseline lies outside.
-    fewer = [start.params for start in presets(spec.clipped("loader.num_workers", 2))]
+    fewer = [start.params for start in presets(spec.clip("loader.num_workers", 2))]
     assert fewer[1] == {**spec.baseline, "loader.num_workers": 0}
     assert fewer[2] == {**spec.baseline, "loader.num_workers": 2, "device.malloc": "retain"}

@@ -8,7 +8,7 @@ import optuna
 import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 
-from sweeper.search.distributions import distribution, drawn, nearest, values
+from sweeper.search.distributions import distribution, draw_value, nearest_value, values
 from sweeper.spec import CategoricalParameter, FloatParameter, IntParameter
 
 FLOATS = [(0.0, 1.0, 0.1), (0.0, 0.95, 0.1), (0.1, 0.35, 0.05), (0.001, 0.0105, 0.001), (1e-4, 1e-3, 3e-4)]
@@ -73,13 +73,13 @@ def test_choices_keep_their_order_and_their_types():
 def test_a_drawn_value_is_one_of_the_parameters_own(parameter):
     rng = random.Random(0)
     for _ in range(100):
-        assert parameter.contains(drawn(distribution(parameter), rng))
+        assert parameter.contains(draw_value(distribution(parameter), rng))
 
 
 def test_draws_reach_both_ends_of_a_logarithmic_range():
     rng = random.Random(0)
     of = distribution(int_of(1, 1000, log=True))
-    draws = [drawn(of, rng) for _ in range(300)]
+    draws = [draw_value(of, rng) for _ in range(300)]
     assert sum(value < 32 for value in draws) > 100
     assert sum(value > 100 for value in draws) > 50
 
@@ -98,7 +98,7 @@ def test_draws_reach_both_ends_of_a_logarithmic_range():
 )
 def test_the_nearest_value_is_one_of_the_parameters(parameter, value, expected):
     """A step need not end at `high`, and Optuna refuses a value that is none of its own."""
-    found = nearest(parameter, value)
+    found = nearest_value(parameter, value)
     assert found == pytest.approx(expected)
     of = distribution(parameter)
     assert of._contains(of.to_internal_repr(found))

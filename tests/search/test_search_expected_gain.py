@@ -7,7 +7,7 @@ import itertools
 import pytest
 from replays import spec_of
 
-from sweeper.analysis.effects import Acting
+from sweeper.analysis.effects import ActiveValues
 from sweeper.core.record import SearchResult
 from sweeper.search.climb import Climb
 from sweeper.search.local_model import LocalModel
@@ -86,7 +86,7 @@ def test_a_batch_next_to_the_best_is_tried_before_a_search_ends():
 
 
 def test_the_best_of_several_unknown_changes_is_expected_to_gain_more_than_each():
-    acting, small = Acting(SPEC), GRID[:4]
+    acting, small = ActiveValues(SPEC), GRID[:4]
     known = [(acting(SPEC.config(params)), -0.01 * number) for number, params in enumerate(small)]
     model = LocalModel(known, SPEC)
     left = [acting(SPEC.config(params)) for params in GRID[4:] if params["batch_size"] > 64]

@@ -12,7 +12,7 @@ from replays import spec_of
 
 from sweeper.core.record import SearchResult
 from sweeper.search import Searcher, searcher
-from sweeper.search.history import BEST, LATEST, RUNNING, History, Past
+from sweeper.search.history import BEST, LATEST, RUNNING, History, PastStorage
 
 OF = {"x": FloatDistribution(0, 1)}
 CONTINUOUS = {
@@ -64,7 +64,7 @@ def test_a_study_with_a_past_asks_as_one_that_was_told_it():
     told = optuna.create_study(**sampler)
     told.add_trials(past)
     sampler["sampler"] = optuna.samplers.TPESampler(seed=3)
-    given = optuna.create_study(storage=Past(past), **sampler)
+    given = optuna.create_study(storage=PastStorage(past), **sampler)
     assert given.ask(OF).params == told.ask(OF).params
 
 

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from sweeper.core.config import TrialConfig
-from sweeper.search.memory import MemoryModel, Seen
+from sweeper.search.memory import MemoryModel, PeakRecord
 
 LIMIT = 24.0
 BATCHES = [64 * 2**i for i in range(9)]
@@ -30,9 +30,9 @@ def peak_of(config: TrialConfig) -> float:
     return 0.6 + data + 0.2 * (hidden / 64) ** 2 + sample * config.batch_size
 
 
-def seen_of(*configs: TrialConfig) -> list[Seen]:
+def seen_of(*configs: TrialConfig) -> list[PeakRecord]:
     peaks = ((config, peak_of(config)) for config in configs)
-    return [Seen(config=config, peak_gib=peak if peak <= LIMIT else None) for config, peak in peaks]
+    return [PeakRecord(config=config, peak_gib=peak if peak <= LIMIT else None) for config, peak in peaks]
 
 
 SPACE = [
@@ -66,7 +66,9 @@ def test_too_few_peaks_predict_nothing_and_forbid_nothing():
 
 def test_peaks_rise_with_the_batch_even_where_noise_says_otherwise():
     peaks = {64: 2.00, 128: 1.97, 256: 1.99}
-    model = MemoryModel([Seen(config=config_of(batch_size=b), peak_gib=p) for b, p in peaks.items()], LIMIT)
+    model = MemoryModel(
+        [PeakRecord(config=config_of(batch_size=b), peak_gib=p) for b, p in peaks.items()], LIMIT
+    )
     predictions = [model.predict(config_of(batch_size=b)) for b in BATCHES]
     middles = [found.gib for found in predictions if found is not None]
     assert middles == sorted(middles)
@@ -88,7 +90,7 @@ def test_what_is_usual_is_expected_before_it_is_seen():
     assert half is not None
     assert half.gib < 0.75 * full.gib
     near = [config_of(batch_size=b, model__hidden_size=h) for b, h in ((1024, 64), (2048, 65), (4096, 64))]
-    wider = MemoryModel([Seen(config=c, peak_gib=c.batch_size / 512) for c in near], LIMIT)
+    wider = MemoryModel([PeakRecord(config=c, peak_gib=c.batch_size / 512) for c in near], LIMIT)
     small, large = (wider.predict(config_of(batch_size=2048, model__hidden_size=h)) for h in (64, 512))
     assert small is not None
     assert large is not None
@@ -97,8 +99,8 @@ def test_what_is_usual_is_expected_before_it_is_seen():
 
 def test_a_trial_that_did_not_fit_raises_what_is_expected():
     small = [config_of(batch_size=b) for b in (64, 128, 256)]
-    peaks = [Seen(config=config, peak_gib=2.0) for config in small]
-    beyond = Seen(config=config_of(batch_size=4096), peak_gib=None)
+    peaks = [PeakRecord(config=config, peak_gib=2.0) for config in small]
+    beyond = PeakRecord(config=config_of(batch_size=4096), peak_gib=None)
     asked = config_of(batch_size=4096, optimizer__fused=False)
     before, after = (MemoryModel(seen, LIMIT).predict(asked) for seen in (peaks, [*peaks, beyond]))
     assert before is not None
@@ -136,8 +138,8 @@ def test_what_takes_no_memory_does_not_matter(name):
 
 
 def test_order_decides_where_something_larger_fitted_or_smaller_did_not():
-    def entry(peak: float | None, **changes: object) -> Seen:
-        return Seen(config=config_of(**changes), peak_gib=peak)
+    def entry(peak: float | None, **changes: object) -> PeakRecord:
+        return PeakRecord(config=config_of(**changes), peak_gib=peak)
 
     # Against every expectation: enough of them to have a model say otherwise.
     base = [entry(0.5, batch_size=b, model__hidden_size=64) for b in (64, 128, 256, 512, 1024)]
@@ -161,7 +163,7 @@ def test_headroom_is_left_free():
 
 def test_recomputed_activations_are_expected_to_need_less_before_any_trial():
     seen = [
-        Seen(config=TrialConfig(batch_size=size), peak_gib=1.0 + size / 1000)
+        PeakRecord(config=TrialConfig(batch_size=size), peak_gib=1.0 + size / 1000)
         for size in (250, 1000, 4000, 8000)
     ]
     model = MemoryModel(seen, 12.0)

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from replays import spec_of, throughput
 
-from sweeper.analysis.effects import Acting
+from sweeper.analysis.effects import ActiveValues
 from sweeper.core.config import TrialConfig
 from sweeper.core.past import PastSweep, PastTrial
 from sweeper.core.record import SearchResult
 from sweeper.search import Hints, Searcher
 from sweeper.search.local_model import LocalModel
-from sweeper.search.memory import MemoryModel, Seen
+from sweeper.search.memory import MemoryModel, PeakRecord
 from sweeper.search.prior import Prior
 
 CHOICES = {
@@ -126,7 +126,7 @@ def test_a_choice_that_always_failed_comes_last(tmp_path: Path):
 
 def test_effects_are_moved_by_what_is_measured_here():
     spec = spec_of(space=SPACE)
-    acting, prior = Acting(spec), Prior(earlier(), spec)
+    acting, prior = ActiveValues(spec), Prior(earlier(), spec)
     known = sorted(
         # Batches bring less than they did.
         ((acting(each), math.log(throughput(each)) - math.log(each.batch_size) / 2) for each in configs()),
@@ -143,11 +143,11 @@ def test_effects_are_moved_by_what_is_measured_here():
 
 
 def test_earlier_peaks_tell_what_fits_before_any_trial():
-    peaks = [Seen(config=each, peak_gib=0.01 * each.batch_size, sweep="before") for each in configs()]
+    peaks = [PeakRecord(config=each, peak_gib=0.01 * each.batch_size, sweep="before") for each in configs()]
     model = MemoryModel(peaks, limit_gib=6.0)
     assert [model.fits(each) for each in configs()] == [each.batch_size <= 256 for each in configs()]
     # Those measured here count more.
-    own = [Seen(config=each, peak_gib=0.015 * each.batch_size) for each in configs()[:6]]
+    own = [PeakRecord(config=each, peak_gib=0.015 * each.batch_size) for each in configs()[:6]]
     expected = MemoryModel([*peaks, *own], limit_gib=50.0).predict(configs()[-1])
     assert expected is not None
     assert expected.gib == pytest.approx(15.4, rel=0.1)

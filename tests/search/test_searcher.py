@@ -302,7 +302,7 @@ def test_what_lies_outside_a_space_that_has_shrunk_is_left_out_of_the_study(tmp_
     many = {"batch_size": 64, "loader.kind": "workers", "loader.num_workers": 4, "precision.amp": "fp32"}
     search.told[8] = SearchResult(params=many, values=(1.0,), constraints={"ran": 0.0})
     search.searcher.tell(8, search.told[8])
-    small = spec.clipped("loader.num_workers", 1)
+    small = spec.clip("loader.num_workers", 1)
     resumed = Search(tmp_path, small, search.told)
     outside = [n for n, told in search.told.items() if told.params["loader.num_workers"] > 1]
     assert not set(outside) & resumed.states().keys()
@@ -416,7 +416,7 @@ def test_results_outside_of_a_smaller_space_are_no_place_to_climb_from(tmp_path)
     )
     best = {"loader.num_workers": 8, "batch_size": 64}
     results = {1: SearchResult(params=best, values=(100.0,), constraints={})}
-    searcher = Searcher(tmp_path / "study.log", whole.clipped("loader.num_workers", 1), results)
+    searcher = Searcher(tmp_path / "study.log", whole.clip("loader.num_workers", 1), results)
     taken: set[str] = set()
     for number in range(2, 14):
         asked = searcher.ask(number, taken)

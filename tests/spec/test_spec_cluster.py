@@ -12,7 +12,7 @@ from sweeper.core.launchers import traits
 from sweeper.errors import UserError
 from sweeper.spec import SweepSpec, load, to_yaml
 from sweeper.spec.cluster import BatchJob
-from sweeper.spec.sections import Execution
+from sweeper.spec.sections import ExecutionOptions
 
 LOCAL = "{launcher: local, gpus: all, trial_timeout_minutes: 10}"
 FULL = """\
@@ -23,7 +23,7 @@ FULL = """\
 """
 
 
-def read(execution: str, *overrides: str) -> Execution:
+def read(execution: str, *overrides: str) -> ExecutionOptions:
     """Reads the whole example with another `execution`, whose text begins in line 24, column 12."""
     assert WHOLE.count(LOCAL) == 1
     Path("whole.yaml").write_text(WHOLE.replace(LOCAL, execution))

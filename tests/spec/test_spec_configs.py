@@ -166,7 +166,7 @@ def test_an_int_parameter_on_a_number_field_round_trips():
 
 
 def test_varied_and_size(spec):
-    assert spec.varied() == tuple(PARAMS)
+    assert spec.varied_names() == tuple(PARAMS)
     assert spec.size() == 4033 * 2 * 17 * 3 * 3 * 2 * 4 * 3
     assert make(space={"optimizer.lr": {"type": "float", "low": 0.1, "high": 1}}).size() is None
     assert make().size() == 1
@@ -180,7 +180,7 @@ def test_a_path_replaces_the_source():
 def test_without_some_choices(spec):
     less = spec.without({"compile.mode": ["max-autotune"], "memory_format": ["channels_last"]})
     assert less.space["compile.mode"].choices == ("eager", "default", "reduce-overhead")
-    assert less.varied() == spec.varied()
+    assert less.varied_names() == spec.varied_names()
     assert spec.space["compile.mode"].size() == 4
 
 
@@ -191,7 +191,7 @@ def test_a_last_choice_moves_into_fix_and_settles_what_looks_at_it(spec):
     assert workers.config(PARAMS) == spec.config(PARAMS)
 
     resident = spec.without({"loader.kind": ["workers"]})
-    assert set(spec.varied()) - set(resident.varied()) == {
+    assert set(spec.varied_names()) - set(resident.varied_names()) == {
         "loader.kind",
         "loader.num_workers",
         "loader.prefetch_factor",
@@ -201,7 +201,7 @@ def test_a_last_choice_moves_into_fix_and_settles_what_looks_at_it(spec):
 
 def test_a_conditional_parameter_with_one_choice_left_still_has_two_states(spec):
     less = spec.without({"loader.prefetch_factor": [2, 4]})
-    assert "loader.prefetch_factor" in less.varied()
+    assert "loader.prefetch_factor" in less.varied_names()
     params = {**PARAMS, "loader.prefetch_factor": 8}
     assert less.config(params).loader.prefetch_factor == 8
     assert less.config({**params, "loader.num_workers": 0}).loader.prefetch_factor == 2
@@ -225,8 +225,8 @@ def test_a_restricted_spec_is_a_spec(spec):
     for less in (
         spec.without({"loader.kind": ["workers"]}),
         spec.without({"loader.kind": ["resident"]}),
-        spec.clipped("batch_size", 64),
-        spec.clipped("loader.num_workers", 0),
+        spec.clip("batch_size", 64),
+        spec.clip("loader.num_workers", 0),
     ):
         assert SweepSpec.from_dict(less.to_dict()) == less
 
@@ -237,11 +237,11 @@ def test_no_choice_left_is_the_users_mistake(spec):
 
 
 def test_clipped(spec):
-    assert spec.clipped("batch_size", 512.9).space["batch_size"].high == 512
-    assert spec.clipped("batch_size", 10_000) == spec
-    assert spec.clipped("batch_size", 64).fix["batch_size"] == 64
-    assert spec.clipped("model.hidden_size", 128).space["model.hidden_size"].choices == (64, 128)
-    assert spec.clipped("accumulate_steps", 1) == spec
-    assert "loader.prefetch_factor" not in spec.clipped("loader.num_workers", 0).varied()
+    assert spec.clip("batch_size", 512.9).space["batch_size"].high == 512
+    assert spec.clip("batch_size", 10_000) == spec
+    assert spec.clip("batch_size", 64).fix["batch_size"] == 64
+    assert spec.clip("model.hidden_size", 128).space["model.hidden_size"].choices == (64, 128)
+    assert spec.clip("accumulate_steps", 1) == spec
+    assert "loader.prefetch_factor" not in spec.clip("loader.num_workers", 0).varied_names()
     with pytest.raises(UserError, match="`batch_size` must not exceed 63 here, but got low=64"):
-        spec.clipped("batch_size", 63)
+        spec.clip("batch_size", 63)

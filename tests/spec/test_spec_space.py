@@ -31,7 +31,7 @@ def test_contains_and_size(parameter, inside, outside, size):
     assert [value for value in inside if not parameter.contains(value)] == []
     assert [value for value in outside if parameter.contains(value)] == []
     assert parameter.size() == size
-    assert parameter.contains(parameter.first())
+    assert parameter.contains(parameter.first_value())
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ import pytest
 from pydantic import ValidationError
 
 from sweeper.core.progress import STAGES
-from sweeper.spec.sections import Execution
+from sweeper.spec.sections import ExecutionOptions
 
 
 def test_limits_by_stage():
-    assert Execution().stage_timeout_minutes == {}
-    assert Execution().stall_seconds == 60.0
+    assert ExecutionOptions().stage_timeout_minutes == {}
+    assert ExecutionOptions().stall_seconds == 60.0
     limits = {name: 1.5 for name in STAGES if name != "start"}
-    assert Execution(stage_timeout_minutes=limits, stall_seconds=0).stage_timeout_minutes == limits
+    assert ExecutionOptions(stage_timeout_minutes=limits, stall_seconds=0).stage_timeout_minutes == limits
 
 
 @pytest.mark.parametrize(
@@ -30,4 +30,4 @@ def test_limits_by_stage():
 )
 def test_what_is_no_limit(wrong):
     with pytest.raises(ValidationError):
-        Execution(**wrong)
+        ExecutionOptions(**wrong)

@@ -15,10 +15,10 @@ from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
 from sweeper.core.record import TrialRecord
-from sweeper.search.memory import Seen
+from sweeper.search.memory import PeakRecord
 from sweeper.sweep import memory_limit
 from sweeper.sweep.budget import union_seconds
-from sweeper.sweep.memory_limit import MAX_SEEN, Capacity, telling
+from sweeper.sweep.memory_limit import MAX_SEEN, Capacity, informative_trials
 from sweeper.sweep.phases.search import Search
 from sweeper.sweep.store.journal import Journal
 
@@ -161,7 +161,7 @@ def test_what_ran_beside_the_best_one_is_no_sign_that_nothing_better_comes():
 
     def is_no_better(ended: int, running: int, patience: int) -> bool:
         records = {n: record(n, n <= ended) for n in range(1, ended + running + 1)}
-        table = SimpleNamespace(best=lambda: records[1], records=records)
+        table = SimpleNamespace(best_trial=lambda: records[1], records=records)
         trials = SimpleNamespace(jobs=SimpleNamespace(running=range(running)))
         return Search._is_no_better(SimpleNamespace(_table=table, _trials=trials), patience)
 
@@ -173,7 +173,7 @@ def test_what_ran_beside_the_best_one_is_no_sign_that_nothing_better_comes():
 
 
 def test_the_memory_model_sees_what_tells_and_is_made_anew_when_it_must(monkeypatch):
-    made: list[list[Seen]] = []
+    made: list[list[PeakRecord]] = []
 
     class Model:
         def __init__(self, seen, limit) -> None:
@@ -210,9 +210,9 @@ def test_the_memory_model_sees_what_tells_and_is_made_anew_when_it_must(monkeypa
 
 def test_of_many_that_did_not_fit_the_largest_that_did_are_kept():
     config = TrialConfig()
-    fitted = [Seen(config=config, peak_gib=float(i)) for i in range(50)]
-    refused = [Seen(config=config, peak_gib=None)] * 1000
-    told = telling([*fitted, *refused])
+    fitted = [PeakRecord(config=config, peak_gib=float(i)) for i in range(50)]
+    refused = [PeakRecord(config=config, peak_gib=None)] * 1000
+    told = informative_trials([*fitted, *refused])
     assert len(told) <= MAX_SEEN
     assert [each for each in told if each.peak_gib is not None] == fitted
 

@@ -115,7 +115,7 @@ from sweeper.errors import SweeperError
 from sweeper.core.job import TRIAL_RUNNER, read_job, write_job
 from sweeper.execution.local import LocalLauncher
 from sweeper.spec import load
-from sweeper.sweep.observer import Quiet
+from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.run import run_sweep
 from sweeper.tracking import NullTracker
 import dataclasses
@@ -130,7 +130,7 @@ class Sleepers(LocalLauncher):
 
 
 try:
-    run_sweep(Path("home"), load(Path("space.yaml")), NullTracker(), Quiet(), launch=Sleepers)
+    run_sweep(Path("home"), load(Path("space.yaml")), NullTracker(), QuietObserver(), launch=Sleepers)
 except SweeperError as error:
     print(error, flush=True)
     sys.exit(error.exit_code)

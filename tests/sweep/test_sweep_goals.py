@@ -93,7 +93,7 @@ def test_time_to_the_baselines_loss_needs_no_other_goal_on_the_loss(bench, place
         else {"constraints": {"time_to_loss_s": {"max": 100.0}}}
     )
     bench.run(spec_of(**asked, confirm=UNCONFIRMED), loss=lambda config: 1.0)
-    records = loaded(bench).table.searched()
+    records = loaded(bench).table.searched_trials()
     told = {entry.number: entry.result for entry in Journal(bench.home / "sweeps" / "toy").trials()}
     for record in records:
         seconds = record.metric("time_to_loss_s")
@@ -120,7 +120,7 @@ def test_hours_of_the_production_run_are_told_and_limited(bench):
 
     bench.run(spec, answer)
     sweep = loaded(bench)
-    feasible = [record for record in sweep.table.searched() if record.feasible]
+    feasible = [record for record in sweep.table.searched_trials() if record.feasible]
     assert feasible
     baseline = 0.02 + 1000 / 64
     for entry in sweep.journal.trials():
@@ -156,7 +156,7 @@ def test_the_summary_says_when_compiling_has_paid(bench):
     summary = summarise(sweep)
     assert summary.winner is not None
     assert summary.winner.config.compile.mode == "default"
-    (eager,) = (r.number for r in sweep.table.searched() if r.config.compile.mode == "eager")
+    (eager,) = (r.number for r in sweep.table.searched_trials() if r.config.compile.mode == "eager")
     # 10 s, and of a batch of 64 it saves an eighth: 64 / 256 less 64 / 512 s.
     assert (
         decision_lines(summary).count(
@@ -174,7 +174,7 @@ def test_a_winner_that_compiling_made_no_faster_says_so(bench):
     bench.run(spec_of(**{**COMPILING, "space": space, "also_try": also}), compiled_faster(2.0))
     sweep = loaded(bench)
     summary = summarise(sweep)
-    compiled = next(r for r in sweep.table.searched())
+    compiled = next(r for r in sweep.table.searched_trials())
     # As fast as the eager one, whose batch is twice as large.
     assert summary.break_even(compiled) == (sweep.table.records[1], math.inf)
     summary = dataclasses.replace(summary, winner=compiled, ratio=next(iter(sweep.ratios().values())))

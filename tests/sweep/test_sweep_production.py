@@ -10,7 +10,7 @@ from replays import Bench, spec_of
 
 from sweeper.core.training import Training
 from sweeper.production.promise import Judgement
-from sweeper.production.request import Promise, Wanted
+from sweeper.production.request import Promise, RunRequest
 from sweeper.production.run import remember
 from sweeper.race.drift import Block
 from sweeper.sweep.store.catalog import find_sweep
@@ -30,7 +30,7 @@ def test_a_run_is_known_by_what_its_winner_is_known_by(bench):
     (before,) = blocks_of(bench)
     sweep = load_sweep(find_sweep(bench.home, "toy"))
     number = sweep.confirmation.winner
-    wanted = Wanted(
+    wanted = RunRequest(
         name="toy",
         pipeline="toy_pipeline",
         data={},

@@ -15,7 +15,7 @@ from sweeper.core.job import TRACE_RUNNER, Job, read_job, read_outcome, write_ou
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement, Report
 from sweeper.core.record import BASELINE
 from sweeper.errors import EnvironmentStopError, NothingFeasibleError, UserError
-from sweeper.exports import exported
+from sweeper.exports import make_export
 from sweeper.results.decision_lines import decision_lines
 from sweeper.sweep import bootstrap, budget, progress
 from sweeper.sweep.store.journal import Journal
@@ -352,7 +352,7 @@ def test_a_loader_kind_whose_loss_was_not_looked_at_is_in_the_summary(bench):
 
     bench.run(spec_of(search={"trials": 4}), slow_workers)
     journal = Journal(folder_of(bench))
-    records = load_sweep(journal).table.finished()
+    records = load_sweep(journal).table.finished_trials()
     measured = {r.config.loader.kind for r in records if r.feasible}
     rows = summarise(load_sweep(journal)).per_loader
     assert {row.title for row in rows} == measured
@@ -416,7 +416,7 @@ def test_a_winner_whose_timings_were_disturbed_says_so(bench, turns: tuple[int, 
     assert lines == ([f"The timings of the winner stayed disturbed: {said}."] if said else [])
     for row in summary.per_size:
         assert row.disturbed == bool(said)
-    warnings = exported(summary, spec_of())["warnings"]
+    warnings = make_export(summary, spec_of())["warnings"]
     assert any("stayed disturbed" in warning for warning in warnings) == bool(said)
 
 
@@ -518,7 +518,7 @@ def test_a_trace_that_fails_costs_a_line(bench):
 def test_operations_are_those_of_the_trace(bench):
     bench.run()
     sweep = load_sweep(Journal(folder_of(bench)))
-    assert sweep.traced(0) == {}
+    assert sweep.trace_report(0) == {}
     write_outcome(sweep.journal.setup_folder("trace-0"), Report(values={"operations": {"aten::mm": 1.25}}))
-    assert sweep.traced(0)["operations"] == {"aten::mm": 1.25}
-    assert sweep.traced(1) == {}
+    assert sweep.trace_report(0)["operations"] == {"aten::mm": 1.25}
+    assert sweep.trace_report(1) == {}

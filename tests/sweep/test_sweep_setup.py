@@ -14,7 +14,7 @@ from sweeper.core.codec import encode
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
 from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.spec import SweepSpec
-from sweeper.spec.sections import Execution
+from sweeper.spec.sections import ExecutionOptions
 from sweeper.sweep import setup
 from sweeper.sweep.phases.search import hints_of
 from sweeper.system import cpu_shares
@@ -57,17 +57,17 @@ def space(**parameters: Any) -> dict[str, Any]:
 
 
 def test_a_source_cannot_be_resident():
-    spec, lines = setup.restricted(spec_of(), machine(spec_of()), {"source": True})
+    spec, lines = setup.restrict(spec_of(), machine(spec_of()), {"source": True})
     assert lines == [
         "loader.kind: resident removed from the space (the pipeline reads its samples from a Source)."
     ]
     assert "loader.kind" not in spec.space
-    assert spec.config({name: p.first() for name, p in spec.space.items()}).loader.kind == "workers"
+    assert spec.config({name: p.first_value() for name, p in spec.space.items()}).loader.kind == "workers"
 
 
 def test_where_nobody_says_how_a_source_is_streamed():
     asked = spec_of(space=space(), baseline={"batch_size": 64}, also_try=[])
-    spec, lines = setup.restricted(asked, machine(asked), {"source": True})
+    spec, lines = setup.restrict(asked, machine(asked), {"source": True})
     assert lines == [
         "loader.kind: stream, unless a trial says otherwise (the pipeline reads its samples from a Source)."
     ]
@@ -77,7 +77,7 @@ def test_where_nobody_says_how_a_source_is_streamed():
 
 @pytest.mark.parametrize(("held", "leaves"), [(19.0, False), (20.0, True)])
 def test_data_larger_than_the_device_cannot_be_resident(held: float, leaves: bool):
-    spec, lines = setup.restricted(spec_of(), machine(spec_of(), *GPUS), {"bytes": int(held * GIB)})
+    spec, lines = setup.restrict(spec_of(), machine(spec_of(), *GPUS), {"bytes": int(held * GIB)})
     assert ("loader.kind" not in spec.space) == leaves
     why = "the data takes 20 GiB and the device has 24 GiB"
     expected = f"loader.kind: resident removed from the space ({why})."
@@ -91,23 +91,23 @@ LARGE = {"samples": 1e9, "data_gib": 60.0}
 @pytest.mark.parametrize(("device", "room"), [(GPUS[0], 24), (ROOMY, 64)], ids=["gpu", "cpu"])
 def test_productions_data_larger_than_the_device_cannot_be_resident(device: DeviceInfo, room: int):
     asked = spec_of(production=LARGE)
-    spec, lines = setup.restricted(asked, machine(asked, device))
+    spec, lines = setup.restrict(asked, machine(asked, device))
     why = f"the production data takes 60 GiB and the device has {room} GiB"
     assert lines == [f"loader.kind: resident removed from the space ({why})."]
     assert "loader.kind" not in spec.space
     smaller = spec_of(production={"samples": 1e9, "data_gib": 19.0})
-    assert setup.restricted(smaller, machine(smaller, device))[1] == []
+    assert setup.restrict(smaller, machine(smaller, device))[1] == []
     # Where nobody knows its size, nothing is left out.
-    assert setup.restricted(asked, machine(asked))[1] == []
+    assert setup.restrict(asked, machine(asked))[1] == []
 
 
 def test_resident_trials_that_are_written_out_are_said_to_be_unable_to_win():
     why = "(the production data takes 60 GiB and the device has 24 GiB)"
     line = f"loader.kind: resident is measured where configured, but cannot win {why}."
     fixed = spec_of(space=space(), fix={"loader.kind": "resident"}, production=LARGE)
-    assert setup.restricted(fixed, machine(fixed, GPUS[0]))[1] == [line]
+    assert setup.restrict(fixed, machine(fixed, GPUS[0]))[1] == [line]
     also = spec_of(also_try=[{"loader.kind": "resident"}], production=LARGE)
-    assert setup.restricted(also, machine(also, GPUS[0]))[1][-1] == line
+    assert setup.restrict(also, machine(also, GPUS[0]))[1][-1] == line
 
 
 @pytest.mark.parametrize(
@@ -118,11 +118,11 @@ def test_resident_trials_that_are_written_out_are_said_to_be_unable_to_win():
 @pytest.mark.parametrize("name", ["loader.num_workers", "device.cpu_threads"])
 def test_workers_and_threads_are_searched_up_to_the_cores_there_are(name: str, parameter: dict):
     asked = spec_of(space=space(**{name: parameter}))
-    spec, lines = setup.restricted(asked, machine(asked))
+    spec, lines = setup.restrict(asked, machine(asked))
     assert lines == [f"{name}: at most 4 here (4 usable cores)."]
     assert not spec.space[name].contains(8)
     assert spec.space[name].contains(2)
-    unchanged, nothing = setup.restricted(asked, machine(asked, usable=16))
+    unchanged, nothing = setup.restrict(asked, machine(asked, usable=16))
     assert (unchanged.space[name], nothing) == (asked.space[name], [])
 
 
@@ -149,7 +149,7 @@ def test_the_trials_of_a_sweep_run_on_one_model_of_gpu():
     found = machine(gpus("all"), GPUS[0], other, GPUS[1])
     assert [slot.device for slot in found.slots] == ["GPU-0", "GPU-1"]
     assert found.line == "2 x NVIDIA A10, 24 GiB"
-    assert setup.restricted(spec_of(), found)[1] == [
+    assert setup.restrict(spec_of(), found)[1] == [
         "execution.gpus: NVIDIA T4 left out, since the trials of a sweep need GPUs of one model (here NVIDIA"
         " A10)."
     ]
@@ -163,8 +163,8 @@ def test_a_job_of_a_batch_system_has_the_gpus_that_a_trial_may_take():
     count = {"type": "categorical", "choices": [1, 2, 4]}
     execution = {"launcher": "slurm", "gpus": 8}
     asked = spec_of(space=space(**{"device.count": count}), execution=execution)
-    found = setup.unseen(asked)
-    assert setup.restricted(asked, found) == (asked, [])
+    found = setup.unseen_machine(asked)
+    assert setup.restrict(asked, found) == (asked, [])
     assert len(found.slots) == 2
 
 
@@ -187,7 +187,7 @@ def test_a_slot_has_as_many_gpus_as_a_trial_may_take():
 @pytest.mark.parametrize("devices", [[CPU], GPUS[:1]], ids=["cpu", "one gpu"])
 def test_one_device_is_what_one_device_has(devices: list[DeviceInfo]):
     asked = spec_of(space=space(**{"device.count": {"type": "int", "low": 1, "high": 8}}))
-    spec, lines = setup.restricted(asked, machine(asked, *devices))
+    spec, lines = setup.restrict(asked, machine(asked, *devices))
     assert lines == [f"device.count: at most 1 here ({int(devices == GPUS[:1])} GPUs)."]
     assert spec.config({"batch_size": 64, "device.count": 1}).device.count == 1
 
@@ -196,12 +196,14 @@ def test_no_gpu_is_looked_at_where_none_is_wanted(monkeypatch):
     assert setup.probe_job(gpus(0)).device == "cpu"
     assert setup.probe_job(gpus("all")).device == "auto"
     monkeypatch.setattr(setup, "gpu_names", lambda: ["NVIDIA A10", "NVIDIA A100"])
-    assert setup.device_model(Execution()) == setup.device_model(Execution(gpus=2)) == "NVIDIA A10"
-    assert setup.device_model(Execution(gpus=[1])) == "NVIDIA A100"
+    assert (
+        setup.device_model(ExecutionOptions()) == setup.device_model(ExecutionOptions(gpus=2)) == "NVIDIA A10"
+    )
+    assert setup.device_model(ExecutionOptions(gpus=[1])) == "NVIDIA A100"
     monkeypatch.setattr(setup, "gpu_uuids", lambda: [gpu.uuid for gpu in GPUS])
-    assert setup.device_model(Execution(gpus=[GPUS[1].uuid])) == "NVIDIA A100"
-    assert setup.device_model(Execution(gpus=0)) == cpu_name()
-    assert setup.device_model(Execution(launcher="slurm", gpus=8)) == "slurm"
+    assert setup.device_model(ExecutionOptions(gpus=[GPUS[1].uuid])) == "NVIDIA A100"
+    assert setup.device_model(ExecutionOptions(gpus=0)) == cpu_name()
+    assert setup.device_model(ExecutionOptions(launcher="slurm", gpus=8)) == "slurm"
 
 
 def test_each_slot_has_its_share_of_the_cores_and_a_single_one_is_not_bound(monkeypatch):
@@ -221,7 +223,7 @@ def test_each_slot_has_its_share_of_the_cores_and_a_single_one_is_not_bound(monk
     both = machine(spec_of(fix={"device.count": 2}), *GPUS, *GPUS, usable=16)
     assert [slot.cpus for slot in both.slots] == [tuple(range(8)), tuple(range(8, 16))]
     asked = spec_of(space=space(**{"loader.num_workers": {"type": "int", "low": 0, "high": 16}}))
-    assert setup.restricted(asked, two)[1] == ["loader.num_workers: at most 4 here (4 usable cores)."]
+    assert setup.restrict(asked, two)[1] == ["loader.num_workers: at most 4 here (4 usable cores)."]
 
 
 def test_a_machine_without_gpus_has_the_slots_asked_for():
@@ -342,7 +344,7 @@ CUDA_BUILD = {**BUILD, "versions": {"torch": "2.14.1+cu130", "cuda": "13.0"}}
 def test_the_cpu_of_a_machine_with_a_gpu_is_not_used_in_silence(play):
     play(WHOLE)
     values = {**BUILD, "devices": encode([CPU])}
-    _, (line, *_) = setup.restricted(spec_of(), setup.machine_of(values, spec_of()))
+    _, (line, *_) = setup.restrict(spec_of(), setup.machine_of(values, spec_of()))
     assert line.startswith(
         "This training can use the CPU only, not the GPU (NVIDIA A10): torch must be built"
     )

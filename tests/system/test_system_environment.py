@@ -6,7 +6,14 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from sweeper.system.environment import added, held_back, held_back_line, is_secret_name, passed, secrets
+from sweeper.system.environment import (
+    added_variables,
+    held_back_line,
+    is_secret_name,
+    secrets,
+    trial_env,
+    withheld_names,
+)
 
 SECRET_NAMES = (
     *(
@@ -65,9 +72,9 @@ PLAIN_NAMES = (
 def test_a_credential_is_passed_only_where_it_is_named_in_full(name: str):
     environ = {name: "canary-123456"}
     assert is_secret_name(name)
-    assert passed(environ) == {}
-    assert passed(environ, ["*", name[:3] + "*"]) == {}
-    assert passed(environ, [name]) == environ
+    assert trial_env(environ) == {}
+    assert trial_env(environ, ["*", name[:3] + "*"]) == {}
+    assert trial_env(environ, [name]) == environ
     assert secrets(environ) == {"canary-123456"}
 
 
@@ -75,9 +82,9 @@ def test_a_credential_is_passed_only_where_it_is_named_in_full(name: str):
 def test_what_training_needs_is_passed(name: str):
     value = "http://proxy:3128" if "proxy" in name else "a-value"
     assert not is_secret_name(name)
-    assert name == "OLDPWD" or passed({name: value}) == {name: value}
+    assert name == "OLDPWD" or trial_env({name: value}) == {name: value}
     assert secrets({name: value}) == set()
-    assert held_back({name: value}) == ()
+    assert withheld_names({name: value}) == ()
 
 
 @pytest.mark.parametrize(
@@ -92,11 +99,11 @@ def test_what_training_needs_is_passed(name: str):
 )
 def test_a_password_in_a_url_is_a_secret_whatever_the_name(value: str, secret: str):
     for name in ("HTTPS_PROXY", "TORCH_MIRROR", "PYTHON_INDEX"):
-        assert passed({name: value}) == {}
+        assert trial_env({name: value}) == {}
         assert secrets({name: value}) == {secret}
-        assert held_back({name: value}) == (name,)
-    assert passed({"MIRROR": value}, ["MIRR*"]) == {}
-    assert passed({"MIRROR": value}, ["MIRROR"]) == {"MIRROR": value}
+        assert withheld_names({name: value}) == (name,)
+    assert trial_env({"MIRROR": value}, ["MIRR*"]) == {}
+    assert trial_env({"MIRROR": value}, ["MIRROR"]) == {"MIRROR": value}
 
 
 def test_an_encoded_password_is_known_in_both_spellings():
@@ -105,14 +112,14 @@ def test_an_encoded_password_is_known_in_both_spellings():
 
 def test_what_nobody_listed_is_not_passed_but_for_globs_of_the_user():
     environ = {"MYLAB_DATA": "/data", "MYLAB_TOKEN": "12345678", "EDITOR": "vi", "SWEEPER_TRACKING_URI": "x"}
-    assert passed(environ) == {}
-    assert passed(environ, ["MYLAB_*"]) == {"MYLAB_DATA": "/data"}
+    assert trial_env(environ) == {}
+    assert trial_env(environ, ["MYLAB_*"]) == {"MYLAB_DATA": "/data"}
 
 
 def test_what_the_user_names_is_added_even_if_it_is_usual():
     environ = {"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring", "MYLAB_A": "1", "MYLAB_KEY": "x", "PATH": "/bin"}
-    assert added(environ, ["NCCL_DEBUG", "MYLAB_*"]) == {"NCCL_DEBUG": "INFO", "MYLAB_A": "1"}
-    assert added(environ, []) == {}
+    assert added_variables(environ, ["NCCL_DEBUG", "MYLAB_*"]) == {"NCCL_DEBUG": "INFO", "MYLAB_A": "1"}
+    assert added_variables(environ, []) == {}
 
 
 def test_a_short_value_is_no_secret_and_a_long_line_of_one_is():
@@ -137,7 +144,7 @@ def test_one_line_says_what_is_missed_and_no_value():
         "To pass them on, use --pass-env NAME, or add them to execution.pass_env."
     )
     assert held_back_line(environ) == line
-    assert held_back(environ, ["AWS_*"]) == ("AWS_SECRET_ACCESS_KEY",)
+    assert withheld_names(environ, ["AWS_*"]) == ("AWS_SECRET_ACCESS_KEY",)
     assert held_back_line(environ, ["AWS_*", "AWS_SECRET_ACCESS_KEY"]) == ""
     many = held_back_line({f"TOKEN_{i:02}": "12345678" for i in range(10)})
     assert many.startswith("Trials do not see TOKEN_00, ")
@@ -158,5 +165,5 @@ class Changing(Mapping[str, str]):
 
 
 def test_a_name_that_another_thread_takes_away_is_not_there():
-    assert passed(Changing()) == {"PATH": "/bin"}
+    assert trial_env(Changing()) == {"PATH": "/bin"}
     assert secrets(Changing()) == {"canary-canary"}

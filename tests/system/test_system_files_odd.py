@@ -11,7 +11,7 @@ import pytest
 from sweeper.core.job import CONFIG, Job, read_job, write_job
 from sweeper.errors import EnvironmentStopError
 from sweeper.sweep.store.lock import SweepLock
-from sweeper.system.files import ours, read_json, remove_temporaries, write_atomic
+from sweeper.system.files import read_json, reading, remove_temporaries, write_atomic
 
 
 def temporary_of(path: Path, pid: int) -> Path:
@@ -101,11 +101,11 @@ def test_json_is_read_from_a_file_that_ends(tmp_path: Path, how: str):
 
 
 def test_a_line_on_a_spoilt_file_is_short_and_one(tmp_path: Path):
-    with pytest.raises(EnvironmentStopError) as caught, ours(tmp_path / "a", "Remove it"):
+    with pytest.raises(EnvironmentStopError) as caught, reading(tmp_path / "a", "Remove it"):
         raise ValueError("x\ny" * 1000)
     text = str(caught.value)
     assert "\n" not in text
     assert len(text) < len(str(tmp_path)) + 300
     assert text.endswith("Nothing was changed. Remove it.")
-    with pytest.raises(FileNotFoundError), ours(tmp_path / "a", "Remove it"):
+    with pytest.raises(FileNotFoundError), reading(tmp_path / "a", "Remove it"):
         raise FileNotFoundError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.system.numa import bind, node_of_gpu, nodes, own_node
+from sweeper.system.numa import bind, node_of_gpu, node_of_process, nodes
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_gpus_node_is_read_from_its_bus(tmp_path: Path):
 
 def test_the_own_node_has_most_of_the_usable_cores(monkeypatch: pytest.MonkeyPatch, two: Path):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 4, 5})
-    assert own_node(nodes(two)) == 1
+    assert node_of_process(nodes(two)) == 1
 
 
 def test_a_process_stays_on_the_cores_of_its_node():

@@ -71,7 +71,7 @@ def test_a_file_is_copied_by_its_name(served: str):
 def test_what_was_copied_before_a_cut_is_kept(bucket: str, monkeypatch: pytest.MonkeyPatch):
     whole = remote_data._copy_file
 
-    def cut(system: object, file: remote_data.Remote, *others: object) -> str:
+    def cut(system: object, file: remote_data.RemoteFile, *others: object) -> str:
         if file.name != "a.csv":
             raise OSError("the line went dead")
         return whole(system, file, *others)  # type: ignore[arg-type]
@@ -92,7 +92,7 @@ def test_what_was_copied_before_a_cut_is_kept(bucket: str, monkeypatch: pytest.M
 def test_what_a_cut_has_left_needs_no_room_again(bucket: str, monkeypatch: pytest.MonkeyPatch):
     whole = remote_data._copy_file
 
-    def cut(system: object, file: remote_data.Remote, to: Path, *others: object) -> str:
+    def cut(system: object, file: remote_data.RemoteFile, to: Path, *others: object) -> str:
         if file.name == "a.csv":
             return whole(system, file, to, *others)  # type: ignore[arg-type]
         to.parent.mkdir(parents=True, exist_ok=True)

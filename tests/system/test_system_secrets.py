@@ -8,7 +8,7 @@ import time
 import pytest
 
 from sweeper.system.environment import secrets
-from sweeper.system.secrets import Striker, kind_of, struck, struck_tree
+from sweeper.system.secrets import Striker, kind_of, strike, strike_tree
 
 SHAPES = [
     ("postgresql://me:hunter2@db/x", "postgresql://me:***@db/x", "a URL with a password"),
@@ -27,8 +27,8 @@ SHAPES = [
 @pytest.mark.parametrize(("secret", "shown", "kind"), SHAPES)
 def test_a_key_is_known_by_its_shape(secret: str, shown: str, kind: str):
     assert kind_of(f"x {secret} y") == kind
-    assert struck(f"x {secret} y") == f"x {shown} y"
-    assert struck_tree({"a": [secret, 1, None], "b": {"c": f"{secret}"}}) == {
+    assert strike(f"x {secret} y") == f"x {shown} y"
+    assert strike_tree({"a": [secret, 1, None], "b": {"c": f"{secret}"}}) == {
         "a": [shown, 1, None],
         "b": {"c": shown},
     }
@@ -50,7 +50,7 @@ def test_a_key_is_known_by_its_shape(secret: str, shown: str, kind: str):
 )
 def test_ordinary_text_stays(text: str):
     assert kind_of(text) == ""
-    assert struck(text) == text
+    assert strike(text) == text
 
 
 BEGINNINGS = (
@@ -71,14 +71,14 @@ BEGINNINGS = (
 @pytest.mark.parametrize("text", [each * (20_000 // len(each)) for each in BEGINNINGS], ids=repr)
 def test_what_only_begins_like_a_secret_takes_no_time(text: str):
     began = time.process_time()
-    struck(text)
+    strike(text)
     kind_of(text)
     secrets({"NAME": text})
     assert time.process_time() - began < 0.5
 
 
 def test_values_are_struck_the_longest_first():
-    assert struck("abcdefgh-long abcdefgh", {"abcdefgh", "abcdefgh-long"}) == "*** ***"
+    assert strike("abcdefgh-long abcdefgh", {"abcdefgh", "abcdefgh-long"}) == "*** ***"
 
 
 SECRETS = ("abcabcabd-secret", "secret-abcabc", "abcabcab", "zürich-passwort", "line one\nline two")

@@ -18,7 +18,7 @@ import pytest
 
 from sweeper.core.probes import Probe
 from sweeper.telemetry.probes import BUILTIN, AddedProbe, make_probes
-from sweeper.telemetry.sampler import ANSWER_SECONDS, INTERVAL_SECONDS, TIME, Sampler
+from sweeper.telemetry.sampler import ANSWER_SECONDS, INTERVAL_SECONDS, TIME, ProbeSampler
 
 UNITS = ("pct", "w", "j", "c", "mhz", "gib", "mib_s", "gib_s", "per_s", "ms", "s")
 """The name of a series ends with one of these; a count has `_num_` in its name instead."""
@@ -134,7 +134,7 @@ def test_a_closed_probe_leaves_nothing(name: str, trial: int):
 
 def test_its_series_arrive(trial: int):
     deadline = time.monotonic() + WAIT_SECONDS
-    sampler = Sampler([BUILTIN["host"]()], interval_seconds=INTERVAL_SECONDS / 10)
+    sampler = ProbeSampler([BUILTIN["host"]()], interval_seconds=INTERVAL_SECONDS / 10)
     sampler.start(trial, "")
     while not (columns := sampler.columns()) and time.monotonic() < deadline:
         threading.Event().wait(INTERVAL_SECONDS / 10)

@@ -14,7 +14,7 @@ import pytest
 
 from sweeper.core.measurement import Window
 from sweeper.telemetry import sampler as under_test
-from sweeper.telemetry.sampler import TIME, Sampler, save, summarise
+from sweeper.telemetry.sampler import TIME, ProbeSampler, save, summarise
 
 
 class Counting:
@@ -66,9 +66,9 @@ def wait_for(holds: Callable[[], object]) -> bool:
 
 
 @contextlib.contextmanager
-def sampling(*probes, interval: float = SECONDS) -> Iterator[Sampler]:
+def sampling(*probes, interval: float = SECONDS) -> Iterator[ProbeSampler]:
     """Samples `probes`, which are open; by default only where they are asked."""
-    sampler = Sampler(probes, interval_seconds=interval)
+    sampler = ProbeSampler(probes, interval_seconds=interval)
     sampler.start(123, "GPU-1")
     assert wait_for(lambda: all(probe.opened for probe in probes))
     try:
@@ -80,7 +80,7 @@ def sampling(*probes, interval: float = SECONDS) -> Iterator[Sampler]:
 def test_each_probe_is_read_and_one_that_hangs_costs_nothing_of_the_others():
     release = threading.Event()
     first, other, hung = Counting("a"), Counting("b"), Hanging(release)
-    sampler = Sampler([hung, first, other], interval_seconds=0.01)
+    sampler = ProbeSampler([hung, first, other], interval_seconds=0.01)
     began = time.perf_counter()
     sampler.start(123, "GPU-1")
     assert wait_for(lambda: min(first.count, other.count) >= 5)
@@ -196,11 +196,11 @@ def test_a_probe_that_hangs_is_waited_for_once(monkeypatch):
     hung, other = Hanging(release), Counting("b")
     other.missing["b_second"] = "not told here"
     with sampling(hung, other) as sampler:
-        assert sampler.missing() == {"b_second": "not told here"}
+        assert sampler.missing_reasons() == {"b_second": "not told here"}
         began = time.perf_counter()
         assert sampler.means(window_of()) == {"b_around": 1.0}
         first = time.perf_counter() - began
-        assert sampler.missing() == {
+        assert sampler.missing_reasons() == {
             "hung": "a reading did not come back in time",
             "b_second": "not told here",
         }
@@ -212,7 +212,7 @@ def test_a_probe_that_hangs_is_waited_for_once(monkeypatch):
         assert 0.1 <= first < SECONDS / 2
         # It comes back, and is waited for again.
         release.set()
-        assert wait_for(lambda: "hung" not in sampler.missing())
+        assert wait_for(lambda: "hung" not in sampler.missing_reasons())
         assert sampler.means(window_of())["hung_around"] >= 1.0
 
 
@@ -234,7 +234,7 @@ def test_a_probe_that_never_opens_costs_one_wait(monkeypatch):
     probe = Opening(release)
     with sampling(probe) as sampler:
         assert sampler.means(window_of()) == {}
-        assert "opening" in sampler.missing()
+        assert "opening" in sampler.missing_reasons()
         monkeypatch.setattr(under_test, "ANSWER_SECONDS", SECONDS)
         assert sampler.means(window_of()) == {}
     release.set()
@@ -244,10 +244,10 @@ def test_a_probe_that_never_opens_costs_one_wait(monkeypatch):
 
 def test_without_a_start_nothing_is_asked_nor_waited_for(monkeypatch):
     monkeypatch.setattr(under_test, "ANSWER_SECONDS", SECONDS)
-    sampler = Sampler([Counting("a")])
+    sampler = ProbeSampler([Counting("a")])
     sampler.look_around()
     assert sampler.means(window_of()) == {}
-    assert sampler.missing() == {}
+    assert sampler.missing_reasons() == {}
 
 
 class Late(threading.Event):
@@ -276,7 +276,7 @@ def test_an_answer_is_not_lost_to_a_thread_that_wakes_up_meanwhile(monkeypatch):
 
 
 def test_nothing_read_is_no_series(tmp_path: Path):
-    sampler = Sampler([])
+    sampler = ProbeSampler([])
     sampler.start(1, "")
     assert sampler.columns() == {}
     save({}, tmp_path / "series")

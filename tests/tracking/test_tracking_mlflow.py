@@ -23,7 +23,7 @@ from sweeper.core.measurement import Diagnosis, FailureKind, Stats
 from sweeper.core.metrics import METRICS
 from sweeper.core.record import TrialRecord
 from sweeper.errors import StorageError, UserError
-from sweeper.system.environment import held_back
+from sweeper.system.environment import withheld_names
 from sweeper.tracking import Confirmation, NullTracker, RunView, Tracker, content
 from sweeper.tracking.content import Point, RunContent
 from sweeper.tracking.mlflow import NOTE_TAG, MlflowTracker, client_class
@@ -804,4 +804,4 @@ def test_what_the_client_sets_for_itself_is_never_said_to_be_held_back(monkeypat
     monkeypatch.setattr(os, "environ", {})
     client_class()
     assert "PGCONNECT_TIMEOUT" in os.environ
-    assert held_back(os.environ) == ()
+    assert withheld_names(os.environ) == ()

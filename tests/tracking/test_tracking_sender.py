@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from sweeper.errors import StorageError
-from sweeper.tracking import RefusedError, RejectedError, Sender, sender
+from sweeper.tracking import RejectedError, Sender, TrackerRefusedError, sender
 
 
 class Place:
@@ -64,7 +64,7 @@ def test_a_hanging_place_holds_nobody_up_and_gets_only_the_latest(place, shippin
     assert time.monotonic() - began < 1
     assert set(left.pending) == {"a", "b"}
     place.gate.set()
-    assert shipping.drain(5) == sender.Drained((), "")
+    assert shipping.drain(5) == sender.DrainResult((), "")
     assert place.taken[-2:] in (["b5", "a5"], ["a5", "b5"])
     assert len(place.taken) <= 3
 
@@ -108,7 +108,7 @@ def test_a_fault_in_one_is_no_fault_of_the_others(place, shipping):
     place.fails["odd"] = KeyError("mistake")
     for key in ("odd", "a"):
         shipping.put(key, place.send(key))
-    assert shipping.drain(5) == sender.Drained(("odd",), "KeyError: 'mistake'")
+    assert shipping.drain(5) == sender.DrainResult(("odd",), "KeyError: 'mistake'")
     assert place.taken == ["a"]
 
 
@@ -123,7 +123,7 @@ def test_one_that_always_breaks_the_server_does_not_hold_up_the_others(place, sh
     until(lambda: len(place.taken) == 6)
     assert time.monotonic() - began < 0.5
     left = shipping.drain(5)
-    assert left == sender.Drained(("bad",), "500 for `bad`")
+    assert left == sender.DrainResult(("bad",), "500 for `bad`")
     # Thrice in the drain, and before as often as its own pauses allow.
     assert place.sent.count("bad") <= 2 + sender.MAX_TRIES
 
@@ -131,10 +131,10 @@ def test_one_that_always_breaks_the_server_does_not_hold_up_the_others(place, sh
 def test_a_place_that_is_away_is_asked_ever_less_often(place, shipping, monkeypatch):
     place.fails["*"] = StorageError("away")
     pauses: list[float] = []
-    real = shipping._after
+    real = shipping._retry_at
     monkeypatch.setattr(
         shipping,
-        "_after",
+        "_retry_at",
         lambda n: pauses.append(n) or (real(n) - time.monotonic()) / 1000 + time.monotonic(),
     )
     # Else the first may come round again before the second is there.
@@ -155,8 +155,8 @@ def test_a_place_that_is_away_is_asked_ever_less_often(place, shipping, monkeypa
 def test_after_one_that_arrives_the_pause_starts_anew(place, shipping, monkeypatch):
     place.fails |= {"a": StorageError("away"), "b": StorageError("away")}
     pauses: list[float] = []
-    real = shipping._after
-    monkeypatch.setattr(shipping, "_after", lambda n: pauses.append(n) or real(n))
+    real = shipping._retry_at
+    monkeypatch.setattr(shipping, "_retry_at", lambda n: pauses.append(n) or real(n))
     for key in ("a", "taken", "b"):
         shipping.put(key, place.send(key))
         until(lambda key=key: key in place.sent)
@@ -167,15 +167,15 @@ def test_after_one_that_arrives_the_pause_starts_anew(place, shipping, monkeypat
 
 def test_the_longest_pause_is_five_minutes():
     found = Sender()
-    assert found._after(30) - time.monotonic() == pytest.approx(300, abs=1)
-    assert found._after(3) - time.monotonic() == pytest.approx(4, abs=0.1)
+    assert found._retry_at(30) - time.monotonic() == pytest.approx(300, abs=1)
+    assert found._retry_at(3) - time.monotonic() == pytest.approx(4, abs=0.1)
 
 
 def test_a_pause_is_slept_through(place, shipping, monkeypatch):
     place.fails["*"] = StorageError("away")
     looked: list[float] = []
-    real = shipping._next
-    monkeypatch.setattr(shipping, "_next", lambda: looked.append(time.monotonic()) or real())
+    real = shipping._next_key
+    monkeypatch.setattr(shipping, "_next_key", lambda: looked.append(time.monotonic()) or real())
     for key in "abc":
         shipping.put(key, place.send(key))
     until(lambda: len(place.sent) == 2)
@@ -187,7 +187,7 @@ def test_a_pause_is_slept_through(place, shipping, monkeypatch):
 
 
 def test_one_that_takes_nothing_until_a_person_acts_is_not_asked_again(place, shipping):
-    place.fails["*"] = RefusedError("start it with --allowed-hosts")
+    place.fails["*"] = TrackerRefusedError("start it with --allowed-hosts")
     for key in "abc":
         shipping.put(key, place.send(key))
     until(lambda: bool(place.sent))

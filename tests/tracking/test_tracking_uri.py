@@ -11,11 +11,11 @@ import pytest
 from tracking_records import SWEEP
 
 from sweeper.errors import StorageError, UserError
-from sweeper.tracking import RefusedError, RejectedError
+from sweeper.tracking import RejectedError, TrackerRefusedError
 from sweeper.tracking.failures import reported
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.ui import store_uri
-from sweeper.tracking.uri import Place, is_folder
+from sweeper.tracking.uri import TrackingPlace, is_folder
 
 SECRET = "hunter2%2Fx"
 
@@ -33,15 +33,17 @@ SECRET = "hunter2%2Fx"
     ],
 )
 def test_user_and_password_are_not_shown(uri: str, shown: str, is_server: bool, tmp_path: Path) -> None:
-    place = Place.of(tmp_path, uri)
+    place = TrackingPlace.of(tmp_path, uri)
     assert (place.uri, place.shown, place.is_server) == (uri, shown, is_server)
     assert SECRET not in repr(place)
     assert MlflowTracker(tmp_path, uri).place == shown
 
 
 def test_the_home_s_own_database_is_the_usual_place(tmp_path: Path) -> None:
-    assert Place.of(tmp_path, store_uri(tmp_path)).shown == Place.of(tmp_path, None).shown == ""
-    assert Place.of(tmp_path, "") == Place()
+    assert (
+        TrackingPlace.of(tmp_path, store_uri(tmp_path)).shown == TrackingPlace.of(tmp_path, None).shown == ""
+    )
+    assert TrackingPlace.of(tmp_path, "") == TrackingPlace()
 
 
 def test_the_home_s_own_database_may_be_spelled_otherwise(
@@ -49,11 +51,11 @@ def test_the_home_s_own_database_may_be_spelled_otherwise(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for uri in ("sqlite:///x%20y/mlflow.db", "sqlite+pysqlite:///x y/mlflow.db"):
-        assert Place.of(Path("x y"), uri) == Place()
-    assert Place.of(Path("x y"), "sqlite:///mlflow.db").uri == "sqlite:///mlflow.db"
+        assert TrackingPlace.of(Path("x y"), uri) == TrackingPlace()
+    assert TrackingPlace.of(Path("x y"), "sqlite:///mlflow.db").uri == "sqlite:///mlflow.db"
     for uri in ("sqlite://", "sqlite:///"):
         with pytest.raises(UserError, match=f"names a file, such as .*, but got '{uri}'"):
-            Place.of(tmp_path, uri)
+            TrackingPlace.of(tmp_path, uri)
 
 
 @pytest.mark.parametrize("uri", ["./mlruns", "mlruns", "/data/mlruns", "file:///data", "FILE:mlruns", "a b"])
@@ -67,20 +69,20 @@ def test_folders_are_told_from_mistyped_servers(uri: str) -> None:
 )
 def test_a_uri_that_cannot_be_is_refused_without_being_repeated(uri: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^A tracking URI ") as told:
-        Place.of(tmp_path, uri)
+        TrackingPlace.of(tmp_path, uri)
     assert "hunter2" not in str(told.value)
 
 
 def test_a_password_is_hidden_in_whatever_form_it_comes() -> None:
-    place = Place(f"http://me:{SECRET}@mlflow:5000")
+    place = TrackingPlace(f"http://me:{SECRET}@mlflow:5000")
     said = place.hide(f"GET http://me:{SECRET}@mlflow:5000/api failed; password {SECRET}, or hunter2/x.")
     assert said == "GET http://mlflow:5000/api failed; password ***, or ***."
-    place = Place(f"postgresql://db/mlflow?user=me&password={SECRET}")
+    place = TrackingPlace(f"postgresql://db/mlflow?user=me&password={SECRET}")
     assert place.hide(f"cannot open {place.uri}") == "cannot open postgresql://db/mlflow?user=me&***"
 
 
 def test_no_message_has_the_password_whatever_was_thrown() -> None:
-    place = Place(f"http://me:{SECRET}@mlflow:5000")
+    place = TrackingPlace(f"http://me:{SECRET}@mlflow:5000")
     with pytest.raises(StorageError) as told, reported("MLflow did not accept `x`", place):
         raise ValueError(f"cannot parse {place.uri}/api\nand more")
     assert str(told.value) == "MLflow did not accept `x`: cannot parse http://mlflow:5000/api"
@@ -91,13 +93,16 @@ def test_where_mlflow_is_not_installed_it_is_said_so(tmp_path: Path, monkeypatch
         raise ModuleNotFoundError("No module named 'mlflow'", name="mlflow")
 
     monkeypatch.setattr("sweeper.tracking.mlflow.client_class", client_class)
-    with pytest.raises(RefusedError) as told:
+    with pytest.raises(TrackerRefusedError) as told:
         MlflowTracker(tmp_path).open(SWEEP)
     assert str(told.value) == "MLflow is not installed here. Install it: `pip install mlflow`"
 
 
 def test_a_driver_that_is_missing_is_named() -> None:
-    with pytest.raises(StorageError) as told, reported("MLflow did not accept `x`", Place("sqlite:///a.db")):
+    with (
+        pytest.raises(StorageError) as told,
+        reported("MLflow did not accept `x`", TrackingPlace("sqlite:///a.db")),
+    ):
         raise ModuleNotFoundError("No module named 'psycopg2'", name="psycopg2")
     assert str(told.value) == "MLflow did not accept `x`: No module named 'psycopg2'"
 
@@ -140,12 +145,12 @@ def refusing() -> Iterator[tuple[type[Refusing], str]]:
         (
             403,
             Refusing.text,
-            RefusedError,
+            TrackerRefusedError,
             r"\(Invalid Host header\)\. Start it with `--allowed-hosts 127\.0",
         ),
-        (401, "no", RefusedError, "MLFLOW_TRACKING_USERNAME"),
-        (302, "over there", RefusedError, "redirects requests .HTTP 302.*--tracking-uri"),
-        (308, "over there", RefusedError, "redirects requests .HTTP 308"),
+        (401, "no", TrackerRefusedError, "MLFLOW_TRACKING_USERNAME"),
+        (302, "over there", TrackerRefusedError, "redirects requests .HTTP 302.*--tracking-uri"),
+        (308, "over there", TrackerRefusedError, "redirects requests .HTTP 308"),
         (400, '{"error_code": "INVALID_PARAMETER_VALUE", "message": "too odd"}', RejectedError, "too odd"),
         (413, "too much", RejectedError, "error code 413"),
         (404, "not here", StorageError, "error code 404"),

@@ -12,7 +12,7 @@ import torch
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, MeasurePlan
-from sweeper.core.progress import Silent
+from sweeper.core.progress import SilentProgress
 from sweeper.trainer import prepare, windows
 
 HERE = str(Path(__file__).parent)
@@ -39,7 +39,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cache") / "digest"
-    prepare.run(Job(uid="p", pipeline="parts.pipelines", prepared=str(folder)), Silent())
+    prepare.run(Job(uid="p", pipeline="parts.pipelines", prepared=str(folder)), SilentProgress())
     return folder
 
 
@@ -70,7 +70,7 @@ def make_sequence_job(request: pytest.FixtureRequest, tmp_path: Path) -> MakeJob
         data={"source": request.param},
         prepared=str(tmp_path / "prepared"),
     )
-    prepare.run(job, Silent())
+    prepare.run(job, SilentProgress())
 
     def make(config: dict | None = None, **plan) -> Job:
         return dataclasses.replace(

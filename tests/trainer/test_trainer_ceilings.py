@@ -11,7 +11,7 @@ import torch
 from sweeper.core.codec import encode
 from sweeper.core.job import Job
 from sweeper.core.measurement import DeviceInfo
-from sweeper.core.progress import Silent
+from sweeper.core.progress import SilentProgress
 from sweeper.system.process import time_limit
 from sweeper.trainer import ceilings, probe
 
@@ -34,7 +34,7 @@ def no_compiler(monkeypatch):
     monkeypatch.setattr(ceilings, "lacks_compiler", lambda: "no C compiler was found")
 
 
-class Stages(Silent):
+class Stages(SilentProgress):
     def __init__(self) -> None:
         super().__init__()
         self.all: list[str] = []
@@ -67,7 +67,7 @@ def test_a_report_without_a_gpu(tmp_path, no_compiler, monkeypatch):
 
 def test_without_a_cache_no_disk_is_read(no_compiler, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    values = ceilings.run(Job(uid="c"), Silent()).values
+    values = ceilings.run(Job(uid="c"), SilentProgress()).values
     assert "disk" not in values
     assert list(tmp_path.iterdir()) == []
 
@@ -79,7 +79,7 @@ def test_what_fails_is_said_and_the_rest_goes_on(no_compiler, monkeypatch, tmp_p
 
     monkeypatch.setattr(ceilings, "_loader", broken)
     (tmp_path / "file").write_text("")
-    values = ceilings.run(Job(uid="c", cache=str(tmp_path / "file")), Silent()).values
+    values = ceilings.run(Job(uid="c", cache=str(tmp_path / "file")), SilentProgress()).values
     assert values["loader"]["problem"] == "RuntimeError: boom"
     assert "Error" in values["disk"]["problem"]
     assert values["cpu"]["problem"] == ""
@@ -89,7 +89,7 @@ def test_what_fails_is_said_and_the_rest_goes_on(no_compiler, monkeypatch, tmp_p
 def test_a_gpu_that_fails_costs_no_other(no_compiler, monkeypatch):
     infos = [DeviceInfo(kind="cuda", name="A", capability=c) for c in ("7.0", "8.6")]
     describe = ceilings.devices.describe
-    monkeypatch.setattr(ceilings, "_visible", lambda: 2)
+    monkeypatch.setattr(ceilings, "_num_visible", lambda: 2)
     monkeypatch.setattr(
         ceilings.devices, "describe", lambda d: infos[d.index] if d.type == "cuda" else describe(d)
     )
@@ -121,14 +121,14 @@ def test_the_parts_of_a_gpu(monkeypatch, capability, kinds):
     waited = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(1))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**26, 2**30))
-    monkeypatch.setattr(ceilings, "_on_host", lambda size, pinned: torch.ones(size, dtype=torch.uint8))
+    monkeypatch.setattr(ceilings, "_host_tensor", lambda size, pinned: torch.ones(size, dtype=torch.uint8))
     size = []
     matmul = ceilings.matmul
     monkeypatch.setattr(ceilings, "matmul", lambda kind, n, *rest: size.append(n) or matmul(kind, 64, *rest))
     lacking = probe.lacks(DeviceInfo(kind="cuda", name="", capability=capability))
     before = torch.get_float32_matmul_precision()
     try:
-        found = {name: (value, unit) for name, value, unit in ceilings._on_gpu("cpu", lacking)}
+        found = {name: (value, unit) for name, value, unit in ceilings._gpu_speeds("cpu", lacking)}
     finally:
         torch.set_float32_matmul_precision(before)
     products = {f"matmul_{kind}" for kind in kinds or {"fp32", "tf32", "bf16", "fp16"}}
@@ -203,9 +203,9 @@ def test_a_limit_in_time():
 
 def test_a_compiler_that_takes_too_long(monkeypatch, tmp_path):
     monkeypatch.setattr(ceilings, "COMPILE_SECONDS", 0.05)
-    monkeypatch.setattr(ceilings, "_compiled_step", lambda device: time.sleep(10))
+    monkeypatch.setattr(ceilings, "_compile_step", lambda device: time.sleep(10))
     monkeypatch.setattr(ceilings, "lacks_compiler", lambda: "")
-    found = ceilings._compiled(Job(uid="c", cache=str(tmp_path)), torch.device("cpu"))
+    found = ceilings._compilation(Job(uid="c", cache=str(tmp_path)), torch.device("cpu"))
     assert found["problem"] == "not done within 0.05 s"
     assert 0.05 <= found["seconds"] < 5
 
@@ -214,9 +214,9 @@ def test_a_compiler_that_fails(monkeypatch, tmp_path):
     def broken(device):
         raise RuntimeError("CppCompileError: boom\nmuch more")
 
-    monkeypatch.setattr(ceilings, "_compiled_step", broken)
+    monkeypatch.setattr(ceilings, "_compile_step", broken)
     monkeypatch.setattr(ceilings, "lacks_compiler", lambda: "")
-    found = ceilings._compiled(Job(uid="c", cache=str(tmp_path)), torch.device("cpu"))
+    found = ceilings._compilation(Job(uid="c", cache=str(tmp_path)), torch.device("cpu"))
     assert found["problem"] == "RuntimeError: CppCompileError: boom"
 
 
@@ -230,7 +230,7 @@ def test_the_age_of_a_process_begins_with_its_start():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_real_gpu(no_compiler):
-    values = ceilings.run(Job(uid="c", device="auto"), Silent()).values
+    values = ceilings.run(Job(uid="c", device="auto"), SilentProgress()).values
     assert values["torch"]["problem"] == ""
     assert [gpu["problem"] for gpu in values["gpus"]] == [""] * torch.cuda.device_count()
     found = {each["name"]: each["value"] for each in values["ceilings"]}

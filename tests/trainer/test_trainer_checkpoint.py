@@ -43,11 +43,11 @@ def names(folder: Path) -> list[str]:
 
 
 def test_the_newest_is_the_one_with_the_most_steps(tmp_path: Path, stepper: Stepper):
-    assert checkpoint.newest(tmp_path) is None
+    assert checkpoint.newest_checkpoint(tmp_path) is None
     assert checkpoint.position_of(None) == Position()
     for steps in (7, 70, 999_999_999, 1_000_000_000):
         checkpoint.save(tmp_path, stepper, Position(steps=steps, disturbed={"noise": 1.5}), keep=9)
-        found = checkpoint.newest(tmp_path)
+        found = checkpoint.newest_checkpoint(tmp_path)
         assert checkpoint.position_of(found) == Position(steps=steps, disturbed={"noise": 1.5})
     checkpoint.save(tmp_path, stepper, Position(steps=1_000_000_001), keep=1)
     assert names(tmp_path / CHECKPOINTS) == ["1000000001"]
@@ -66,7 +66,7 @@ def test_what_was_drawn_is_drawn_again(tmp_path: Path, stepper: Stepper):
     np.random.normal()
     checkpoint.save(tmp_path, stepper, Position(steps=1), keep=1)
     first = drawn()
-    found = checkpoint.newest(tmp_path)
+    found = checkpoint.newest_checkpoint(tmp_path)
     assert found is not None
     checkpoint.restore_random(found, CPU)
     assert drawn() == first
@@ -79,7 +79,7 @@ def test_gradients_are_kept_while_an_accumulation_is_under_way(tmp_path: Path, m
             parameter.grad = torch.full_like(parameter, 3.0)
         first.micro_steps = accumulated
         checkpoint.save(tmp_path, first, Position(steps=accumulated), keep=1)
-        found = checkpoint.newest(tmp_path)
+        found = checkpoint.newest_checkpoint(tmp_path)
         assert found is not None
         checkpoint.restore(found, second)
         assert second.micro_steps == accumulated
@@ -102,7 +102,7 @@ def test_a_checkpoint_half_written_is_none(tmp_path: Path, stepper: Stepper, mon
             patch.setattr(checkpoint, broken, cut)
             with pytest.raises(PowerCutError):
                 checkpoint.save(tmp_path, stepper, Position(steps=2), keep=2)
-        found = checkpoint.newest(tmp_path)
+        found = checkpoint.newest_checkpoint(tmp_path)
         assert found is not None
         assert found.name == "000000001"
         checkpoint.restore(found, stepper)
@@ -162,7 +162,7 @@ def test_of_two_best_weights_one_is_always_whole(
     checkpoint.recover_best(tmp_path)
     assert (tmp_path / BEST / WEIGHTS).exists()
     # What lies there never stands in the way of the next one, nor is taken for a checkpoint.
-    assert checkpoint.newest(tmp_path) is None
+    assert checkpoint.newest_checkpoint(tmp_path) is None
     checkpoint.save_best(tmp_path, stepper.model, {"epoch": 3})
     assert names(tmp_path) == [BEST]
     assert float(next(iter(load_file(tmp_path / BEST / WEIGHTS).values())).flatten()[0]) == 2.0
@@ -194,7 +194,7 @@ class Tripwire:
 @pytest.mark.parametrize("name", [checkpoint.STATE, "state.pt"])
 def test_no_code_is_run_by_reading_a_checkpoint(name: str, tmp_path: Path, stepper: Stepper):
     checkpoint.save(tmp_path, stepper, Position(steps=1), keep=1)
-    found = checkpoint.newest(tmp_path)
+    found = checkpoint.newest_checkpoint(tmp_path)
     assert found is not None
     (found / checkpoint.STATE).unlink()
     torch.save({"random": Tripwire(tmp_path / "run")}, found / name)
@@ -213,7 +213,7 @@ def test_the_optimiser_goes_on_where_it_was_to_the_bit(tmp_path: Path, make_job:
         parameter.grad = torch.randn_like(parameter)
     first.optimizer.step()
     checkpoint.save(tmp_path, first, Position(steps=1), keep=1)
-    found = checkpoint.newest(tmp_path)
+    found = checkpoint.newest_checkpoint(tmp_path)
     assert found is not None
     checkpoint.restore(found, second)
     one, other = first.optimizer.state_dict(), second.optimizer.state_dict()

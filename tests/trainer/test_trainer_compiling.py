@@ -31,7 +31,7 @@ def as_before(monkeypatch, tmp_path: Path):
 def test_nothing_is_set_where_nothing_is_compiled(mode: str, tmp_path: Path):
     watch = CompileWatch(config(mode, 30), tmp_path / "cache")
     assert not watch.compiles
-    assert (watch.cache, dict(watch.effective())) == ("", {})
+    assert (watch.cache, dict(watch.effective_mode())) == ("", {})
     assert not (tmp_path / "cache").exists()
     assert torch._inductor.config.compile_threads == 32
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "before")
@@ -86,10 +86,10 @@ def test_the_cache_is_warm_where_all_came_from_it(counted: dict, cache: str):
 def test_what_was_compiled_is_told():
     counters = torch._dynamo.utils.counters
     watch = CompileWatch(config("max-autotune"), None)
-    assert watch.effective()["compile.mode"].startswith("eager: torch.compile skipped every layer")
+    assert watch.effective_mode()["compile.mode"].startswith("eager: torch.compile skipped every layer")
     counters["stats"]["unique_graphs"] = 3
-    assert watch.effective() == {}
+    assert watch.effective_mode() == {}
     counters["inductor"]["cudagraph_skips"] = 1
-    assert watch.effective()["compile.mode"].startswith("max-autotune, partly without CUDA graphs")
+    assert watch.effective_mode()["compile.mode"].startswith("max-autotune, partly without CUDA graphs")
     counters["graph_break"]["reason"] = 1
-    assert watch.effective()["compile.mode"].startswith("max-autotune in 3 pieces")
+    assert watch.effective_mode()["compile.mode"].startswith("max-autotune in 3 pieces")

@@ -14,7 +14,7 @@ import pytest
 from burning import TELL, child, strangers
 from pace import disturbed, undisturbed
 
-from sweeper.core.progress import Silent
+from sweeper.core.progress import SilentProgress
 from sweeper.trainer import conditions, measure, timing
 from sweeper.trainer.conditions import Conditions, canary_ms, read_conditions, undisturbed_canary_ms
 
@@ -235,7 +235,7 @@ def test_a_canary_beside_idle_helpers_and_strangers_is_one():
 
 @pytest.mark.usefixtures("quiet")
 def test_windows_have_what_went_on_in_them(make_job):
-    result = measure.run(make_job(warmup_cap_seconds=0.05), Silent())
+    result = measure.run(make_job(warmup_cap_seconds=0.05), SilentProgress())
     for window in result.windows:
         # On a busy machine it waits for a core as well.
         assert 0.5 * window.seconds <= window.cpu_seconds + (window.waited_seconds or 0)
@@ -265,7 +265,7 @@ def test_windows_have_differences_and_the_load_at_their_end(make_job, monkeypatc
     canaries = iter([3.0, 5.0, 4.0])
     monkeypatch.setattr(timing, "read_conditions", lambda: next(readings))
     monkeypatch.setattr(timing, "undisturbed_canary_ms", lambda: next(canaries))
-    first, second = measure.run(make_job(warmup_cap_seconds=0.05), Silent()).windows
+    first, second = measure.run(make_job(warmup_cap_seconds=0.05), SilentProgress()).windows
     assert (first.cpu_seconds, first.involuntary_switches, first.steal_seconds) == (
         1.5,
         30,
@@ -293,7 +293,7 @@ def test_processor_time_of_loader_workers_is_their_trials(make_sequence_job, mon
     monkeypatch.setattr(timing, "read_conditions", spy)
     options = {"loader.kind": "rows", "loader.num_workers": 2, "model.row_seconds": 2e-4, "batch_size": 50}
     job = make_sequence_job(options, window_seconds=0.3, repeats=1, warmup_cap_seconds=0.2)
-    (window,) = measure.run(job, Silent()).windows
+    (window,) = measure.run(job, SilentProgress()).windows
     before, after = own
     # Two workers compute nearly all the time, or wait for a core.
     helped = window.cpu_seconds - (after - before)

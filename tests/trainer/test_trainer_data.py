@@ -15,7 +15,7 @@ from sweeper.core.config import LoaderConfig
 from sweeper.core.progress import TrialFailedError
 from sweeper.trainer.data import make_loader, resident, stream
 from sweeper.trainer.data.order import Order, epoch_order
-from sweeper.trainer.data.resident import INDEX, Reader
+from sweeper.trainer.data.resident import INDEX, BatchReader
 from sweeper.trainer.pipeline import Samples, Source, take, take_windows
 
 # Torch says so where there are fewer cores than workers.
@@ -95,8 +95,8 @@ def test_a_row_function_of_the_pipelines_own_is_used():
 @pytest.mark.parametrize("num_samples", [1, 20, 103, 250])
 @pytest.mark.parametrize("size", [1, 7, 20, 200])
 def test_the_first_batches_are_exactly_so_many_samples_in_one_order(size: int, num_samples: int):
-    read = Reader(SAMPLES, CPU)
-    first = Order(LENGTH, size, 5, drop_last=False).first(num_samples)
+    read = BatchReader(SAMPLES, CPU)
+    first = Order(LENGTH, size, 5, drop_last=False).first_samples(num_samples)
     got = [read(index, length) for index, length in first.batches()]
     assert all(len(batch["i"]) == size for batch in got[:-1])
     want = torch.cat([epoch_order(5, epoch, LENGTH) for epoch in range(3)])[:num_samples]
@@ -164,7 +164,7 @@ def test_a_source_is_read_by_index(subset):
     samples = Samples.of(source, subset)
     assert (samples.length, samples.on_host, samples.nbytes) == (LENGTH, True, 0)
     picked = torch.arange(LENGTH) if subset is None else subset
-    assert Reader(samples, CPU)(torch.tensor([4, 1]), 0)["i"].tolist() == picked[[4, 1]].tolist()
+    assert BatchReader(samples, CPU)(torch.tensor([4, 1]), 0)["i"].tolist() == picked[[4, 1]].tolist()
 
 
 def test_what_is_no_source():

@@ -35,7 +35,8 @@ for i in range(5):
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for i in range(5, 30):
     step(i)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before, dict(device.without_effect(config, cpu)))
+faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(faults, dict(device.ineffective_settings(config, cpu)))
 """
 
 
@@ -69,20 +70,20 @@ RETAIN, DEFAULT = (TrialConfig().replace({"device.malloc": value}) for value in 
 @pytest.mark.parametrize("mallopt", [None, lambda name, value: 0], ids=["absent", "refused"])
 def test_a_c_library_that_cannot_be_told_is_recorded(monkeypatch, mallopt):
     assert not retaining_by(monkeypatch, mallopt)
-    assert devices.without_effect(RETAIN, CPU) == {"device.malloc": "default: glibc only"}
-    assert devices.without_effect(DEFAULT, CPU) == {}
+    assert devices.ineffective_settings(RETAIN, CPU) == {"device.malloc": "default: glibc only"}
+    assert devices.ineffective_settings(DEFAULT, CPU) == {}
 
 
 def test_what_was_told_holds_for_the_rest_of_the_process(monkeypatch):
     assert retaining_by(monkeypatch, lambda name, value: 1)
-    assert devices.without_effect(RETAIN, CPU) == {}
-    found = devices.without_effect(DEFAULT, CPU)
+    assert devices.ineffective_settings(RETAIN, CPU) == {}
+    found = devices.ineffective_settings(DEFAULT, CPU)
     assert found == {"device.malloc": "retain: an earlier trial in this process set it"}
     # A trial that does not ask for it does not take it back.
     monkeypatch.setattr(devices, "retain_memory", lambda: pytest.fail("not asked for"))
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     devices.apply(DEFAULT, CPU)
-    assert devices.without_effect(DEFAULT, CPU) == found
+    assert devices.ineffective_settings(DEFAULT, CPU) == found
 
 
 def test_no_more_is_asked_than_every_glibc_grants(monkeypatch):
@@ -108,12 +109,12 @@ def test_settings_of_a_gpu_are_without_effect_on_a_cpu(monkeypatch):
         "device.memory_fraction": 0.5,
     }
     for name, value in asked.items():
-        found = devices.without_effect(TrialConfig().replace({name: value}), CPU)
+        found = devices.ineffective_settings(TrialConfig().replace({name: value}), CPU)
         assert found == {name: "without effect: no GPU"}
-    assert devices.without_effect(TrialConfig(), CPU) == {}
-    assert devices.without_effect(TrialConfig().replace(asked), torch.device("cuda", 0)) == {}
+    assert devices.ineffective_settings(TrialConfig(), CPU) == {}
+    assert devices.ineffective_settings(TrialConfig().replace(asked), torch.device("cuda", 0)) == {}
     both = TrialConfig().replace({"device.malloc": "default", "precision.tf32": True})
-    assert set(devices.without_effect(both, CPU)) == {"device.malloc", "precision.tf32"}
+    assert set(devices.ineffective_settings(both, CPU)) == {"device.malloc", "precision.tf32"}
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from sweeper.analysis.bottleneck import verdict_of
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import Bottleneck, Diagnosis
-from sweeper.core.progress import Silent
+from sweeper.core.progress import SilentProgress
 from sweeper.system.process import children
 from sweeper.trainer import diagnose as under_test
 from sweeper.trainer import measure, prepare
@@ -84,7 +84,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Job:
         prepared=str(tmp_path_factory.mktemp("known") / "data"),
         plan=MeasurePlan(window_seconds=0.2, repeats=1, warmup_cap_seconds=0.2),
     )
-    prepare.run(job, Silent())
+    prepare.run(job, SilentProgress())
     return job
 
 
@@ -140,7 +140,7 @@ def test_a_bottleneck_that_is_known_is_named(known: Job, kind: str, asked: dict,
         torch.set_num_threads(1)
         config = config.replace({"batch_size": batch_of_arithmetic(known)})
         torch.set_num_threads(threads)
-    found = measure.run(dataclasses.replace(known, config=config), Silent())
+    found = measure.run(dataclasses.replace(known, config=config), SilentProgress())
     verdict = verdict_of(found, config)
     if verdict.kind is not bottleneck and found.contamination:
         pytest.skip(f"this machine is busy: {', '.join(found.contamination)}")
@@ -164,10 +164,10 @@ def test_a_bottleneck_that_is_known_is_named(known: Job, kind: str, asked: dict,
 @undisturbed
 def test_a_step_that_sleeps_is_blocked_and_one_that_computes_is_not():
     sleeping, _ = training(sleep=4e-3)
-    assert 3e-3 < under_test._blocked(sleeping) < 8e-3
+    assert 3e-3 < under_test._blocked_seconds(sleeping) < 8e-3
     computing, _ = training({"batch_size": 1000}, width=256)
     found = computing.stretch(NoClock(), 0.05, 0.1)
-    assert under_test._blocked(computing) < 0.3 * found.seconds / found.steps
+    assert under_test._blocked_seconds(computing) < 0.3 * found.seconds / found.steps
 
 
 @undisturbed
@@ -184,7 +184,7 @@ def test_what_a_core_was_lacking_for_is_no_blocking(monkeypatch):
     told = iter([{1: 1.0, 2: 0.0}, {1: 9.0, 2: 0.1}])
     monkeypatch.setattr(under_test, "waits", lambda pid: next(told))
     timing, _ = training(sleep=4e-3)
-    assert under_test._blocked(timing) == 0.0
+    assert under_test._blocked_seconds(timing) == 0.0
 
 
 @undisturbed
@@ -193,7 +193,7 @@ def test_threads_that_wait_for_cores_at_the_same_time_wait_once(monkeypatch):
     told = itertools.cycle([dict.fromkeys(range(4), 5.0), dict.fromkeys(range(4), 5.033)])
     monkeypatch.setattr(under_test, "waits", lambda pid: next(told))
     timing, _ = training(sleep=4e-3)
-    assert 1e-3 < under_test._blocked(timing) < 4e-3
+    assert 1e-3 < under_test._blocked_seconds(timing) < 4e-3
 
 
 @pytest.mark.alone
@@ -201,10 +201,10 @@ def test_threads_that_wait_for_cores_at_the_same_time_wait_once(monkeypatch):
 def test_what_does_not_depend_on_the_batch_weighs_less_in_a_large_one():
     def fixed(batch_size: int) -> float:
         timing, _ = training({"batch_size": batch_size}, width=128, rows=8192)
-        handed = under_test._loader_alone(timing.loader, CPU).handed
+        handed = under_test._load_alone(timing.loader, CPU).handed
         halves = under_test._half_of(handed)
         assert (halves.size, len(halves.batch["x"])) == (batch_size // 2, batch_size // 2)
-        full, half = under_test._in_turn(
+        full, half = under_test._alternate(
             *(under_test._step_on(timing.stepper, timing.loader, each) for each in (handed, halves))
         )
         if full is None:
@@ -219,7 +219,7 @@ def test_what_does_not_depend_on_the_batch_weighs_less_in_a_large_one():
 
 def test_the_largest_batch_that_the_loader_hands_over_is_trained_on():
     timing, _ = training({"batch_size": 600, "loader.drop_last": False})
-    handed = under_test._loader_alone(timing.loader, CPU).handed
+    handed = under_test._load_alone(timing.loader, CPU).handed
     assert (handed.size, len(handed.batch["x"])) == (600, 600)
 
 
@@ -245,7 +245,7 @@ class Ready:
 
 
 def test_what_was_ready_is_not_what_a_loader_can_keep_up():
-    rate = under_test._loader_alone(Ready(40), CPU).rate
+    rate = under_test._load_alone(Ready(40), CPU).rate
     assert 1e3 < rate < 5e3
 
 
@@ -253,12 +253,12 @@ def test_draining_has_an_end(monkeypatch):
     monkeypatch.setattr(under_test, "DRAIN_SECONDS", 0.01)
     slow = Ready(0)
     slow.drain_steps = 10**9
-    assert under_test._loader_alone(slow, CPU).rate > 0
+    assert under_test._load_alone(slow, CPU).rate > 0
 
 
 def test_a_step_on_its_own_batch_needs_no_loader(monkeypatch):
     timing, _ = training({"loader.kind": "rows"}, row_sleep=1e-4)
-    handed = under_test._loader_alone(timing.loader, CPU).handed
+    handed = under_test._load_alone(timing.loader, CPU).handed
     monkeypatch.setattr(timing.loader, "next", pytest.fail)
     before = timing.stepper.micro_steps
     step = under_test._step_on(timing.stepper, timing.loader, handed)
@@ -297,7 +297,7 @@ def test_turns_that_waited_for_a_core_do_not_count(monkeypatch, waited: list, ha
     monkeypatch.setattr(under_test, "waited_seconds", lambda pid: next(told))
     monkeypatch.setattr(under_test, "PART_SECONDS", 0.006)
     taken = []
-    full, half = under_test._in_turn(lambda: taken.append(time.sleep(2e-3)), lambda: taken.append(None))
+    full, half = under_test._alternate(lambda: taken.append(time.sleep(2e-3)), lambda: taken.append(None))
     assert (full is not None, half is not None) == (halves, halves)
     if halves:
         assert full >= 2e-3
@@ -408,7 +408,7 @@ def test_data_of_a_source_does_not_fit_however_small():
 )
 def test_bf16_is_native_where_the_device_lacks_it_not(monkeypatch, lacks: dict, native: bool):
     monkeypatch.setattr(under_test, "lacks", lambda info: lacks)
-    monkeypatch.setattr(under_test, "_blocked", lambda _: 0.0)
+    monkeypatch.setattr(under_test, "_blocked_seconds", lambda _: 0.0)
     timing, samples = training()
     timing.group = SimpleNamespace(size=2)
     assert diagnose(timing, samples, 1e-3).native_bf16 is native

@@ -9,13 +9,13 @@ import torch
 from trainer_problems import LONGEST, ROWS
 
 from sweeper.core.measurement import FailureKind
-from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.core.progress import SilentProgress, TrialFailedError
 from sweeper.trainer import dry_step
 from sweeper.trainer.setup import set_up
 
 
 def values_of(job):
-    return dry_step.run(job, Silent()).values
+    return dry_step.run(job, SilentProgress()).values
 
 
 @pytest.mark.parametrize("kind", ["rows", "workers", "resident", "stream"])

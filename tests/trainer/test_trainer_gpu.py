@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.core.progress import SilentProgress, TrialFailedError
 from sweeper.trainer import device as devices
 from sweeper.trainer import measure
 from sweeper.trainer.clocks import NoClock
@@ -139,7 +139,7 @@ def test_a_trial_on_a_gpu(make_job, mode: str):
 
     uuid = devices.describe(torch.device("cuda", 0)).uuid
     job = dataclasses.replace(make_job({"model.hidden": 64, "compile.mode": mode}, repeats=2), device=uuid)
-    result = measure.run(job, Silent())
+    result = measure.run(job, SilentProgress())
     assert (result.device.kind, result.device.uuid) == ("cuda", uuid)
     assert result.gpu_mem_peak_gib > 0
     assert result.effective == {}

@@ -17,9 +17,9 @@ from torch.utils.checkpoint import checkpoint
 
 from pipelines import tabular
 from sweeper.core.config import TrialConfig
-from sweeper.core.progress import Silent
+from sweeper.core.progress import SilentProgress
 from sweeper.trainer import gpu_check
-from sweeper.trainer.gpu_check import Effect, Finding, check
+from sweeper.trainer.gpu_check import Effect, GpuFinding, check
 from sweeper.trainer.pipeline import Batch, Pipeline, Samples, take
 
 CONFIG = TrialConfig(batch_size=8)
@@ -48,7 +48,7 @@ def found(pipeline: Pipeline, config: TrialConfig = CONFIG) -> list[tuple[Effect
     return [(each.effect, text_of(each)) for each in findings]
 
 
-def text_of(finding: Finding) -> str:
+def text_of(finding: GpuFinding) -> str:
     name, _, line = finding.place.rpartition(":")
     assert name == Path(__file__).name, finding
     return linecache.getline(__file__, int(line)).strip()
@@ -395,5 +395,5 @@ def test_planted_in_a_shipped_pipeline_that_is_installed(copy_with, tmp_path: Pa
 
 
 def test_the_job_tells_what_it_found_with_the_configurations_own_loader(make_job):
-    values = gpu_check.run(make_job({"loader.kind": "rows"}), Silent()).values
+    values = gpu_check.run(make_job({"loader.kind": "rows"}), SilentProgress()).values
     assert values == {"findings": []}

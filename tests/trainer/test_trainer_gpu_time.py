@@ -15,9 +15,9 @@ from torch.autograd import DeviceType
 from trainer_cuda import CUDA, FakeCuda
 
 from sweeper.core import modules
-from sweeper.inject.gpu import covered
+from sweeper.inject.gpu import union_length
 from sweeper.trainer import gpu_time
-from sweeper.trainer.gpu_time import kernel_seconds, queued, sync_places
+from sweeper.trainer.gpu_time import kernel_seconds, queued_seconds, sync_places
 
 # -- the device and the host apart ----------------------------------------------------------------------
 
@@ -26,7 +26,7 @@ from sweeper.trainer.gpu_time import kernel_seconds, queued, sync_places
 @pytest.mark.parametrize("turn", [1, 3])
 def test_neither_shows_in_the_others_time(monkeypatch, host: float, device: float, turn: int):
     cuda = FakeCuda(monkeypatch, host, device)
-    found = queued(cuda.train, CUDA, turn, max(host, device))
+    found = queued_seconds(cuda.train, CUDA, turn, max(host, device))
     assert found == (pytest.approx(device), pytest.approx(host))
     # Whole turns: every so many steps the optimiser takes one.
     assert cuda.steps % turn == 0
@@ -34,14 +34,14 @@ def test_neither_shows_in_the_others_time(monkeypatch, host: float, device: floa
 
 def test_the_hold_is_as_long_as_a_step_of_a_slow_host_needs(monkeypatch):
     cuda = FakeCuda(monkeypatch, 0.8, 0.01)
-    assert queued(cuda.train, CUDA, 1, 0.8) == (pytest.approx(0.01), pytest.approx(0.8))
+    assert queued_seconds(cuda.train, CUDA, 1, 0.8) == (pytest.approx(0.01), pytest.approx(0.8))
     # What was launched after its end does not count.
     assert cuda.steps == 2
 
 
 def test_a_hold_has_an_end(monkeypatch):
     cuda = FakeCuda(monkeypatch, 3.0, 0.01)
-    assert queued(cuda.train, CUDA, 1, 3.0) == (None, None)
+    assert queued_seconds(cuda.train, CUDA, 1, 3.0) == (None, None)
     assert cuda.held == pytest.approx(2.0)
 
 
@@ -52,7 +52,7 @@ def test_a_step_that_waits_for_the_device_has_no_time_of_its_own(monkeypatch):
         cuda.train()
         cuda.wait()
 
-    assert queued(waits, CUDA, 1, 4e-3) == (None, None)
+    assert queued_seconds(waits, CUDA, 1, 4e-3) == (None, None)
     # Told at once, and not after more of them.
     assert cuda.steps == 1
 
@@ -72,7 +72,7 @@ def test_a_step_that_waits_for_the_device_has_no_time_of_its_own(monkeypatch):
     ],
 )
 def test_what_spans_cover(spans: list[tuple[float, float]], since: float, length: float):
-    assert covered(spans, since) == length
+    assert union_length(spans, since) == length
 
 
 class Profile:

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 
-from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.core.progress import SilentProgress, TrialFailedError
 from sweeper.trainer import measure, quality, step
 from sweeper.trainer.clocks import GRAPH, H2D, OPTIMIZER, HostClock, NoClock
 from sweeper.trainer.data import make_loader
@@ -311,13 +311,13 @@ def test_recomputed_activations_are_captured_where_that_is_safe(make_job, monkey
         older.setattr(torch, "__version__", torch.torch_version.TorchVersion("2.9.1"))
         with pytest.raises(TrialFailedError, match=r"needs torch 2\.10 or newer"):
             trained(make_job(again), 1, fake)
-    _, stepper, _ = set_up(make_job(again), Silent())
+    _, stepper, _ = set_up(make_job(again), SilentProgress())
     stepper.model.add_module("recurrent", torch.nn.LSTM(2, 2, num_layers=2, dropout=0.1))
     with pytest.raises(TrialFailedError, match="the dropout of recurrent layers"):
         stepper.capture(SimpleNamespace(), Fake())
     # Without repeated blocks, nothing is computed again.
     monkeypatch.setattr(step, "repeated_blocks", lambda model: [])
-    _, stepper, _ = set_up(make_job(again), Silent())
+    _, stepper, _ = set_up(make_job(again), SilentProgress())
     stepper.model.add_module("recurrent", torch.nn.LSTM(2, 2, num_layers=2, dropout=0.1))
     stepper.capture(SimpleNamespace(materialise=None), Fake())
 
@@ -333,7 +333,7 @@ def test_other_errors_of_a_step_are_raised(make_job):
 
 def test_a_graph_needs_a_gpu(make_job):
     with pytest.raises(TrialFailedError, match=r"`compile.mode: graph` needs a GPU") as caught:
-        measure.run(make_job({"compile.mode": "graph"}), Silent())
+        measure.run(make_job({"compile.mode": "graph"}), SilentProgress())
     assert caught.value.kind == "unsupported"
 
 
@@ -351,7 +351,7 @@ def test_a_trial_of_captured_steps(make_job):
     capture = Fake()
     job = make_job({**EXACT, "compile.mode": "graph"}, quality_samples=1000)
     with capturing_by(capture):
-        result = measure.run(job, Silent())
+        result = measure.run(job, SilentProgress())
     assert dict(result.effective) == {}
     assert (capture.eager, capture.recorded) == (EAGER_STEPS, 1)
     assert capture.replayed >= sum(window.steps for window in result.windows)
@@ -361,7 +361,7 @@ def test_a_trial_of_captured_steps(make_job):
     assert phases.step_s == pytest.approx(result.step_ms / 1e3, rel=0.05)
     assert (result.compile_seconds, result.compile_cache) == (0.0, "")
     # The quality pass runs eagerly, and is the same one.
-    alone = quality.run(make_job(EXACT, quality_samples=1000), Silent()).values
+    alone = quality.run(make_job(EXACT, quality_samples=1000), SilentProgress()).values
     assert (result.quality.key, result.quality.val_loss) == (alone["key"], alone["val_loss"])
     assert result.quality.train_loss == alone["train_loss"]
 
@@ -371,4 +371,4 @@ def test_a_trial_that_could_not_be_captured_says_so(make_job):
         capturing_by(Failing()),
         pytest.raises(TrialFailedError, match="the step cannot be captured as a CUDA graph: operation not"),
     ):
-        measure.run(make_job({**EXACT, "compile.mode": "graph"}), Silent())
+        measure.run(make_job({**EXACT, "compile.mode": "graph"}), SilentProgress())

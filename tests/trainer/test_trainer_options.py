@@ -223,7 +223,7 @@ def test_one_node_is_near_in_any_case(monkeypatch: pytest.MonkeyPatch):
     config = TrialConfig().replace({"device.numa": "near"})
     monkeypatch.setattr(devices.numa, "nodes", lambda: {0: frozenset([0])})
     devices.apply(config, CPU)
-    found = devices.without_effect(config, CPU)
+    found = devices.ineffective_settings(config, CPU)
     assert found["device.numa"] == "without effect: this machine has one node"
 
 
@@ -235,11 +235,11 @@ def test_a_trial_stays_near_its_memory(monkeypatch: pytest.MonkeyPatch):
     config = TrialConfig().replace({"device.numa": "near"})
     devices.apply(config, CPU)
     assert bound == [1]
-    assert "device.numa" not in devices.without_effect(config, CPU)
+    assert "device.numa" not in devices.ineffective_settings(config, CPU)
 
 
 def test_segments_that_grow_need_a_gpu():
-    found = devices.without_effect(TrialConfig().replace({"device.expandable_segments": True}), CPU)
+    found = devices.ineffective_settings(TrialConfig().replace({"device.expandable_segments": True}), CPU)
     assert found["device.expandable_segments"] == "without effect: no GPU"
 
 

@@ -111,7 +111,7 @@ def test_the_first_samples_are_the_same_for_every_batch_size(
     lengths = {} if buckets is None else {"lengths": LENGTHS, "buckets": buckets}
     # What is dropped from an epoch is not dropped from these.
     order = Order(NUM, size, 5, drop_last=size < NUM, **lengths)
-    found = order.first(num_samples)
+    found = order.first_samples(num_samples)
     want = torch.cat([epoch_order(5, epoch, NUM) for epoch in range(3)])[:num_samples]
     if buckets is None:
         assert torch.equal(found.index, want)

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from sweeper.core.job import Job
-from sweeper.core.progress import Silent
+from sweeper.core.progress import SilentProgress
 from sweeper.errors import UserError
 from sweeper.system import page_cache
 from sweeper.trainer import prepare, probe
@@ -55,10 +55,10 @@ def test_arrays_and_meta_come_back_and_nothing_is_made_twice(tmp_path: Path):
         "meta={'n': [1, None]}, synthetic=True, notes=('made up',))"
     )
     job = write_pipeline(tmp_path, "mine_a", returned)
-    report = prepare.run(job, Silent())
+    report = prepare.run(job, SilentProgress())
     assert (report.values["synthetic"], report.values["notes"]) == (True, ["made up"])
     assert report.values["bytes"] > 0
-    again = prepare.run(job, Silent())
+    again = prepare.run(job, SilentProgress())
     assert again.values["notes"] == ["made up"]
     assert (tmp_path / "calls").read_text() == "called\n"
     loaded = prepare.load(job)
@@ -72,7 +72,7 @@ def test_arrays_and_meta_come_back_and_nothing_is_made_twice(tmp_path: Path):
 
 def test_a_write_is_seen_by_nobody_else(tmp_path: Path):
     job = write_pipeline(tmp_path, "mine_b", "Prepared(arrays={'a': np.zeros(5)})")
-    prepare.run(job, Silent())
+    prepare.run(job, SilentProgress())
     first, second = prepare.load(job), prepare.load(job)
     first.arrays["a"][:] = 7
     assert first.arrays["a"].sum() == 35
@@ -93,7 +93,7 @@ def test_what_cannot_be_kept_is_said_and_leaves_nothing(tmp_path: Path, returned
     job = write_pipeline(tmp_path, "mine_c", returned)
     sys.modules.pop("mine_c", None)
     with pytest.raises(UserError) as caught:
-        prepare.run(job, Silent())
+        prepare.run(job, SilentProgress())
     assert message in str(caught.value)
     assert not Path(job.prepared).exists()
     assert list(Path(job.prepared).parent.glob(".*")) == []
@@ -101,7 +101,7 @@ def test_what_cannot_be_kept_is_said_and_leaves_nothing(tmp_path: Path, returned
 
 def test_the_second_of_two_takes_what_the_first_made(tmp_path: Path):
     job = write_pipeline(tmp_path, "mine_d", "Prepared(arrays={'a': np.zeros(5)})")
-    prepare.run(job, Silent())
+    prepare.run(job, SilentProgress())
     other = prepare.Prepared(arrays={"a": np.ones(5)})
     prepare._store(Path(job.prepared), other, from_source=False)
     assert prepare.load(job).arrays["a"].sum() == 0
@@ -136,7 +136,7 @@ def test_probe_tells_what_a_cpu_cannot_do(monkeypatch):
     job = Job(uid="p", device="cpu")
     canaries = itertools.cycle([25.0, 21.5, 30.0])
     monkeypatch.setattr(probe, "canary_ms", lambda: next(canaries))
-    values = probe.run(job, Silent()).values
+    values = probe.run(job, SilentProgress()).values
     # Of the machine at its quietest.
     assert values["canary_ms"] == 21.5
     assert [device["kind"] for device in values["devices"]] == ["cpu"]
@@ -145,7 +145,9 @@ def test_probe_tells_what_a_cpu_cannot_do(monkeypatch):
     assert "loader.pin_memory=True" in values["lacks"]
     assert "precision.amp=fp32" not in values["lacks"]
     monkeypatch.setenv("PATH", "")
-    assert probe.run(job, Silent()).values["lacks"]["compile.mode=default"] == "no C compiler was found"
+    assert (
+        probe.run(job, SilentProgress()).values["lacks"]["compile.mode=default"] == "no C compiler was found"
+    )
 
 
 @pytest.mark.parametrize(("capability", "num"), [("7.0", 3), ("8.0", 1), ("8.6", 1), ("9.0", 0)])
@@ -177,7 +179,7 @@ def test_preload_starts_no_thread():
 def test_a_job_keeps_to_the_pipelines_data_section(tmp_path: Path):
     job = write_pipeline(tmp_path, "mine_e", "Prepared(arrays={}, meta=dict(data))")
     job = dataclasses.replace(job, data={**job.data, "source": "synthetic"})
-    prepare.run(job, Silent())
+    prepare.run(job, SilentProgress())
     assert prepare.load(job).meta == dict(job.data)
 
 
@@ -207,11 +209,11 @@ def build(config, prepared):
 
 def test_a_source_is_opened_again_by_every_trial(tmp_path: Path):
     job = write_pipeline(tmp_path, "mine_source", "", FROM_SOURCE)
-    values = prepare.run(job, Silent()).values
+    values = prepare.run(job, SilentProgress()).values
     assert (values["source"], values["bytes"], values["synthetic"], values["notes"]) == (True, 0, False, [])
     assert (tmp_path / "calls").read_text() == "opened\n"
     # What is kept is that there is one; preparing it again opens nothing.
-    assert prepare.run(job, Silent()).values["source"] is True
+    assert prepare.run(job, SilentProgress()).values["source"] is True
     assert (tmp_path / "calls").read_text() == "opened\n"
     for _ in range(2):
         source = prepare.load(job)
@@ -222,7 +224,7 @@ def test_a_source_is_opened_again_by_every_trial(tmp_path: Path):
 
 def test_arrays_are_told_apart_from_a_source(tmp_path: Path):
     job = write_pipeline(tmp_path, "mine_arrays", "Prepared(arrays={'a': np.zeros(5)})")
-    assert prepare.run(job, Silent()).values["source"] is False
+    assert prepare.run(job, SilentProgress()).values["source"] is False
     assert isinstance(prepare.load(job), Prepared)
 
 
@@ -240,7 +242,7 @@ def mapped_kib(array: np.memmap) -> int:
 def test_arrays_are_faulted_in_where_they_fit(tmp_path: Path, monkeypatch):
     returned = f"Prepared(arrays={{'a': np.ones({NUM_PAGES} * 4096, np.uint8), 'none': np.zeros((0, 4))}})"
     job = write_pipeline(tmp_path, "mine_large", returned)
-    prepare.run(job, Silent())
+    prepare.run(job, SilentProgress())
     size = NUM_PAGES * 4096
     assert mapped_kib(prepare.load(job).arrays["a"]) >= size / 1024
     free = psutil.virtual_memory()._replace(available=2 * size)
@@ -262,7 +264,7 @@ def test_arrays_are_faulted_in_where_they_fit(tmp_path: Path, monkeypatch):
 
 def test_a_kernel_without_the_advice_is_no_matter(tmp_path: Path, monkeypatch):
     job = write_pipeline(tmp_path, "mine_old_kernel", "Prepared(arrays={'a': np.ones(5), 'b': np.ones(3)})")
-    prepare.run(job, Silent())
+    prepare.run(job, SilentProgress())
     monkeypatch.setattr(prepare, "_MADV_POPULATE_READ", 12345)
     loaded = prepare.load(job)
     assert loaded.arrays["a"].sum() + loaded.arrays["b"].sum() == 8
@@ -279,7 +281,7 @@ def cold_job(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Job:
     job = write_pipeline(folder, name, f"Prepared(arrays={{'a': np.ones({SIZE}, np.uint8)}})")
     (folder / "rows").write_bytes(b"1" * SIZE)
     job = dataclasses.replace(job, data={**job.data, "path": str(folder / "rows")}, cold_cache=True)
-    prepare.run(job, Silent())
+    prepare.run(job, SilentProgress())
     return job
 
 

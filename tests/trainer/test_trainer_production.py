@@ -19,7 +19,7 @@ from safetensors.torch import load_file, load_model
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import TRAINING_RUNNER, Job, MeasurePlan, read_outcome, write_job
 from sweeper.core.measurement import Report
-from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.core.progress import SilentProgress, TrialFailedError
 from sweeper.core.training import BEST, CHECKPOINTS, HISTORY, STOP, WEIGHTS, Training
 from sweeper.execution.local import LocalLauncher
 from sweeper.system.files import read_json
@@ -57,10 +57,10 @@ class Run:
         """Trains on; `plan` is what this attempt asks for differently."""
         assert self.job.training is not None
         training = dataclasses.replace(self.job.training, **plan)
-        return production.run(dataclasses.replace(self.job, training=training), Silent())
+        return production.run(dataclasses.replace(self.job, training=training), SilentProgress())
 
     def weights(self) -> dict[str, torch.Tensor]:
-        newest = checkpoint.newest(self.folder)
+        newest = checkpoint.newest_checkpoint(self.folder)
         assert newest is not None
         return load_file(newest / WEIGHTS)
 
@@ -87,7 +87,7 @@ def steps_are_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Has checkpoints be written at some steps only, and the process end at others, in order."""
-    real, opened = checkpoint.save, production.joined
+    real, opened = checkpoint.save, production.join_group
 
     def arrange(saves: Collection[int], cuts: Sequence[int] = ()) -> None:
         left = list(cuts)
@@ -106,7 +106,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 raise CutError
 
         monkeypatch.setattr(checkpoint, "save", save)
-        monkeypatch.setattr(production, "joined", joined)
+        monkeypatch.setattr(production, "join_group", joined)
 
     return arrange
 
@@ -211,7 +211,7 @@ def noisy_job(tmp_path: Path, config: dict[str, Any]) -> Job:
         ),
         plan=MeasurePlan(repeats=0),
     )
-    prepare.run(job, Silent())
+    prepare.run(job, SilentProgress())
     return job
 
 
@@ -359,14 +359,14 @@ def test_a_loss_that_is_not_finite_ends_it_and_the_checkpoint_from_before_stays(
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_the_share_of_the_peak_rate(schedule: Any):
-    share = production.rising_then(schedule, 10, 110)
+    share = production.make_rate(schedule, 10, 110)
     assert [share(step) for step in (0, 4, 9, 10)] == pytest.approx([0.1, 0.5, 1.0, 1.0])
     assert [share(60), share(110), share(500)] == pytest.approx([0.5, 0.0, 0.0])
     quarter = 0.75 if schedule == "linear" else 0.5 * (1 + math.sqrt(0.5))
     assert share(35) == pytest.approx(quarter)
     # Without a warm-up, or with nothing but one.
-    assert production.rising_then(schedule, 0, 100)(0) == 1.0
-    assert production.rising_then(schedule, 10, 10)(9) == 1.0
+    assert production.make_rate(schedule, 0, 100)(0) == 1.0
+    assert production.make_rate(schedule, 10, 10)(9) == 1.0
 
 
 @pytest.mark.parametrize("accumulate", [1, 4])
@@ -438,9 +438,13 @@ def of_processes(launcher: LocalLauncher, run: Run, kills: int) -> Any:
         folder = run.folder / f"job-{kill}"
         write_job(folder, run.job)
         handle = launcher.submit(folder)
-        before = checkpoint.newest(run.folder)
+        before = checkpoint.newest_checkpoint(run.folder)
         deadline = time.monotonic() + 60
-        while kill < kills and checkpoint.newest(run.folder) == before and time.monotonic() < deadline:
+        while (
+            kill < kills
+            and checkpoint.newest_checkpoint(run.folder) == before
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.01)
         if kill < kills:
             handle.cancel()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sweeper.core.job import MeasurePlan
-from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.core.progress import SilentProgress, TrialFailedError
 from sweeper.errors import UserError
 from sweeper.trainer import measure, quality
 from sweeper.trainer.setup import set_up
@@ -27,14 +27,14 @@ SHORT = {"window_seconds": 0.02, "repeats": 1, "warmup_cap_seconds": 0.02}
 
 
 def loss_of(job) -> tuple[float, float]:
-    result = measure.run(job, Silent()).quality
+    result = measure.run(job, SilentProgress()).quality
     return result.train_loss, result.val_loss
 
 
 @pytest.fixture
 def alone(make_job):
     """The pass alone, as a job of its own, over 1,000 samples."""
-    return quality.run(make_job(MODEL, quality_samples=1000), Silent()).values
+    return quality.run(make_job(MODEL, quality_samples=1000), SilentProgress()).values
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_it_does_not_depend_on_the_loader_nor_on_what_ran_before(make_job, alone
 def test_its_curve_is_what_shorter_passes_end_with(make_job, changes: dict, places: list[int]):
     """To the last bit, with dropout: no validation changes anything of what follows it."""
     config = {**MODEL, **changes}
-    found = quality.run(make_job(config, quality_samples=2100), Silent()).values
+    found = quality.run(make_job(config, quality_samples=2100), SilentProgress()).values
     assert [samples for samples, _ in found["curve"]] == places
     assert found["curve"][-1] == [2100, found["val_loss"]]
     for samples, loss in found["curve"][:-1]:
-        shorter = quality.run(make_job(config, quality_samples=samples), Silent()).values
+        shorter = quality.run(make_job(config, quality_samples=samples), SilentProgress()).values
         assert shorter["curve"][-1] == [samples, loss]
 
 
@@ -94,7 +94,7 @@ def test_validations_on_the_way_change_nothing_of_what_follows(make_job):
 def test_a_validation_that_is_expensive_is_at_the_end_only(make_job):
     """There are 500 validation samples."""
     points = {
-        samples: len(quality.run(make_job(MODEL, quality_samples=samples), Silent()).values["curve"])
+        samples: len(quality.run(make_job(MODEL, quality_samples=samples), SilentProgress()).values["curve"])
         for samples in (999, 1999, 2000)
     }
     assert points == {999: 1, 1999: 3, 2000: 4}
@@ -102,39 +102,39 @@ def test_a_validation_that_is_expensive_is_at_the_end_only(make_job):
 
 def test_it_ends_once_the_loss_is_reached(make_job):
     plan = {"quality_samples": 20_000, "quality_parts": 40}
-    whole = quality.run(make_job(MODEL, **plan), Silent()).values
+    whole = quality.run(make_job(MODEL, **plan), SilentProgress()).values
     until = whole["curve"][10][1]
-    found = quality.run(make_job(MODEL, until_loss=until, **plan), Silent()).values
+    found = quality.run(make_job(MODEL, until_loss=until, **plan), SilentProgress()).values
     assert found["curve"] == whole["curve"][: len(found["curve"])]
     assert found["val_loss"] <= until < found["curve"][-2][1]
     assert found["samples"] == found["curve"][-1][0] < 20_000
 
 
 def test_it_is_told_apart_by_its_key(make_job, alone):
-    again = quality.run(make_job(MODEL, quality_samples=1000), Silent()).values
+    again = quality.run(make_job(MODEL, quality_samples=1000), SilentProgress()).values
     assert {**again, "seconds": 0} == {**alone, "seconds": 0}
     assert alone["key"].endswith("-1000")
     assert alone["constant_loss"] > alone["val_loss"] > alone["best_loss"] == pytest.approx(0.01)
     for change in ({"seed": 1}, {"batch_size": 65}, {"precision.amp": "bf16"}, {"optimizer.lr": 0.02}):
-        other = quality.run(make_job({**MODEL, **change}, quality_samples=1000), Silent()).values
+        other = quality.run(make_job({**MODEL, **change}, quality_samples=1000), SilentProgress()).values
         assert other["key"] != alone["key"]
         assert other["val_loss"] != alone["val_loss"]
-    fewer = quality.run(make_job(MODEL, quality_samples=999), Silent()).values
+    fewer = quality.run(make_job(MODEL, quality_samples=999), SilentProgress()).values
     assert fewer["key"] != alone["key"]
     assert fewer["val_loss"] != alone["val_loss"]
 
 
 def test_it_is_left_out_below_the_mark(make_job):
     plan = {"quality_samples": 100, **SHORT}
-    assert measure.run(make_job(quality_above=1e12, **plan), Silent()).quality is None
-    assert measure.run(make_job(quality_above=1.0, **plan), Silent()).quality is not None
-    assert measure.run(make_job(**SHORT), Silent()).quality is None
+    assert measure.run(make_job(quality_above=1e12, **plan), SilentProgress()).quality is None
+    assert measure.run(make_job(quality_above=1.0, **plan), SilentProgress()).quality is not None
+    assert measure.run(make_job(**SHORT), SilentProgress()).quality is None
 
 
 def test_a_loss_that_is_not_finite_is_a_finding(make_job):
     job = make_job({"model.fault": "nan", "model.fault_at": 2}, quality_samples=1000)
     with pytest.raises(TrialFailedError, match="not finite after 1000 samples") as caught:
-        quality.run(job, Silent())
+        quality.run(job, SilentProgress())
     assert caught.value.kind == "non_finite"
 
 
@@ -156,7 +156,7 @@ def test_the_same_trial_twice_has_the_same_loss(make_job):
 @pytest.mark.parametrize("buckets", [1, 3])
 def test_in_buckets_it_is_the_same_whatever_the_loader(make_sequence_job, buckets: int):
     common = {"batch_size": 32, "loader.buckets": buckets}
-    alone = quality.run(make_sequence_job(common, quality_samples=700), Silent()).values
+    alone = quality.run(make_sequence_job(common, quality_samples=700), SilentProgress()).values
     for loader in (
         {"loader.kind": "resident"},
         {"loader.kind": "stream"},
@@ -169,7 +169,9 @@ def test_in_buckets_it_is_the_same_whatever_the_loader(make_sequence_job, bucket
 
 def test_buckets_pad_less_and_train_on_other_batches(make_sequence_job):
     found = [
-        quality.run(make_sequence_job({"batch_size": 32, "loader.buckets": n}, quality_samples=700), Silent())
+        quality.run(
+            make_sequence_job({"batch_size": 32, "loader.buckets": n}, quality_samples=700), SilentProgress()
+        )
         for n in (1, 3)
     ]
     first, second = (report.values for report in found)
@@ -195,12 +197,12 @@ def test_validation_is_the_mean_over_all_samples(make_sequence_job, buckets: int
 
 @pytest.mark.parametrize("make_sequence_job", [True], indirect=True, ids=["source"])
 def test_from_a_source_it_is_the_same_whatever_the_loader(make_sequence_job):
-    alone = quality.run(make_sequence_job({"batch_size": 32}, quality_samples=700), Silent()).values
+    alone = quality.run(make_sequence_job({"batch_size": 32}, quality_samples=700), SilentProgress()).values
     for kind in ("rows", "workers", "stream"):
         job = make_sequence_job({"batch_size": 32, "loader.kind": kind}, quality_samples=700, **SHORT)
         assert loss_of(job) == (alone["train_loss"], alone["val_loss"])
     with pytest.raises(TrialFailedError, match="this pipeline reads from a Source") as caught:
-        measure.run(make_sequence_job({"loader.kind": "resident"}), Silent())
+        measure.run(make_sequence_job({"loader.kind": "resident"}), SilentProgress())
     assert caught.value.kind == "unsupported"
 
 
@@ -238,7 +240,7 @@ def test_an_evaluation_that_returns_no_numbers_is_the_users_mistake(make_job, to
 
 def test_validation_samples_that_do_not_fit_together_come_in_batches_of_the_trainings_size(make_job):
     pipeline, stepper, _ = set_up(make_job(MODEL))
-    whole = quality.validate(pipeline, stepper, stepper.model), quality.evaluated(pipeline, stepper)
+    whole = quality.validate(pipeline, stepper, stepper.model), quality.metrics_of(pipeline, stepper)
     sizes = []
 
     def fitting(batch):
@@ -253,7 +255,7 @@ def test_validation_samples_that_do_not_fit_together_come_in_batches_of_the_trai
         evaluate=lambda model, batches: pipeline.evaluate(model, map(fitting, batches)),
     )
     assert quality.validate(small, stepper, stepper.model) == pytest.approx(whole[0])
-    assert quality.evaluated(small, stepper) == pytest.approx(whole[1])
+    assert quality.metrics_of(small, stepper) == pytest.approx(whole[1])
     # There are 500 of them.
     assert sizes == 2 * [500, *[64] * 7, 52]
     assert stepper.model.training

@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from sweeper.core.progress import OwnSteps, Silent
+from sweeper.core.progress import LocalSteps, SilentProgress
 from sweeper.core.training import Training
 from sweeper.system.files import write_atomic
 from sweeper.trainer import checkpoint, measure, production, quality
 from sweeper.trainer.clocks import NoClock
-from sweeper.trainer.on_demand import GO, ready_in
+from sweeper.trainer.on_demand import GO, read_ready
 from sweeper.trainer.setup import set_up
 
 
-class Heard(Silent):
+class Heard(SilentProgress):
     """Knows all stages, and how many steps were counted by then."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.steps = self.own = OwnSteps()
+        self.steps = self.own = LocalSteps()
         self.all: list[tuple[str, int]] = []
 
     def stage(self, name: str) -> None:
@@ -102,7 +102,7 @@ def test_a_wait_for_ones_turn_is_a_pause(make_job, tmp_path: Path):
     trial = threading.Thread(target=measure.run, args=(job, heard))
     trial.start()
     deadline = time.monotonic() + 30
-    while ready_in(tmp_path) is None and time.monotonic() < deadline:
+    while read_ready(tmp_path) is None and time.monotonic() < deadline:
         time.sleep(0.01)
     assert heard.own.pauses == 1
     write_atomic(tmp_path / GO, "1")

@@ -12,7 +12,7 @@ from sweeper.core.config import OptimizerConfig, TrialConfig
 from sweeper.trainer.clocks import BACKWARD, DATA, FORWARD, GRAPH, H2D, OPTIMIZER, HostClock, NoClock
 from sweeper.trainer.data import make_loader
 from sweeper.trainer.data.order import Order
-from sweeper.trainer.data.resident import Reader
+from sweeper.trainer.data.resident import BatchReader
 from sweeper.trainer.pipeline import Pipeline, Samples
 from sweeper.trainer.setup import set_up
 from sweeper.trainer.step import Stepper, make_optimizer
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 def first_batches(samples, size: int, num_samples: int):
     """The batches of a quality pass, seed 0."""
-    read = Reader(samples, torch.device("cpu"))
+    read = BatchReader(samples, torch.device("cpu"))
     order = Order(samples.length, size, 0, drop_last=False)
-    return [read(index, length) for index, length in order.first(num_samples).batches()]
+    return [read(index, length) for index, length in order.first_samples(num_samples).batches()]
 
 
 def train(job, steps: int, before=lambda stepper: None):

@@ -22,7 +22,7 @@ from strict_cuda import NAME, UUID, OnCuda, StrictCuda
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import Diagnosis, FailureKind, Measurement
-from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.core.progress import SilentProgress, TrialFailedError
 from sweeper.core.training import Training
 from sweeper.interventions.environment import ALLOCATOR
 from sweeper.interventions.recurrent import NAMES, NOTE
@@ -31,7 +31,7 @@ from sweeper.trainer import device as devices
 from sweeper.trainer import trace as tracing
 from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.data import make_loader
-from sweeper.trainer.data.resident import Reader
+from sweeper.trainer.data.resident import BatchReader
 from sweeper.trainer.graph import EAGER_STEPS
 from sweeper.trainer.pipeline import Samples
 from sweeper.trainer.setup import set_up
@@ -95,7 +95,7 @@ def on_gpu(cuda: StrictCuda, make_job: Callable[..., Job]) -> Callable[..., Job]
     ids=lambda config: " ".join(f"{name}={value}" for name, value in config.items()) or "plain",
 )
 def test_a_trial(on_gpu: Callable[..., Job], config: dict[str, Any]):
-    result = measure.run(on_gpu(config, diagnose=True, quality_samples=1000), Silent())
+    result = measure.run(on_gpu(config, diagnose=True, quality_samples=1000), SilentProgress())
     assert isinstance(result, Measurement)
     assert (result.device.kind, result.device.name, result.device.capability) == ("cuda", NAME, "8.6")
     assert result.gpu_mem_peak_gib is not None
@@ -118,14 +118,14 @@ def test_recurrent_layers_leave_bf16_and_the_trial_says_so(
         ("bf16", "mlp", {}),
         ("bf16", "lstm", {"precision.amp": f"bf16: {NOTE}"}),
     ):
-        _, stepper, _ = set_up(on_gpu({"precision.amp": amp, "model.kind": model}), Silent())
+        _, stepper, _ = set_up(on_gpu({"precision.amp": amp, "model.kind": model}), SilentProgress())
         assert stepper.refused == notes
         assert (torch.nn.LSTM.forward is usual) is not bool(notes)
 
 
 def test_a_timed_step_of_data_on_the_device_waits_for_nothing(cuda: StrictCuda, on_gpu: Callable[..., Job]):
     for mode in ("eager", "graph"):
-        pipeline, stepper, _ = set_up(on_gpu({"compile.mode": mode}), Silent())
+        pipeline, stepper, _ = set_up(on_gpu({"compile.mode": mode}), SilentProgress())
         loader = make_loader(
             pipeline.train, stepper.config.loader, 100, 0, stepper.device, index_only=mode == "graph"
         )
@@ -153,7 +153,7 @@ def test_a_captured_step_trains_as_an_eager_one(on_gpu: Callable[..., Job], opti
             "optimizer.clip_norm": 1.0,
             "accumulate_steps": accumulate,
         }
-        pipeline, stepper, _ = set_up(on_gpu(config), Silent())
+        pipeline, stepper, _ = set_up(on_gpu(config), SilentProgress())
         loader = make_loader(
             pipeline.train, stepper.config.loader, 100, 0, stepper.device, index_only=mode == "graph"
         )
@@ -173,7 +173,7 @@ def test_a_captured_step_trains_as_an_eager_one(on_gpu: Callable[..., Job], opti
 
 
 def test_the_probe(cuda: StrictCuda):
-    values = probe.run(Job(uid="p", device="auto"), Silent()).values
+    values = probe.run(Job(uid="p", device="auto"), SilentProgress()).values
     assert [each["name"] for each in values["devices"]] == [NAME]
     assert values["devices"][0]["uuid"] == f"GPU-{UUID}"
 
@@ -181,7 +181,7 @@ def test_the_probe(cuda: StrictCuda):
 def test_the_probe_counts_as_cuda_does(cuda: StrictCuda, monkeypatch):
     # NVML lists all GPUs that are split into instances; CUDA uses one instance of one of them.
     monkeypatch.setattr(torch.cuda, "_device_count_nvml", lambda: 8)
-    values = probe.run(Job(uid="p", device="auto"), Silent()).values
+    values = probe.run(Job(uid="p", device="auto"), SilentProgress()).values
     assert [each["name"] for each in values["devices"]] == [NAME]
 
 
@@ -190,9 +190,9 @@ def test_the_preflight_captures_a_step(on_gpu: Callable[..., Job], monkeypatch, 
     replayed: list[object] = []
     replay = torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda self: (replayed.append(self), replay(self))[1])
-    preflight.run(on_gpu({"loader.kind": kind, "precision.amp": "bf16"}), Silent())
+    preflight.run(on_gpu({"loader.kind": kind, "precision.amp": "bf16"}), SilentProgress())
     assert not replayed
-    preflight.run(on_gpu({"loader.kind": kind, "compile.mode": "graph"}), Silent())
+    preflight.run(on_gpu({"loader.kind": kind, "compile.mode": "graph"}), SilentProgress())
     assert len(replayed) >= 2
 
 
@@ -204,11 +204,11 @@ def test_what_doctor_measures(cuda: StrictCuda, monkeypatch, tmp_path: Path):
     monkeypatch.setattr(
         ceilings, "matmul", lambda name, size, device="cpu", wait=lambda: None: (wait(), 1e12)[1]
     )
-    monkeypatch.setattr(ceilings, "_compiled", lambda job, device: {"problem": ""})
+    monkeypatch.setattr(ceilings, "_compilation", lambda job, device: {"problem": ""})
     monkeypatch.setattr(
-        ceilings, "_on_host", lambda num_bytes, pinned: _pinned(torch.ones(num_bytes), pinned)
+        ceilings, "_host_tensor", lambda num_bytes, pinned: _pinned(torch.ones(num_bytes), pinned)
     )
-    values = ceilings.run(Job(uid="c", device="auto", cache=str(tmp_path)), Silent()).values
+    values = ceilings.run(Job(uid="c", device="auto", cache=str(tmp_path)), SilentProgress()).values
     assert values["torch"]["problem"] == ""
     (gpu,) = values["gpus"]
     assert (gpu["name"], gpu["problem"]) == (NAME, "")
@@ -219,10 +219,10 @@ def test_what_doctor_measures(cuda: StrictCuda, monkeypatch, tmp_path: Path):
 
 def test_doctor_asks_nothing_of_cuda_where_the_driver_hangs(cuda: StrictCuda, monkeypatch):
     monkeypatch.setattr(ceilings, "_collect", lambda into, measured: "")
-    monkeypatch.setattr(ceilings, "_compiled", lambda job, device: {"problem": "", "device": device.type})
+    monkeypatch.setattr(ceilings, "_compilation", lambda job, device: {"problem": "", "device": device.type})
     for name in ("is_available", "device_count", "init"):
         monkeypatch.setattr(torch.cuda, name, lambda: pytest.fail("asked"))
-    values = ceilings.run(Job(uid="c", device="cpu"), Silent()).values
+    values = ceilings.run(Job(uid="c", device="cpu"), SilentProgress()).values
     assert (values["gpus"], values["torch"]["problem"], values["torch"]["arch_list"]) == ([], "", [])
     assert values["compile"]["device"] == "cpu"
 
@@ -238,7 +238,7 @@ def test_a_trace(on_gpu: Callable[..., Job], monkeypatch, tmp_path: Path):
     real = tracing.profile
     monkeypatch.setattr(tracing, "profile", lambda activities: real(activities=activities[:1]))
     job = dataclasses.replace(on_gpu(), trace=str(tmp_path / "trace.json.gz"))
-    values = tracing.run(job, Silent()).values
+    values = tracing.run(job, SilentProgress()).values
     assert values["steps"] == tracing.STEPS
     assert (tmp_path / "trace.json.gz").exists()
 
@@ -247,9 +247,9 @@ def test_a_trace(on_gpu: Callable[..., Job], monkeypatch, tmp_path: Path):
 def test_a_production_run_and_its_continuation(on_gpu: Callable[..., Job], tmp_path: Path, mode: str):
     plan = Training(folder=str(tmp_path), epochs=2, checkpoint_seconds=1e9)
     job = on_gpu({"compile.mode": mode, "model.dropout": 0.3})
-    first = production.run(dataclasses.replace(job, training=plan), Silent()).values
+    first = production.run(dataclasses.replace(job, training=plan), SilentProgress()).values
     more = dataclasses.replace(job, training=dataclasses.replace(plan, epochs=4))
-    second = production.run(more, Silent()).values
+    second = production.run(more, SilentProgress()).values
     assert (first["epochs"], second["epochs"]) == (2, 4)
     assert second["best_loss"] <= first["best_loss"]
 
@@ -324,7 +324,7 @@ def test_ranks_leave_their_group_together(nccl: Path, make_job: Callable[..., Jo
     monkeypatch.setattr(group, "CLOSE_SECONDS", 20.0)
     job = make_job({"device.count": 2, "loader.drop_last": True, "model.hidden": 16})
     with StrictCuda(num_devices=2):
-        result = measure.run(dataclasses.replace(job, device="GPU-1,GPU-2"), Silent())
+        result = measure.run(dataclasses.replace(job, device="GPU-1,GPU-2"), SilentProgress())
     assert isinstance(result, Measurement)
     assert sorted(each.name for each in nccl.glob("left-*")) == ["left-0", "left-1"]
     assert not dist.is_initialized()
@@ -380,7 +380,7 @@ def test_a_setting_that_the_device_refuses_is_told_and_no_failure(
     cuda: StrictCuda, on_gpu: Callable[..., Job]
 ):
     cuda.refuses["memory_fraction"] = "not with this allocator\nand more lines"
-    result = measure.run(on_gpu({"device.memory_fraction": 0.5}), Silent())
+    result = measure.run(on_gpu({"device.memory_fraction": 0.5}), SilentProgress())
     assert result.effective == {"device.memory_fraction": "refused by the device: not with this allocator"}
 
 
@@ -417,7 +417,7 @@ def test_the_users_options_of_the_allocator_stay(
     config = TrialConfig().replace({"device.expandable_segments": asked, "device.cpu_threads": 1})
     devices.apply(config, GPU)
     assert seen == set_to
-    assert devices.without_effect(config, GPU).get("device.expandable_segments") == note
+    assert devices.ineffective_settings(config, GPU).get("device.expandable_segments") == note
 
 
 @pytest.mark.parametrize(
@@ -447,7 +447,7 @@ def test_a_gpu_whose_node_has_no_usable_core_says_so(cuda: StrictCuda, monkeypat
     monkeypatch.setattr(devices.numa, "node_of_gpu", lambda bus_id: node)
     config = TrialConfig().replace({"device.numa": "near", "device.cpu_threads": 1})
     devices.apply(config, GPU)
-    found = devices.without_effect(config, GPU)
+    found = devices.ineffective_settings(config, GPU)
     assert found["device.numa"] == f"without effect: this process may use no core of node {node}"
     assert os.sched_getaffinity(0) == here
 
@@ -465,7 +465,7 @@ def test_a_device_that_is_gone_is_no_refused_setting(cuda: StrictCuda, monkeypat
 
 
 def test_the_copy_of_the_weights_for_the_quality_pass_is_not_on_the_device(on_gpu: Callable[..., Job]):
-    _, stepper, _ = set_up(on_gpu(), Silent())
+    _, stepper, _ = set_up(on_gpu(), SilentProgress())
     assert {value.device.type for value in stepper.initial.values()} == {"cpu"}
     assert {parameter.device.type for parameter in stepper.parameters} == {"cuda"}
     with torch.no_grad():
@@ -480,19 +480,19 @@ def test_a_reader_keeps_to_the_share_of_memory(cuda: StrictCuda, fraction: float
     torch.cuda.init()
     # 0.4 of what is left of the share of 3 GiB is to hold them.
     samples = Samples(tensors={"x": torch.zeros(2**20, 32)}, length=2**20)
-    assert Reader(samples, GPU, fraction).resident is resident
+    assert BatchReader(samples, GPU, fraction).resident is resident
 
 
 def test_a_quality_pass_keeps_to_the_share_of_memory(on_gpu: Callable[..., Job], monkeypatch):
     shares = []
 
-    class Watched(Reader):
+    class Watched(BatchReader):
         def __init__(self, *arguments: Any) -> None:
             shares.append(arguments[2])
             super().__init__(*arguments)
 
-    monkeypatch.setattr(quality, "Reader", Watched)
-    measure.run(on_gpu({"device.memory_fraction": 0.25}, quality_samples=500), Silent())
+    monkeypatch.setattr(quality, "BatchReader", Watched)
+    measure.run(on_gpu({"device.memory_fraction": 0.25}, quality_samples=500), SilentProgress())
     assert set(shares) == {0.25}
 
 
@@ -512,10 +512,10 @@ def test_a_validation_leaves_the_dropout_of_captured_steps_alone(cuda: StrictCud
         ),
         plan=MeasurePlan(),
     )
-    prepare.run(job, Silent())
+    prepare.run(job, SilentProgress())
     plan = Training(folder=str(tmp_path / "run"), epochs=4, checkpoint_seconds=1e9)
     Path(plan.folder).mkdir()
-    report = production.run(dataclasses.replace(job, training=plan), Silent())
+    report = production.run(dataclasses.replace(job, training=plan), SilentProgress())
     assert report.values["epochs"] == 4
 
 
@@ -538,13 +538,13 @@ def test_the_eager_steps_before_a_capture_warn_of_nothing(on_gpu: Callable[..., 
         self._warned_capturable_if_run_uncaptured = False
 
     monkeypatch.setattr(torch.optim.Optimizer, "__init__", warns)
-    measure.run(on_gpu({"compile.mode": "graph"}), Silent())
+    measure.run(on_gpu({"compile.mode": "graph"}), SilentProgress())
 
 
 def test_a_capture_that_waits_for_the_device_is_unsupported_and_says_so(
     on_gpu: Callable[..., Job], monkeypatch
 ):
-    pipeline, stepper, _ = set_up(on_gpu({"compile.mode": "graph"}), Silent())
+    pipeline, stepper, _ = set_up(on_gpu({"compile.mode": "graph"}), SilentProgress())
     loss = stepper.pipeline.loss
     waiting = dataclasses.replace(
         pipeline, loss=lambda model, batch: loss(model, batch) * (1 if batch["x"].sum().item() else 2)
@@ -583,7 +583,7 @@ def test_a_step_that_waits_names_its_line_and_has_a_busy_time(on_gpu: Callable[.
         return dataclasses.replace(found, loss=loss)
 
     monkeypatch.setattr(pipelines, "build", build)
-    result = measure.run(on_gpu(diagnose=True), Silent())
+    result = measure.run(on_gpu(diagnose=True), SilentProgress())
     assert isinstance(result.diagnosis, Diagnosis)
     (place,) = result.diagnosis.sync_places
     assert place.startswith("test_trainer_strict_cuda.py:")

@@ -14,7 +14,7 @@ from burning import strangers
 
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Window
-from sweeper.core.progress import Silent, TrialFailedError
+from sweeper.core.progress import SilentProgress, TrialFailedError
 from sweeper.system.process import usage
 from sweeper.trainer import clocks, conditions, measure, windows
 from sweeper.trainer import timing as under_test
@@ -24,7 +24,7 @@ from sweeper.trainer.data import make_loader
 from sweeper.trainer.group import Group
 from sweeper.trainer.setup import set_up
 from sweeper.trainer.timing import Timing
-from sweeper.trainer.windows import MAX_TRIES, Taken, Windows, collect
+from sweeper.trainer.windows import MAX_TRIES, TimedWindow, Windows, collect
 
 ALONE = Group.start(1, lambda *_: None)
 OTHERS = "other processes took cores"
@@ -248,12 +248,12 @@ def test_in_turns_none_is_taken_again():
     """The others see the same disturbance, and the turn would be theirs."""
     number, heard = iter(range(9)), []
 
-    def take(seconds: float, kept: Sequence[Window]) -> Taken:
+    def take(seconds: float, kept: Sequence[Window]) -> TimedWindow:
         heard.append(len(kept))
         window = Window(start_s=float(next(number)), seconds=1.0, steps=1, samples=1)
-        return Taken(dataclasses.replace(window, foreign_cpu_seconds=1.0, waited_seconds=1.0))
+        return TimedWindow(dataclasses.replace(window, foreign_cpu_seconds=1.0, waited_seconds=1.0))
 
-    found = collect(PLAN, Silent(), take, is_in_turns=True)
+    found = collect(PLAN, SilentProgress(), take, is_in_turns=True)
     assert heard == list(range(PLAN.repeats))
     assert found.repeated == 0
     assert all(window.disturbances for window in found.kept)
@@ -390,7 +390,7 @@ def test_beside_a_busy_process_on_every_core_it_is_noticed(make_job):
     trained = timing(make_job())
     with strangers():
         plan = MeasurePlan(window_seconds=0.25, repeats=1, cap_seconds=30)
-        found = trained.windows(plan, 100, Silent())
+        found = trained.windows(plan, 100, SilentProgress())
     (window,) = found.kept
     assert found.repeated == 2
     assert OTHERS in window.disturbances
@@ -415,7 +415,7 @@ def test_a_trial_of_its_own_disturbs_nothing(make_job, threads: int):
     try:
         for _ in range(3):
             busy, own, began = machine_busy_seconds(), usage(os.getpid()).cpu_seconds, time.perf_counter()
-            (window,) = trained.windows(plan, 1000, Silent()).kept
+            (window,) = trained.windows(plan, 1000, SilentProgress()).kept
             seconds = time.perf_counter() - began
             others = machine_busy_seconds() - busy - (usage(os.getpid()).cpu_seconds - own)
             if others < 0.05 * seconds and window.canary_ms < 1.2 * quiet_ms and window.steal_seconds < 0.01:

@@ -7,11 +7,11 @@ import gzip
 import json
 from pathlib import Path
 
-from sweeper.core.progress import Silent
+from sweeper.core.progress import SilentProgress
 from sweeper.trainer import trace as tracing
 
 
-class Stages(Silent):
+class Stages(SilentProgress):
     def __init__(self):
         super().__init__()
         self.seen = []

@@ -14,7 +14,7 @@ from sweeper.interventions.change import CLOSE, EXACT
 from sweeper.race.log import BASELINE, Company, Event, Round, Started, Turned, Verified, rounds_of
 from sweeper.race.verify import OTHER_SEEDS
 from sweeper.sweep.phases.lives import REPORT_SECONDS
-from sweeper.sweep.stopping import Stopping
+from sweeper.sweep.stopping import StopHandler
 from sweeper.sweep.store.result import ConfirmationResult
 from sweeper.tuning.final_race import NOT_COMPARED, FinalRace
 
@@ -91,7 +91,7 @@ class Raced:
         stops_in_seed: bool = False,
     ) -> None:
         self.happened: list[str] = []
-        self._has_time, self._stops, self._stopping = has_time, stops_in_seed, Stopping()
+        self._has_time, self._stops, self._stopping = has_time, stops_in_seed, StopHandler()
         race = cast(Any, ScriptedRace(list(runs), self.happened))
         numbers = sorted({arm for one in runs[0][0] for arm in one.lives} - {BASELINE})
         self.race = FinalRace(race, numbers, self._stopping, cast(Any, seeds), known)

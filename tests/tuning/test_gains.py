@@ -18,12 +18,12 @@ from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.contests import Contest, RaceState
 from sweeper.tuning.gains import (
     ChangeGain,
+    add_refusals,
     gains_of,
     has_refused,
     largest_gain,
     start_cost,
-    untried,
-    with_refusals,
+    untried_changes,
 )
 from sweeper.tuning.words import ladder_lines, start_line
 
@@ -45,14 +45,14 @@ def test_what_a_race_refuses_has_the_reason_and_what_it_keeps_has_none():
     script = Script({"loader=gathered": 0.5}, faults, missing, **QUIET)
     raced = tuned(script, exact("loader=gathered", "pages=on", "malloc=retain"))
     sweep = sweep_of(raced, raced.state.leader)
-    refused = {change.name: change.refused for change in with_refusals(sweep, CHANGES)}
+    refused = {change.name: change.refused for change in add_refusals(sweep, CHANGES)}
     assert refused == {
         "loader": "",
         "pages": "its losses differ after 3 steps",
         "malloc": "no such library",
         "spin": "",
     }
-    assert [change.name for change in untried(sweep, CHANGES)] == ["spin"]
+    assert [change.name for change in untried_changes(sweep, CHANGES)] == ["spin"]
     kept = {gain.name for gain in gains_of(sweep) if gain.is_kept}
     assert kept == {"loader"}
     assert has_refused(sweep)
@@ -161,7 +161,7 @@ def test_what_leaves_by_a_failure_of_the_rest_or_stays_in_the_winner_is_not_refu
         sweep = sweep_of(raced, winner)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("sweeper.tuning.gains._state", lambda _: RaceState([], contests))
-            refused = {change.name: change.refused for change in with_refusals(sweep, CHANGES)}
+            refused = {change.name: change.refused for change in add_refusals(sweep, CHANGES)}
         assert refused == {"loader": "", "pages": "", "malloc": malloc, "spin": ""}
 
 
@@ -206,6 +206,6 @@ def test_a_contest_that_was_cut_off_is_no_refusal():
     place = next(n for n, event in enumerate(raced.log) if getattr(event, "members", ()))
     del raced.log[place + 1 :]
     sweep = sweep_of(raced, None)
-    assert [change.refused for change in with_refusals(sweep, CHANGES)] == [""] * 4
+    assert [change.refused for change in add_refusals(sweep, CHANGES)] == [""] * 4
     assert largest_gain(sweep) is None
     assert not has_refused(sweep)

@@ -15,15 +15,15 @@ from sweeper.core.measurement import Breakdown
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT
 from sweeper.race.log import Added
 from sweeper.race.tally import Tally
-from sweeper.script.warm import Warm
+from sweeper.script.warm import WarmProcess
 from sweeper.tuning.changes import NEEDS_PERMISSION, ChangeValue
 from sweeper.tuning.contests import middle
-from sweeper.tuning.gains import gains_of, has_failed, has_refused, largest_gain, untried
+from sweeper.tuning.gains import gains_of, has_failed, has_refused, largest_gain, untried_changes
 from sweeper.tuning.narrator import Narrator, not_tried_lines
 from sweeper.tuning.race import Course
 
 PARTS = Breakdown(data_s=0.5, forward_s=0.4, optimizer_s=0.1)
-WARM = Warm(measurement=dataclasses.replace(measurement(), breakdown=PARTS))
+WARM = WarmProcess(measurement=dataclasses.replace(measurement(), breakdown=PARTS))
 CHANGES = [
     ChangeValue(name="loader", value="gathered", kind=EXACT),
     ChangeValue(name="threads", value="one", kind=CLOSE, ceiling=1.3),
@@ -112,19 +112,19 @@ def test_the_gain_of_each_change_is_that_of_arms_with_and_without_it(sweep):
 
 def test_what_the_measurements_allow_and_what_was_not_tried_is_known(sweep):
     assert largest_gain(sweep) == pytest.approx(1.65 * 1.09, rel=0.05)
-    assert [str(change) for change in untried(sweep, CHANGES)] == ["threads one"]
+    assert [str(change) for change in untried_changes(sweep, CHANGES)] == ["threads one"]
 
 
 def test_what_was_started_and_cut_off_was_not_tried(sweep, raced):
     added = next(place for place, event in enumerate(raced.log) if isinstance(event, Added))
     sweep.journal.race_events = lambda _: raced.log[: added + 2]
-    assert [str(change) for change in untried(sweep, CHANGES)] == ["loader gathered", "threads one"]
+    assert [str(change) for change in untried_changes(sweep, CHANGES)] == ["loader gathered", "threads one"]
     assert largest_gain(sweep) is None
 
 
 def test_what_has_failed_was_tried_but_not_measured(sweep):
     log = tuned(Script(failing={"loader=gathered": 5}), exact("loader=gathered")).log
     sweep.journal.race_events = lambda _: log
-    assert [str(change) for change in untried(sweep, CHANGES)] == ["threads one"]
+    assert [str(change) for change in untried_changes(sweep, CHANGES)] == ["threads one"]
     assert has_failed(sweep)
     assert not has_refused(sweep)

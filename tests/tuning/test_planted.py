@@ -12,9 +12,9 @@ from types import MappingProxyType
 import pytest
 
 from sweeper.core.recording import Recording
-from sweeper.interventions import FILE_VARIABLE, known, variable_of
+from sweeper.interventions import FILE_VARIABLE, load_changes, variable_of
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT, SINGLE
-from sweeper.race.record import HOGWILD, Record, crossed
+from sweeper.race.record import HOGWILD, Record, extent_of
 from sweeper.race.verify import RACES, Answer, Claim, Reference
 from sweeper.script.watch import record
 from sweeper.tuning.verifier import missing_of
@@ -56,7 +56,7 @@ class Verified:
 
     def planted(self, *names: str, **claim: object) -> Answer:
         """Returns the answer for planted changes, which claim what they declare."""
-        changes = [known(str(PLANTED))[name] for name in names]
+        changes = [load_changes(str(PLANTED))[name] for name in names]
         kinds = (EXACT, CLOSE, DRAWS)
         claimed = Claim(kind=max((change.kind for change in changes), key=kinds.index))
         if claim:
@@ -113,7 +113,7 @@ def test_more_workers_are_the_same_but_for_their_draws(tmp_path: Path) -> None:
 
 
 def test_a_record_crosses_epochs_and_evaluations(script: Verified) -> None:
-    assert crossed(script.reference.records[0]) == "83 steps, the ends of 2 epochs, 2 evaluations"
+    assert extent_of(script.reference.records[0]) == "83 steps, the ends of 2 epochs, 2 evaluations"
 
 
 # One of each part of a training: its samples, loss, updates, evaluations.

@@ -15,7 +15,7 @@ from sweeper.core.script import Script
 from sweeper.errors import UserError
 from sweeper.scaffold.command_space import propose
 from sweeper.spec import load
-from sweeper.sweep.observer import Quiet
+from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.run import run_sweep
 from sweeper.tracking import NullTracker
 from sweeper.tuning.options import TuneOptions
@@ -108,5 +108,5 @@ def test_the_name_of_the_search_is_checked_before_the_race(options: TuneOptions)
 def test_what_a_tune_races_is_no_search(options: TuneOptions, tmp_path: Path):
     spec = load(specification(options, 1.0))
     with pytest.raises(UserError, match="is a race of changes, but this is a search"):
-        run_sweep(tmp_path / "home", spec, NullTracker(), Quiet())
+        run_sweep(tmp_path / "home", spec, NullTracker(), QuietObserver())
     assert not (tmp_path / "home").exists()

@@ -13,9 +13,9 @@ from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import UserError
 from sweeper.interventions.change import DRAWS
 from sweeper.race.log import Turned
-from sweeper.script.warm import Warm
+from sweeper.script.warm import WarmProcess
 from sweeper.spec import load
-from sweeper.tuning.lives import cut_off
+from sweeper.tuning.lives import cut_off_outcome
 from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.race import changes_of
 from sweeper.tuning.specification import specification
@@ -83,12 +83,12 @@ def test_half_of_other_threads_than_those_of_the_machine_is_not_tried():
 
 def test_a_trial_that_was_cut_off_has_what_its_turns_measured():
     turns = [Turned(1, 5.0, 2.0, 10, 640.0), Turned(1, 9.0, 1.0, 5, 320.0)]
-    found = cut_off(Warm(measurement=measurement()), turns)
+    found = cut_off_outcome(WarmProcess(measurement=measurement()), turns)
     assert isinstance(found, Measurement)
     assert (found.throughput, found.step_ms) == (320.0, 200.0)
     assert [window.samples for window in found.windows] == [640, 320]
-    for known, among in ((None, turns), (Warm(measurement=measurement()), [])):
-        lost = cut_off(known, among)
+    for known, among in ((None, turns), (WarmProcess(measurement=measurement()), [])):
+        lost = cut_off_outcome(known, among)
         assert isinstance(lost, Failure)
         assert lost.kind is FailureKind.LOST
 

@@ -14,7 +14,7 @@ from sweeper.race import race
 from sweeper.race.log import Added, Ended, Event, Started, Turned, Verified, rounds_of
 from sweeper.race.policy import Done
 from sweeper.tuning.contests import LOST, REFUSED, laps
-from sweeper.tuning.lives import _all_ended
+from sweeper.tuning.lives import _end_all
 from sweeper.tuning.policy import FAILED, MIN_LAPS, TIME, TRIED, TURNS_ALONE, TunePolicy
 
 QUIET = {"process": 0.005, "turn": 0.01}
@@ -196,7 +196,7 @@ def test_where_long_records_take_too_long_new_processes_still_have_their_turns()
     assert raced.arms == [{"loader=gathered"}]
     assert not timetable.is_recorded_again(raced.state)
     # New processes of both still have their turns.
-    assert raced.lives.now + timetable.of_a_round(raced.state, 2) < 180.0
+    assert raced.lives.now + timetable.round_seconds(raced.state, 2) < 180.0
     quick = tuned(Script(effects, step=0.25, **QUIET), exact("loader=gathered") + close("threads=one"), 180.0)
     assert quick.leading == {*effects}
 
@@ -374,7 +374,7 @@ def test_a_tune_that_is_cut_off_goes_on_from_its_log(seed):
     draw = random.Random(seed)
     if not raced.log:
         return
-    cut = _all_ended(raced.log[: draw.randint(1, max(1, len(raced.log)))])
+    cut = _end_all(raced.log[: draw.randint(1, max(1, len(raced.log)))])
     assert {e.life for e in cut if isinstance(e, Started)} == {e.life for e in cut if isinstance(e, Ended)}
     lives = VirtualTune(script, seed + 1)
     lives.now = cut[-1].at

@@ -18,7 +18,7 @@ from sweeper.race.log import Ended, Started, Turned, Verified
 from sweeper.race.policy import Start
 from sweeper.race.verify import MORE_SEEDS, OTHER_SEEDS, Repeats, batches_of_a_pass
 from sweeper.script.running import RECORD_ONLY
-from sweeper.script.warm import Warm, write_warm
+from sweeper.script.warm import WarmProcess, write_warm
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.verifier import FIRST_SECONDS, FIRST_STEPS, RaceVerifier
 
@@ -48,7 +48,7 @@ class Races:
         life, self._number = self._number, self._number + 1
         folder = self.write(f"{life}", losses, end=end, in_effect=in_effect)
         members = ("mine=on",) if arm else ()
-        return self.verifier.verified(life, Start(arm, number, 1.0, members), folder, failure)
+        return self.verifier.verify(life, Start(arm, number, 1.0, members), folder, failure)
 
     def write(
         self,
@@ -62,7 +62,7 @@ class Races:
         folder.mkdir()
         events = run(list(losses), end=end).events["record-0"] if losses else ()
         (folder / "record-0.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-        write_warm(folder, Warm(measurement=measurement(), changes=in_effect))
+        write_warm(folder, WarmProcess(measurement=measurement(), changes=in_effect))
         return folder
 
 

@@ -65,7 +65,7 @@ def run_in_sandbox(command: Sequence[str], project: Project, scratch: Path) -> s
     environment.update(sandbox.environment(environment))
     try:
         process = sandbox.start(
-            sandbox.moved(command), environment, stdout=subprocess.PIPE, text=True, errors="replace"
+            sandbox.translate(command), environment, stdout=subprocess.PIPE, text=True, errors="replace"
         )
         printed, _ = process.communicate(timeout=LIMIT_SECONDS)
         wait_until_alone(project)

@@ -7,9 +7,9 @@ import os
 import pytest
 
 from sweeper.core.measurement import INFEASIBLE, FailureKind
-from sweeper.core.progress import STAGES, STEPPING, TRAINING_STAGE, OwnSteps
+from sweeper.core.progress import STAGES, STEPPING, TRAINING_STAGE, LocalSteps
 from sweeper.core.retries import RETRIED
-from sweeper.worker.deadlines import LATE_SECONDS, LOOK_SECONDS, STALL_RATIO, Finding, Overdue
+from sweeper.worker.deadlines import LATE_SECONDS, LOOK_SECONDS, STALL_RATIO, KillReason, OverdueWatch
 from sweeper.worker.step_counter import SharedSteps, make_counter
 
 
@@ -18,12 +18,12 @@ class Bench:
 
     def __init__(self, timeout=600.0, stages=None, stall=60.0):
         self.now, self.count, self.paused = 1000.0, 0, False
-        self.overdue = Overdue(timeout, stages or {}, stall, self.now)
+        self.overdue = OverdueWatch(timeout, stages or {}, stall, self.now)
 
     def reach(self, name):
         self.overdue.stage(name, self.now, self.count)
 
-    def run(self, seconds, step_seconds=0.0) -> Finding | None:
+    def run(self, seconds, step_seconds=0.0) -> KillReason | None:
         """Lets time pass, with a step each so often; returns the first finding."""
         end, next_step = self.now + seconds, self.now + step_seconds
         while self.now < end - 1e-6:
@@ -38,7 +38,7 @@ class Bench:
 def test_the_whole_time():
     bench = Bench(timeout=50)
     assert bench.run(49.9) is None
-    assert bench.run(1) == Finding(FailureKind.TIMEOUT, "no result within 50 s (in stage `start`)")
+    assert bench.run(1) == KillReason(FailureKind.TIMEOUT, "no result within 50 s (in stage `start`)")
     assert bench.now == pytest.approx(1050)
 
 
@@ -53,7 +53,9 @@ def test_a_stages_time_is_that_of_all_its_parts():
         assert bench.run(30, step_seconds=0.1) is None
     bench.reach("compile")
     began = bench.now
-    assert bench.run(30) == Finding(FailureKind.TIMEOUT, "stage `compile` took longer than its limit of 10 s")
+    assert bench.run(30) == KillReason(
+        FailureKind.TIMEOUT, "stage `compile` took longer than its limit of 10 s"
+    )
     assert bench.now == pytest.approx(began + 2)
 
 
@@ -155,7 +157,7 @@ def test_words_and_pauses_are_signs_of_life():
     assert bench.run(5, step_seconds=0.1) is None
     for _ in range(10):
         assert bench.run(8) is None
-        bench.overdue.heard_from(bench.now)
+        bench.overdue.note_life(bench.now)
     bench.paused = True
     assert bench.run(100) is None
     bench.paused = False
@@ -211,7 +213,7 @@ def test_a_counter_is_seen_by_another_process():
 
 
 def test_a_counter_of_ones_own():
-    steps = OwnSteps()
+    steps = LocalSteps()
     steps.add()
     with steps.paused():
         assert (steps.count, steps.pauses) == (1, 1)

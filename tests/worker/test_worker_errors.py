@@ -12,7 +12,7 @@ import pytest
 import sweeper
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import PREPARE_RUNNER, Job, MeasurePlan
-from sweeper.core.progress import Silent
+from sweeper.core.progress import SilentProgress
 from sweeper.worker.failures import of_text
 from sweeper.worker.trial import _as_raised, _first_sentence, run
 
@@ -47,11 +47,11 @@ def test_an_error_in_a_row_is_the_users_wherever_it_is_read(tmp_path, monkeypatc
         "prepared": str(tmp_path / "data"),
         "plan": MeasurePlan(window_seconds=0.1, repeats=1),
     }
-    run(Job(uid="p", runner=PREPARE_RUNNER, **common), Silent())
+    run(Job(uid="p", runner=PREPARE_RUNNER, **common), SilentProgress())
     config = TrialConfig().replace(
         {"batch_size": 8, "loader.kind": "rows", "loader.num_workers": num_workers}
     )
-    failure = run(Job(uid="t", config=config, **common), Silent())
+    failure = run(Job(uid="t", config=config, **common), SilentProgress())
     # The loader's worker ends with the loader, which the exception's frames held in a cycle.
     gc.collect()
     assert failure.kind == "user_error"
@@ -123,7 +123,7 @@ def test_an_error_in_prepare_has_the_line_that_raised_it(
         import_paths=(str(own),),
         prepared=str(tmp_path / "data"),
     )
-    failure = run(job, Silent())
+    failure = run(job, SilentProgress())
     text, place = message.format(**names).rsplit(" (", 1)
     assert failure.kind == "user_error"
     # Of what is found elsewhere the folder is told, too.
@@ -166,7 +166,7 @@ def test_an_option_that_a_shipped_pipeline_refuses_has_no_line(tmp_path):
         prepared=str(tmp_path / "data"),
         data={"path": str(tmp_path / "nothing.csv")},
     )
-    failure = run(job, Silent())
+    failure = run(job, SilentProgress())
     assert failure.kind == "user_error"
     assert ".py:" not in failure.message
 
@@ -182,7 +182,7 @@ def test_any_other_error_in_a_shipped_pipeline_is_told_with_its_file_and_line(tm
         import_paths=(str(tmp_path),),
         prepared=str(tmp_path / "data"),
     )
-    failure = run(job, Silent())
+    failure = run(job, SilentProgress())
     assert tabular.__file__ is not None
     lines = Path(tabular.__file__).read_text().splitlines()
     number = next(i for i, line in enumerate(lines, 1) if "= make_rows(" in line)

@@ -13,7 +13,7 @@ from parts.faults import WAIT_SECONDS
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import LOG, Job, MeasurePlan, write_job
 from sweeper.core.measurement import FailureKind, Measurement
-from sweeper.core.progress import Silent
+from sweeper.core.progress import SilentProgress
 from sweeper.system.process import children, tree
 from sweeper.trainer import prepare
 
@@ -23,7 +23,7 @@ PIPELINE = "parts.pipelines"
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = str(tmp_path_factory.mktemp("cache") / "prepared")
-    prepare.run(Job(uid="d", pipeline=PIPELINE, prepared=folder), Silent())
+    prepare.run(Job(uid="d", pipeline=PIPELINE, prepared=folder), SilentProgress())
     return folder
 
 

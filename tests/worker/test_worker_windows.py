@@ -23,9 +23,9 @@ from parts.noop import synthetic
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import SERIES, TELEMETRY_LOG, Job, MeasurePlan, read_outcome, write_job
 from sweeper.core.measurement import DeviceInfo, FailureKind, Measurement, Window
-from sweeper.core.progress import OwnSteps
+from sweeper.core.progress import LocalSteps
 from sweeper.telemetry import probes
-from sweeper.telemetry.sampler import Sampler, summarise
+from sweeper.telemetry.sampler import ProbeSampler, summarise
 from sweeper.trainer.group import Group
 from sweeper.trainer.timing import Timing
 from sweeper.worker import keeper
@@ -81,7 +81,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable]:
         **plan,
     ) -> tuple[Measurement, float]:
         monkeypatch.setitem(probes.BUILTIN, "nvml", lambda: probe)
-        monkeypatch.setattr(keeper, "Sampler", functools.partial(Sampler, interval_seconds=0.005))
+        monkeypatch.setattr(keeper, "ProbeSampler", functools.partial(ProbeSampler, interval_seconds=0.005))
         job = Job(
             uid="w",
             runner=f"{__name__}:{runner.__name__}",
@@ -284,7 +284,7 @@ def test_where_the_gpu_went_away_that_is_why_a_trial_failed(kept):
 def line() -> Iterator[tuple[PipeProgress, socket.socket]]:
     mine, theirs = socket.socketpair()
     with mine, theirs:
-        yield PipeProgress(mine.fileno(), OwnSteps()), theirs
+        yield PipeProgress(mine.fileno(), LocalSteps()), theirs
 
 
 def test_a_window_is_told_before_its_answer_is_waited_for(line):

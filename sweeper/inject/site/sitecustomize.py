@@ -32,25 +32,27 @@ def _use_mirror(folder, mirror):
     stay = [os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, os.path.dirname(__file__))]
     stay = [path for path in stay if path != folder]
 
-    def moved(path):
+    def mirror_of(path):
         real = os.path.realpath(path)
         if not path or not is_in(real, folder) or any(is_in(real, parent) for parent in stay):
             return path
         return mirror + real[len(folder) :]
 
-    sys.path[:] = map(moved, sys.path)
+    sys.path[:] = map(mirror_of, sys.path)
     # The finders of setuptools, for packages whose folder cannot be on the path.
     for name, module in list(sys.modules.items()):
         if name.startswith("__editable__"):
             packages, namespaces = (getattr(module, attribute, {}) for attribute in ("MAPPING", "NAMESPACES"))
-            packages.update({package: moved(path) for package, path in packages.items()})
-            namespaces.update({namespace: list(map(moved, paths)) for namespace, paths in namespaces.items()})
+            packages.update({package: mirror_of(path) for package, path in packages.items()})
+            namespaces.update(
+                {namespace: list(map(mirror_of, paths)) for namespace, paths in namespaces.items()}
+            )
 
 
 def _open_folders_of_what_is_removed():
     """Makes what is removed lie in the mirror: of all changes, sweeper does not see this one."""
 
-    def retrying(function):
+    def add_retry(function):
         def remove(path, *, dir_fd=None):
             try:
                 function(path, dir_fd=dir_fd)
@@ -67,12 +69,12 @@ def _open_folders_of_what_is_removed():
         return remove
 
     for name in ("remove", "unlink", "rmdir"):
-        function = retrying(getattr(os, name))
+        function = add_retry(getattr(os, name))
         setattr(os, name, function)
         os.supports_dir_fd.add(function)
 
 
-class _Waiting:
+class _TorchFinder:
     """A finder on `sys.meta_path` that notices the import of torch; the other finders find the module."""
 
     def find_spec(self, name, path=None, target=None):
@@ -141,5 +143,5 @@ if os.environ.get("SWEEPER_INSTEAD_OF"):
     _open_folders_of_what_is_removed()
 _mode = os.environ.get("SWEEPER_HOOK")
 if _mode == "execute" or (_mode and os.environ.get("SWEEPER_METER")):
-    sys.meta_path.insert(0, _Waiting())
+    sys.meta_path.insert(0, _TorchFinder())
 _run_hidden()

@@ -39,7 +39,7 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
         return ConfirmationResult(winner=None)
     # From now on, the search has ended.
     make_folder(context.journal.race_folder(FINAL_RACE))
-    begun = _begun(context, trials)
+    begun = _earlier_candidates(context, trials)
     chosen = begun or chosen[: _num_candidates(context, trials, chosen)]
     window, early = spec.measure.window_seconds, early_rounds(context.journal)
     race = SweepRace(context, trials, FINAL_RACE, window, early)
@@ -49,7 +49,7 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
     if context.stopping.asked:
         # The sweep must end within seconds.
         return race.result(())
-    result = race.result(_unfit(context, trials, race))
+    result = race.result(_find_unfit(context, trials, race))
     speed = next((ratio for ratio in result.ratios if ratio.trial == result.winner), None)
     if speed is None:
         return result
@@ -70,10 +70,10 @@ def _num_candidates(context: SweepContext, trials: TrialRunner, chosen: Sequence
     return number
 
 
-def _begun(context: SweepContext, trials: TrialRunner) -> Sequence[TrialRecord]:
+def _earlier_candidates(context: SweepContext, trials: TrialRunner) -> Sequence[TrialRecord]:
     """Returns the candidates that an interrupted race began with; none if none has begun."""
     first = next((entry.job.params for entry in context.journal.race_jobs(FINAL_RACE)), {})
-    return [trials.table.judged(int(number)) for number in first.get(ARMS, ())]
+    return [trials.table.refresh(int(number)) for number in first.get(ARMS, ())]
 
 
 def confirm_in_a_hurry(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
@@ -101,13 +101,13 @@ def confirm_in_a_hurry(context: SweepContext, trials: TrialRunner) -> Confirmati
 
 def _finalists(context: SweepContext, trials: TrialRunner) -> list[TrialRecord]:
     table, needs_loss = trials.table, bool(trials.table.quality_samples)
-    among = table.finished()
+    among = table.finished_trials()
     if not context.spec.traits.names_are_fields:
         among = without_idle(among, context.spec)
     return finalists(among, table.records[BASELINE], context.spec, needs_loss=needs_loss)
 
 
-def _unfit(context: SweepContext, trials: TrialRunner, race: SweepRace) -> set[int]:
+def _find_unfit(context: SweepContext, trials: TrialRunner, race: SweepRace) -> set[int]:
     """Returns the candidates whose loss over the baseline's seeds is beyond its limit.
 
     The search had the loss of a single seed. Candidates are checked from the winner down until one is within

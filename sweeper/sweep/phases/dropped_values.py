@@ -64,7 +64,7 @@ def _may_go(choice: Choice, space: Space, *left: Left) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Failed:
+class _FailedTrial:
     number: int
     how: tuple[str, str]
     message: str
@@ -86,7 +86,7 @@ class FailingValues:
         """
         self._space, self._passed = space, frozenset(passed)
         self._ran: set[Choice] = set()
-        self._failed: dict[int, _Failed] = {}
+        self._failed: dict[int, _FailedTrial] = {}
         self._left: dict[str, dict[Scalar, str]] | None = {}
 
     def add(self, record: TrialRecord) -> None:
@@ -101,7 +101,7 @@ class FailingValues:
                 self._ran |= choices
                 self._left = None
         elif failure is not None and failure.kind in KINDS and record.stage == "search":
-            self._failed[record.number] = _Failed(
+            self._failed[record.number] = _FailedTrial(
                 record.number,
                 (failure.kind, without_numbers(failure.message)),
                 failure.message,
@@ -109,7 +109,7 @@ class FailingValues:
             )
             self._left = None
 
-    def left(self) -> Left:
+    def choices_to_drop(self) -> Left:
         """Returns the choices that leave the space, each with the message of its failures.
 
         If several choices could be at fault, the one with the most failures is; of several such choices, the
@@ -121,7 +121,7 @@ class FailingValues:
                 n: failure for n, failure in self._failed.items() if not failure.choices <= self._ran
             }
             failed = [failure for _, failure in sorted(self._failed.items())]
-            while (fault := self._at_fault(failed, self._left)) is not None:
+            while (fault := self._find_culprit(failed, self._left)) is not None:
                 (name, value), message = fault
                 self._left.setdefault(name, {})[value] = message
                 # Failures that it explains are no evidence about other choices.
@@ -130,10 +130,10 @@ class FailingValues:
 
     def explains(self, config: TrialConfig) -> bool:
         """Returns whether `config` has a choice that left the space."""
-        left = self.left()
+        left = self.choices_to_drop()
         return any(value in left.get(name, ()) for name, value in choices_of(config, self._space))
 
-    def _at_fault(self, failed: list[_Failed], left: Left) -> tuple[Choice, str] | None:
+    def _find_culprit(self, failed: list[_FailedTrial], left: Left) -> tuple[Choice, str] | None:
         for how in dict.fromkeys(failure.how for failure in failed):
             alike = [failure for failure in failed if failure.how == how]
             possible = (choice for one in alike for choice in one.choices - self._ran)
@@ -185,7 +185,7 @@ class RefusedValues:
             elif name in self._names:
                 self._applied.add(choice)
 
-    def left(self, gone: Left) -> Left:
+    def choices_to_drop(self, gone: Left) -> Left:
         """Returns the choices that leave the space, beside those that are `gone` for another reason."""
         left: dict[str, dict[Scalar, str]] = {}
         for choice, (_, why) in sorted(self._refused.items(), key=lambda item: item[1]):

@@ -44,7 +44,7 @@ class EarlyRounds:
         if passed <= self._passed or used > self._wanted[passed - 1] + LATE:
             return False
         table = self._trials.table
-        best, baseline = table.best(), table.records[BASELINE]
+        best, baseline = table.best_trial(), table.records[BASELINE]
         if best is None or best.number == BASELINE or not (best.measurement and baseline.measurement):
             return False
         if sum(run_seconds(table, record, spec) for record in (baseline, best)) > MAX_SHARE * total:

@@ -97,16 +97,16 @@ def check_interference(context: SweepContext, trials: TrialRunner) -> None:
     if len(slots) == 1 or not context.launcher.shares_machine:
         return
     path = context.journal.setup_folder(FOUND)
-    interference = _known(path, len(slots))
+    interference = _read_result(path, len(slots))
     if interference is None:
-        interference = _measured(context, trials)
+        interference = _measure(context, trials)
         write_json(path, encode(interference))
     context.observer.line(interference.line)
     if interference.disturbs:
         trials.jobs.limit(1)
 
 
-def _known(path: Path, slots: int) -> Interference | None:
+def _read_result(path: Path, slots: int) -> Interference | None:
     """Returns the result of an earlier run; None if there is none, or it had another number of slots."""
     try:
         interference = decode(Interference, read_json(path))
@@ -119,7 +119,7 @@ def _known(path: Path, slots: int) -> Interference | None:
     )
 
 
-def _measured(context: SweepContext, trials: TrialRunner) -> Interference:
+def _measure(context: SweepContext, trials: TrialRunner) -> Interference:
     slots, minutes = context.machine.slots, context.spec.search.minutes
     trials.progress.begin("trying trials side by side", MIN_ROUNDS)
     most = math.inf if minutes is None else MAX_SHARE * 60 * minutes
@@ -138,7 +138,7 @@ def _measured(context: SweepContext, trials: TrialRunner) -> Interference:
             return dataclasses.replace(interference, failure=f"{failure.kind}: {failure.message}")
         speeds = tuple(outcome.throughput for outcome in processes if isinstance(outcome, Measurement))
         interference = dataclasses.replace(interference, rounds=(*interference.rounds, speeds))
-        trials.progress.reached(len(interference.rounds))
+        trials.progress.advance_to(len(interference.rounds))
         longest = max(longest, time.monotonic() - started)
     return interference
 

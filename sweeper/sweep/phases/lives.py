@@ -34,7 +34,7 @@ from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import write_atomic
 from sweeper.system.memory import available_bytes
 from sweeper.telemetry.nvml.devices import is_exclusive
-from sweeper.trainer.on_demand import END, END_AT_ONCE, GO, POLL_SECONDS, ready_in, turn_of
+from sweeper.trainer.on_demand import END, END_AT_ONCE, GO, POLL_SECONDS, read_ready, turn_of
 
 EXPENSIVE, EXPENSIVE_SECONDS = 4.0, 5.0
 """Start-up time beyond which processes rest: in windows, and in seconds; it must exceed both."""
@@ -64,7 +64,9 @@ def seconds_at_most(context: SweepContext, trials: TrialRunner) -> float | None:
     return left + late_seconds(60 * minutes) - REPORT_SECONDS
 
 
-def in_time(recording: Recording | None, context: SweepContext, trials: TrialRunner) -> Recording | None:
+def limit_recording(
+    recording: Recording | None, context: SweepContext, trials: TrialRunner
+) -> Recording | None:
     """Returns the terms of a record that must be complete within the time of a tune."""
     left = seconds_at_most(context, trials)
     if recording is None or left is None:
@@ -88,7 +90,7 @@ def can_rest(
     starts = (table.restart_seconds(record) for record in records if record.measurement is not None)
     if not is_expensive(max(starts, default=0.0), window_seconds):
         return False
-    return fit(records, memory_gib)
+    return may_fit_together(records, memory_gib)
 
 
 def is_expensive(restart_seconds: float, window_seconds: float) -> bool:
@@ -96,7 +98,7 @@ def is_expensive(restart_seconds: float, window_seconds: float) -> bool:
     return restart_seconds > max(EXPENSIVE_SECONDS, EXPENSIVE * window_seconds)
 
 
-def fit(records: Sequence[TrialRecord], memory_gib: float) -> bool:
+def may_fit_together(records: Sequence[TrialRecord], memory_gib: float) -> bool:
     """Returns whether trials of a pipeline fit into memory together.
 
     Args:
@@ -138,7 +140,7 @@ class Verifier(Protocol):
     def recording(self, start: Start) -> Recording | None:
         """Returns how the first steps of a process are recorded; None if they are not."""
 
-    def verified(self, life: int, start: Start, folder: Path, failure: str) -> Sequence[Verified]:
+    def verify(self, life: int, start: Start, folder: Path, failure: str) -> Sequence[Verified]:
         """Returns what is known about the training of processes, once another one is warm.
 
         Args:
@@ -198,13 +200,13 @@ class JobLives:
         self._arms[life], self._num_returned[life] = start.arm, 0
         if self._verifier is not None:
             job = dataclasses.replace(
-                job, recording=in_time(self._verifier.recording(start), self._context, self._trials)
+                job, recording=limit_recording(self._verifier.recording(start), self._context, self._trials)
             )
         if not self._rests:
             if not _is_of(folder, job):
                 shutil.rmtree(folder, ignore_errors=True)
             self._outcomes[life] = self._trials.run(folder, job)
-            return self._verified(life, start)
+            return self._verify(life, start)
         # Its turns belong to a round that was cut off.
         shutil.rmtree(folder, ignore_errors=True)
         turns = folder / "turns"
@@ -222,16 +224,16 @@ class JobLives:
         )
         self._runner.start(life, folder, job)
         self._wait(life, 0)
-        return self._verified(life, start)
+        return self._verify(life, start)
 
-    def _verified(self, life: int, start: Start) -> Sequence[Verified]:
+    def _verify(self, life: int, start: Start) -> Sequence[Verified]:
         if self._verifier is None:
             return ()
         if self._runner.has_ended(life):
             self._await_end(life)
         outcome = self._outcomes.get(life)
         failure = f"{outcome.kind}: {outcome.message}" if isinstance(outcome, Failure) else ""
-        return self._verifier.verified(life, start, self._folder_of(life), failure)
+        return self._verifier.verify(life, start, self._folder_of(life), failure)
 
     def _await_end(self, life: int) -> None:
         while life not in self._outcomes and self._runner.running:
@@ -307,7 +309,7 @@ class JobLives:
         """Returns the window of a process's turn once it has taken so many; None if it has ended before."""
         folder, ticked = self._folder_of(life) / "turns", time.monotonic()
         while not self._runner.has_ended(life):
-            ready = ready_in(folder)
+            ready = read_ready(folder)
             if ready is not None and ready[0] >= wanted:
                 return ready[1]
             time.sleep(POLL_SECONDS)

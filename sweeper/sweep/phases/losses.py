@@ -50,7 +50,7 @@ def measure_losses(context: SweepContext, trials: TrialRunner) -> SweepSpec:
     table.measure_loss_after(samples)
     losses, failure = losses_over_seeds(context, trials, baseline.config, "loss")
     table.enter_losses(tuple(losses))
-    trials.publish(table.judged(BASELINE))
+    trials.publish(table.refresh(BASELINE))
     yardstick = table.yardstick
     if failure and not losses:
         context.observer.line(

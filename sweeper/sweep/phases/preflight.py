@@ -25,10 +25,10 @@ from sweeper.core.measurement import Failure
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.core.retries import MAX_ATTEMPTS
 from sweeper.spec import CategoricalParameter, SweepSpec
-from sweeper.spec.space import acts, same
+from sweeper.spec.space import acts, is_same
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.dropped_values import KINDS, Choice
-from sweeper.sweep.setup import NO_WINDOWS, left_line, shown
+from sweeper.sweep.setup import NO_WINDOWS, left_line, yaml_of
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import make_folder, read_json, write_json
@@ -48,7 +48,7 @@ SLOWER = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class ValueCheck:
     """The outcome for one value.
 
     Attributes:
@@ -67,15 +67,15 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class PreflightResult:
     """The outcome of a preflight, as stored."""
 
-    tried: tuple[Tried, ...]
+    tried: tuple[ValueCheck, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """The answer for one configuration, with the fields of `Tried`."""
+    """The answer for one configuration, with the fields of `ValueCheck`."""
 
     failed: str = ""
     unknown: str = ""
@@ -93,12 +93,12 @@ def preflight(
     if not spec.traits.names_are_fields:
         return spec, ()
     path = context.journal.setup_folder(FOUND)
-    outcome = _known(path)
+    outcome = _read_result(path)
     if outcome is None:
         outcome = _Preflight(context, trials, spec).run()
         make_folder(path.parent)
         write_json(path, encode(outcome))
-    spec, lines = cleared(spec, outcome.tried)
+    spec, lines = drop_failed(spec, outcome.tried)
     for line in lines:
         context.observer.line(line)
     return spec, [
@@ -106,7 +106,7 @@ def preflight(
     ]
 
 
-def cleared(spec: SweepSpec, tried: Sequence[Tried]) -> tuple[SweepSpec, list[str]]:
+def drop_failed(spec: SweepSpec, tried: Sequence[ValueCheck]) -> tuple[SweepSpec, list[str]]:
     """Returns `spec` without the values that failed, and a line for each that is affected."""
     lines = []
     for name in dict.fromkeys(answer.name for answer in tried):
@@ -114,7 +114,7 @@ def cleared(spec: SweepSpec, tried: Sequence[Tried]) -> tuple[SweepSpec, list[st
         if not isinstance(parameter, CategoricalParameter):
             continue
         gone = {
-            answer.value: _why(answer)
+            answer.value: _reason(answer)
             for answer in mine
             if answer.failed and not answer.runs_with and parameter.contains(answer.value)
         }
@@ -125,7 +125,7 @@ def cleared(spec: SweepSpec, tried: Sequence[Tried]) -> tuple[SweepSpec, list[st
             spec = spec.without({name: list(gone)})
             lines.append(left_line(name, gone))
         for answer in mine:
-            value = shown(answer.value)
+            value = yaml_of(answer.value)
             if answer.runs_with:
                 lines.append(
                     f"{name}: {value} stays for {answer.runs_with}; with the baseline's model it fails"
@@ -138,19 +138,19 @@ def cleared(spec: SweepSpec, tried: Sequence[Tried]) -> tuple[SweepSpec, list[st
 
 def preflight_lines(journal: Journal) -> list[str]:
     """Returns the lines of a sweep's preflight; none if there was none, or nothing failed."""
-    outcome = _known(journal.setup_folder(FOUND))
-    return cleared(journal.spec(), outcome.tried)[1] if outcome is not None else []
+    outcome = _read_result(journal.setup_folder(FOUND))
+    return drop_failed(journal.spec(), outcome.tried)[1] if outcome is not None else []
 
 
-def _why(tried: Tried) -> str:
+def _reason(tried: ValueCheck) -> str:
     again = f"; known from an earlier sweep: remove {tried.cached} to try it again" if tried.cached else ""
     return tried.failed + again
 
 
-def _known(path: Path) -> Found | None:
+def _read_result(path: Path) -> PreflightResult | None:
     """Returns the outcome of an earlier run of this sweep; None if there is none that can be read."""
     try:
-        return decode(Found, read_json(path))
+        return decode(PreflightResult, read_json(path))
     except (OSError, ValueError, TypeError, LookupError):
         return None
 
@@ -165,20 +165,20 @@ class _Preflight:
         minutes = spec.search.minutes
         self._ends_at = math.inf if minutes is None else time.monotonic() + MAX_SHARE * 60 * minutes
 
-    def run(self) -> Found:
-        choices = list(untried_choices(self._spec, self._trials.table.finished()))
+    def run(self) -> PreflightResult:
+        choices = list(untried_choices(self._spec, self._trials.table.finished_trials()))
         self._trials.progress.begin("trying values before the search", len(choices))
         tried = []
         for name, value in choices:
-            tried.append(self._tried(name, value))
-            self._trials.progress.reached(len(tried))
-        return Found(tried=tuple(tried))
+            tried.append(self._try_value(name, value))
+            self._trials.progress.advance_to(len(tried))
+        return PreflightResult(tried=tuple(tried))
 
-    def _tried(self, name: str, value: Scalar) -> Tried:
+    def _try_value(self, name: str, value: Scalar) -> ValueCheck:
         """Tries a value with the baseline's model and, if it fails, with the other models."""
-        config, folder = self._config.replace({name: value}), f"preflight-{name}-{shown(value)}"
+        config, folder = self._config.replace({name: value}), f"preflight-{name}-{yaml_of(value)}"
         answer = self._answer(config, folder)
-        tried = Tried(name=name, value=value, **encode(answer))
+        tried = ValueCheck(name=name, value=value, **encode(answer))
         if not answer.failed:
             return tried
         for index, (kind_name, kind) in enumerate(_other_kinds(self._spec, config), start=1):
@@ -234,7 +234,7 @@ def untried_choices(spec: SweepSpec, finished: Sequence[TrialRecord]) -> Iterato
         parameter = spec.space.get(name)
         if isinstance(parameter, CategoricalParameter) and acts(name, spec.space, baseline):
             for choice in parameter.choices:
-                if not any(same(flat[name], choice) for flat in ran):
+                if not any(is_same(flat[name], choice) for flat in ran):
                     yield name, choice
 
 

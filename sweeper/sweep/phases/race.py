@@ -7,14 +7,14 @@ import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-from sweeper.analysis.confirmation import Chosen, Ratio, choose_winner, ratios
+from sweeper.analysis.confirmation import Ratio, WinnerChoice, choose_winner, ratios
 from sweeper.analysis.finalists import is_speed
 from sweeper.core.job import RACE_STAGE, Job, MeasurePlan, read_outcome
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.race import race
 from sweeper.race.drift import block_of
-from sweeper.race.log import Round, Started, Verified, compared, rounds_of
+from sweeper.race.log import Round, Started, Verified, comparable_rounds, rounds_of
 from sweeper.race.policy import (
     CLEAR,
     LONG,
@@ -35,7 +35,7 @@ from sweeper.sweep.store.journal import DAMAGED_RACE
 from sweeper.sweep.store.machine_record import MachineRecord
 from sweeper.sweep.store.result import ConfirmationResult
 from sweeper.sweep.trial_runner import TrialRunner
-from sweeper.system.files import ours
+from sweeper.system.files import reading
 
 MIN_WARMUP_SECONDS, MAX_WARMUP_SECONDS = 0.5, 5.0
 """Limits of a process's warm-up in a race, after its first step. In between, it takes as long as the trial's
@@ -101,7 +101,7 @@ class SweepRace:
         self._early, self._before = early, before
         self._folder = context.journal.race_folder(name)
         path = context.journal.race_log(name)
-        with ours(path, DAMAGED_RACE):
+        with reading(path, DAMAGED_RACE):
             self._log = StoredLog(path)
         self._scores: tuple[int, Sequence[Score]] = (-1, ())
         self._arms: tuple[int, ...] = (BASELINE,)
@@ -124,7 +124,7 @@ class SweepRace:
     @property
     def rounds(self) -> list[Round]:
         """The rounds so far that compare an arm with the baseline."""
-        return compared(self._log)
+        return comparable_rounds(self._log)
 
     def run(self, numbers: Sequence[int], min_rounds: int, max_rounds: int, reserve: float = 0.0) -> None:
         """Races `numbers` and the baseline until the answer is clear, or the time is up.
@@ -174,7 +174,7 @@ class SweepRace:
             return
         finally:
             self._count()
-        ended = {CLEAR: words.NARROW_ENOUGH, LONG: words.still_wide(len(self.rounds))}
+        ended = {CLEAR: words.NARROW_ENOUGH, LONG: words.rounds_limit(len(self.rounds))}
         self.ended = ended.get(why, why)
 
     def _score_now(self, policy: Policy) -> Sequence[Score]:
@@ -188,7 +188,7 @@ class SweepRace:
         return score
 
     def _count(self) -> None:
-        self._trials.progress.reached(len(self.rounds))
+        self._trials.progress.advance_to(len(self.rounds))
 
     def _job(self, start: Start) -> Job:
         record, measure = self._trials.table.records[start.arm], self._context.spec.measure
@@ -224,7 +224,7 @@ class SweepRace:
         names = {number: self._context.key_of(records[number]) for number in self._arms}
         self._machine.add(block_of(self.rounds, names, time.time(), self._of))
 
-    def decision(self, unfit: Collection[int]) -> Chosen:
+    def decision(self, unfit: Collection[int]) -> WinnerChoice:
         """Returns the fastest candidate or its simplest rival, without those that are unfit."""
         records, by_changes = self._trials.table.records, self._context.spec.traits.is_of_changes
         configs = {number: records[number].config for number in self._arms}
@@ -243,7 +243,7 @@ class SweepRace:
         decision = self.decision(unfit)
         if not is_speed(self._context.spec):
             # The search decided by other objectives; the race measures only its speed.
-            decision = Chosen(winner=next((n for n in self._arms[1:] if n not in unfit), None))
+            decision = WinnerChoice(winner=next((n for n in self._arms[1:] if n not in unfit), None))
         return ConfirmationResult(
             winner=decision.winner,
             ties=decision.ties,

@@ -19,7 +19,7 @@ from sweeper.results import words
 from sweeper.sweep import setup
 from sweeper.sweep.bootstrap import Launch, OpenSweep, supervised
 from sweeper.sweep.context import SweepContext
-from sweeper.sweep.observer import Observer
+from sweeper.sweep.observer import SweepObserver
 from sweeper.sweep.phases.race import MAX_ROUNDS, SweepRace
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.store.catalog import find_sweep, lock_of, require_schema
@@ -74,7 +74,7 @@ class Reconfirmation:
         """The result in words."""
         if self.now is None:
             return [f"{self.name}: too few processes finished; the logs in their folders say why."]
-        lines = [f"{self.name}: {words.again(self.before, self.now)}"]
+        lines = [f"{self.name}: {words.repeat_text(self.before, self.now)}"]
         if self.soak is not None:
             lines.append(
                 f"Soak test: {rate(self.soak.throughput)} over {seconds(self.soak.seconds)} in one process; "
@@ -90,7 +90,7 @@ class Reconfirmation:
 def reconfirm(
     home: Path,
     name: str,
-    observer: Observer,
+    observer: SweepObserver,
     *,
     soak_seconds: float = 0.0,
     minutes: float | None = None,

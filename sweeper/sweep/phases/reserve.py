@@ -33,7 +33,7 @@ def seconds_after_search(context: SweepContext, trials: TrialRunner, spec: Sweep
     if not spec.confirm.rounds:
         return 0.0
     total = (spec.search.minutes or 0.0) * 60
-    best = trials.table.best()
+    best = trials.table.best_trial()
     shortest = confirm_seconds(context, trials, [best]) if best is not None else 0.0
     return max(CONFIRM_SHARE * total, min(MAX_CONFIRM_SHARE * total, shortest))
 

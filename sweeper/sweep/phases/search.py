@@ -81,7 +81,7 @@ class Search:
         self._whole = self._spec = spec
         self._failing = FailingValues(self._whole.space, passed)
         self._refused = RefusedValues(self._whole.space)
-        for record in self._table.finished():
+        for record in self._table.finished_trials():
             self._failing.add(record)
             self._refused.add(record)
             self._fix_result(record)
@@ -90,7 +90,7 @@ class Search:
         self._searcher = self._new_searcher()
         headroom = self._whole.search.memory_headroom
         self._capacity = Capacity(self._table, context.machine, headroom, context.past)
-        self._taken = _Taken(self._table, self._capacity)
+        self._taken = _TakenKeys(self._table, self._capacity)
         self._early = EarlyRounds(context, trials)
         self._has_confirmed = context.journal.race_folder(FINAL_RACE).is_dir()
         self._unfinished = sorted(unfinished, key=lambda entry: entry.number)
@@ -101,7 +101,7 @@ class Search:
         The table keeps the whole space: a search result has a value for each of its parameters.
         """
         said = {*self._left_values(self._left), *self._left_values(self._idle)}
-        self._left, self._idle = self._failing.left(), self._idle_values()
+        self._left, self._idle = self._failing.choices_to_drop(), self._idle_values()
         self._spec = self._whole
         for left, why in (
             (self._left, f"{FAILURES} trials failed alike, and none succeeded"),
@@ -114,10 +114,10 @@ class Search:
         return Searcher(self._context.journal.study, self._spec, self._table.results, self._hints())
 
     def _idle_values(self) -> Left:
-        gone = self._failing.left()
+        gone = self._failing.choices_to_drop()
         if self._whole.traits.names_are_fields:
-            return self._refused.left(gone)
-        return idle_values(self._table.finished(), self._whole, gone)
+            return self._refused.choices_to_drop(gone)
+        return idle_values(self._table.finished_trials(), self._whole, gone)
 
     @staticmethod
     def _left_values(left: Left) -> Iterator[Choice]:
@@ -172,7 +172,7 @@ class Search:
             self._tell(number)
             self._failing.add(record)
             self._refused.add(record)
-            if self._failing.left() != self._left or self._idle_values() != self._idle:
+            if self._failing.choices_to_drop() != self._left or self._idle_values() != self._idle:
                 self._searcher.close()
                 self._searcher = self._new_searcher()
             self._stop_on_repeated_error()
@@ -186,12 +186,12 @@ class Search:
         self._count()
 
     def _count(self) -> None:
-        self._trials.progress.reached(self._table.num_searched - len(self._trials.jobs.running))
+        self._trials.progress.advance_to(self._table.num_searched - len(self._trials.jobs.running))
 
     def _ask(self) -> str:
         """Starts a trial or passes over a configuration; returns why the search is over, if so."""
         trials, table = self._trials, self._table
-        if reason := self._why_enough():
+        if reason := self._reason_to_stop():
             return reason
         self._limit_sizes()
         left = self._last_gain()
@@ -214,7 +214,7 @@ class Search:
             return f"{error} after {self._num_trials()}"
         failpoint("asked")
         config = self._spec.config(params)
-        params = {**self._decided(), **params}
+        params = {**self._decided_values(), **params}
         objection = self._capacity.objection(config) if self._in_a_row() < MAX_IN_A_ROW else None
         if objection is None:
             trials.start(number, "search", config, params, why)
@@ -223,10 +223,12 @@ class Search:
             self._tell(number)
         return ""
 
-    def _decided(self) -> dict[str, Scalar]:
+    def _decided_values(self) -> dict[str, Scalar]:
         """Returns a value for each parameter that left the space with one choice remaining."""
         now, whole = self._spec, self._whole.space
-        return {name: now.fix.get(name, whole[name].first()) for name in whole.keys() - now.space.keys()}
+        return {
+            name: now.fix.get(name, whole[name].first_value()) for name in whole.keys() - now.space.keys()
+        }
 
     def _stop_on_repeated_error(self) -> None:
         """Ends a sweep whose first searched trials fail with the same error: the code is broken.
@@ -239,7 +241,9 @@ class Search:
         """
         if self._table.num_measured:
             return
-        searched = [record for record in self._table.searched() if not self._failing.explains(record.config)]
+        searched = [
+            record for record in self._table.searched_trials() if not self._failing.explains(record.config)
+        ]
         errors = [
             record.failure.message for record in searched if record.failure and _is_users(record.failure)
         ]
@@ -250,7 +254,7 @@ class Search:
                 f"The full output is in {self._context.journal.folder}/trials/*/worker.log."
             )
 
-    def _why_enough(self) -> str:
+    def _reason_to_stop(self) -> str:
         trials, search = self._trials, self._spec.search
         count = self._table.num_searched
         if count >= search.trials:
@@ -277,7 +281,9 @@ class Search:
         if not num_left or base is None or minutes is None:
             return
         usual = base.baseline.config.work_key()
-        others = (record.outcome for record in self._table.searched() if record.config.work_key() != usual)
+        others = (
+            record.outcome for record in self._table.searched_trials() if record.config.work_key() != usual
+        )
         spent = [outcome.seconds for outcome in others if outcome is not None]
         if sum(spent) + max(spent, default=0.0) > SIZES_SHARE * 60 * minutes:
             self._searcher.drop_other_sizes()
@@ -293,7 +299,7 @@ class Search:
         if search.regret is None or search.sampler not in (AUTO, CLIMB):
             return None
         # The gain of running trials is not known yet.
-        expected = self._searcher.expected_gain(_Taken(self._table, self._capacity, ended=True))
+        expected = self._searcher.expected_gain(_TakenKeys(self._table, self._capacity, ended=True))
         return expected if expected is not None and expected <= search.regret else None
 
     def _risk(self) -> TrialRecord | None:
@@ -312,7 +318,7 @@ class Search:
 
         As many as are running now were asked for before the best trial's result was known: they do not count.
         """
-        best = self._table.best()
+        best = self._table.best_trial()
         last = (best.number if best is not None else 0) + len(self._trials.jobs.running)
         since = itertools.takewhile(
             lambda record: record.number > last, reversed(self._table.records.values())
@@ -335,15 +341,15 @@ class Search:
             # The earlier sweep shows what fits, and the searcher asks for that next.
             return None
         leaner = {
-            RECOMPUTATION: self._recomputed(last.config),
-            ACCUMULATION: self._capacity.smaller(last.config),
+            RECOMPUTATION: self._recompute(last.config),
+            ACCUMULATION: self._capacity.shrink(last.config),
         }
         for how, config in leaner.items():
             if config is not None and config.key() not in self._taken:
                 return config, how
         return None
 
-    def _recomputed(self, config: TrialConfig) -> TrialConfig | None:
+    def _recompute(self, config: TrialConfig) -> TrialConfig | None:
         """Returns a configuration with recomputed activations; None if not a choice, or if it may not fit."""
         name, space = "activation_checkpointing", self._spec.space
         is_choice = name in space and space[name].contains(True) and acts(name, space, config.flatten())
@@ -376,7 +382,7 @@ def _is_users(failure: Failure) -> bool:
     return failure.kind in (FailureKind.USER_ERROR, FailureKind.CRASH, FailureKind.NO_RESULT)
 
 
-class _Taken(Container[str]):
+class _TakenKeys(Container[str]):
     """Keys of the configurations that need not be asked for again.
 
     A configuration that was passed over may be asked for again once more is known about what fits.

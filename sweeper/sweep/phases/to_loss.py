@@ -62,7 +62,7 @@ def to_loss(
             )
             return None, None
         curves.append(curve)
-        trials.progress.reached(len(curves))
+        trials.progress.advance_to(len(curves))
     loss, winner_curves = target(curves), []
     for number in range(SEEDS):
         name = f"to-loss-{winner.number}-{number}"
@@ -70,8 +70,10 @@ def to_loss(
         if curve is None:
             return None, None
         winner_curves.append(curve)
-        trials.progress.reached(SEEDS + len(winner_curves))
-    result = time_to_loss(loss, curves, winner_curves, speed, Tally.of(rounds, winner.number).one_more())
+        trials.progress.advance_to(SEEDS + len(winner_curves))
+    result = time_to_loss(
+        loss, curves, winner_curves, speed, Tally.of(rounds, winner.number).single_half_width()
+    )
     if result is None:
         context.observer.line(
             f"With at least one seed, {context.name(winner)} does not reach the baseline's loss of"

@@ -14,7 +14,7 @@ from sweeper.core.job import SCHEMA
 from sweeper.core.measurement import Failure, Measurement
 from sweeper.errors import EnvironmentStopError, SweepConflictError, UserError, did_you_mean
 from sweeper.spec import SweepSpec
-from sweeper.sweep.observer import Observer
+from sweeper.sweep.observer import SweepObserver
 from sweeper.sweep.store.fingerprint import differences
 from sweeper.sweep.store.journal import Journal, sweeps_folder
 from sweeper.sweep.store.lock import SweepLock
@@ -25,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def open_sweep(
-    home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any], observer: Observer, *, new: bool
+    home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any], observer: SweepObserver, *, new: bool
 ) -> tuple[Journal, SweepLock]:
     """Returns the folder for `spec`, locked: `<name>`, or `<name>-2` if that is another sweep.
 
@@ -33,10 +33,10 @@ def open_sweep(
         SweepConflictError: Another process holds the sweep, or it is unfinished and has other settings.
         EnvironmentStopError: The folder cannot be written.
     """
-    known = None if new else continued(home, spec.name, fingerprint)
+    known = None if new else find_continued(home, spec.name, fingerprint)
     if known is not None:
         return known, lock_of(known)
-    if not new and (latest := latest_of_name(home, spec.name)):
+    if not new and (latest := latest_sweep(home, spec.name)):
         require_schema(latest, "continue")
     for count in itertools.count(1):
         name = spec.name if count == 1 else f"{spec.name}-{count}"
@@ -67,19 +67,19 @@ def open_sweep(
     raise AssertionError("there is always another name")
 
 
-def continued(home: Path, name: str, fingerprint: Mapping[str, Any]) -> Journal | None:
+def find_continued(home: Path, name: str, fingerprint: Mapping[str, Any]) -> Journal | None:
     """Returns the sweep that a run would continue, ended or not; None if it would begin one."""
-    for journal in of_name(home, name):
+    for journal in sweeps_of_name(home, name):
         if (
             journal.schema >= SCHEMA
             and not differences(journal.read()["fingerprint"], fingerprint)
-            and not _stillborn(journal)
+            and not _is_stillborn(journal)
         ):
             return journal
     return None
 
 
-def of_name(home: Path, name: str) -> Iterator[Journal]:
+def sweeps_of_name(home: Path, name: str) -> Iterator[Journal]:
     """Yields the sweeps called `name`, `name-2` and so on that have begun."""
     for count in itertools.count(1):
         journal = Journal(sweeps_folder(home) / (name if count == 1 else f"{name}-{count}"))
@@ -89,9 +89,9 @@ def of_name(home: Path, name: str) -> Iterator[Journal]:
             yield journal
 
 
-def latest_of_name(home: Path, name: str) -> Journal | None:
-    """Returns the last of the sweeps that `of_name` yields; None if there is none."""
-    return next(iter([*of_name(home, name)][-1:]), None)
+def latest_sweep(home: Path, name: str) -> Journal | None:
+    """Returns the last of the sweeps that `sweeps_of_name` yields; None if there is none."""
+    return next(iter([*sweeps_of_name(home, name)][-1:]), None)
 
 
 def require_schema(journal: Journal, deed: str) -> None:
@@ -120,7 +120,7 @@ def line_of_schema_1(journal: Journal, deed: str) -> str:
     )
 
 
-def _stillborn(journal: Journal) -> bool:
+def _is_stillborn(journal: Journal) -> bool:
     """Returns whether the sweep's baseline has failed: users fix it and run the same command again."""
     first = next(journal.trials(), None)
     return first is not None and isinstance(first.outcome, Failure)

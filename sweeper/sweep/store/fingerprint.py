@@ -15,7 +15,7 @@ from sweeper.core.codec import encode
 from sweeper.core.config import FIELDS
 from sweeper.core.modules import PACKAGE, Module, find, find_pipeline, find_uninstalled, import_paths
 from sweeper.errors import UserError
-from sweeper.spec.data_path import existing
+from sweeper.spec.data_path import existing_path
 from sweeper.spec.sections import Measure, ScriptOptions
 from sweeper.spec.space import Section
 from sweeper.system import remote_data
@@ -34,7 +34,7 @@ def digest_of_command(command: Sequence[str], files: Mapping[str, str]) -> str:
     Raises:
         UserError: A file whose name ends in `.py` is not Python.
     """
-    return _sha(_plain([digest_of_files_named(command), files]))
+    return _sha(_to_json([digest_of_files_named(command), files]))
 
 
 def digest_of_files_named(command: Sequence[str]) -> str:
@@ -47,10 +47,10 @@ def digest_of_files_named(command: Sequence[str]) -> str:
     for item in files_named(command):
         path = Path(item)
         if path.suffix == ".py":
-            contents.update(_trees(_found(".".join(path.with_suffix("").parts), path)))
+            contents.update(_trees(_collect_trees(".".join(path.with_suffix("").parts), path)))
         elif path.stat().st_size <= MAX_BYTES_OF_CODE:
             contents[item] = _sha(path.read_bytes().hex())
-    return _plain(contents)
+    return _to_json(contents)
 
 
 def digest_of_scripts(command: Sequence[str]) -> str:
@@ -75,11 +75,11 @@ def files_named(command: Sequence[str], folder: Path | str = "") -> Iterator[str
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Returns one line per key in which two fingerprints differ."""
-    walked = ((key, _known(key, a), _known(key, b)) for key, a, b in _walk("", old, new))
-    return [f"{key}: {_short(a)} -> {_short(b)}" for key, a, b in walked if _plain(a) != _plain(b)]
+    walked = ((key, _value_at(key, a), _value_at(key, b)) for key, a, b in _walk("", old, new))
+    return [f"{key}: {_shorten(a)} -> {_shorten(b)}" for key, a, b in walked if _to_json(a) != _to_json(b)]
 
 
-def _known(key: str, value: Any) -> Any:
+def _value_at(key: str, value: Any) -> Any:
     """Returns the value at a key of a fingerprint; the default of a setting that it lacks."""
     section, _, name = key.partition(".")
     if value is None and section == "config" and name in FIELDS:
@@ -106,12 +106,12 @@ def _walk(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
         yield path, old, new
 
 
-def _plain(value: Any) -> str:
+def _to_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=list)
 
 
-def _short(value: Any) -> str:
-    text = "absent" if value is None else _plain(value)
+def _shorten(value: Any) -> str:
+    text = "absent" if value is None else _to_json(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -122,7 +122,7 @@ def prepared_folder(home: Path, pipeline: str, data: Mapping[str, Any]) -> Path:
         data: The data section, as JSON values.
     """
     made_from = [pipeline, digest_of_code(pipeline), data, digest_of_files(data)]
-    return home.resolve() / "cache" / _sha(_plain(made_from))
+    return home.resolve() / "cache" / _sha(_to_json(made_from))
 
 
 def digest_of_files(data: Mapping[str, Any]) -> str:
@@ -135,13 +135,13 @@ def digest_of_files(data: Mapping[str, Any]) -> str:
         return ""
     if remote_data.is_remote(str(data["path"])):
         return remote_data.digest(str(data["path"]))
-    root = existing(str(data["path"]))
+    root = existing_path(str(data["path"]))
     files = sorted(_files_below(root)) if root.is_dir() else [root]
     listed = []
     for path in files:
         about = path.stat()
         listed.append((str(path.relative_to(root)), about.st_size, about.st_mtime_ns))
-    return _sha(_plain([str(root.resolve()), listed]))
+    return _sha(_to_json([str(root.resolve()), listed]))
 
 
 def _files_below(root: Path) -> Iterator[Path]:
@@ -168,7 +168,7 @@ def digest_of_code(pipeline: str) -> str:
         UserError: There is no such module, or it is not Python.
     """
     find_pipeline(pipeline)
-    return _sha(_plain(_trees(_found(pipeline))))
+    return _sha(_to_json(_trees(_collect_trees(pipeline))))
 
 
 def code_of(pipeline: str) -> dict[str, str]:
@@ -177,23 +177,23 @@ def code_of(pipeline: str) -> dict[str, str]:
     Shipped pipelines are included like the user's. If both have a file of the same name, only the
     user's files are sent: the receiving sweeper has the shipped ones, under another name.
     """
-    modules = set(_found(pipeline))
-    above = {name for module in modules for name in _above(module.name)}
+    modules = set(_collect_trees(pipeline))
+    above = {name for module in modules for name in _parent_packages(module.name)}
     modules |= {module for name in above if (module := find(name, import_paths())) and module.name == name}
-    shipped = {_relative(module): module.path for module in modules if module.is_shipped}
-    own = {_relative(module): module.path for module in modules if not module.is_shipped}
+    shipped = {_relative_path(module): module.path for module in modules if module.is_shipped}
+    own = {_relative_path(module): module.path for module in modules if not module.is_shipped}
     both = shipped.keys() & own.keys() - {os.path.join(PACKAGE, "__init__.py")}
     files = own if both else {**shipped, **own}
     return {path: files[path].read_text(encoding="utf-8") for path in sorted(files)}
 
 
-def _above(name: str) -> list[str]:
+def _parent_packages(name: str) -> list[str]:
     """Returns the names of a module's parent packages, outermost first."""
     parts = name.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts))]
 
 
-def _relative(module: Module) -> str:
+def _relative_path(module: Module) -> str:
     """Returns the path of a module's file below the folder of its top-level package."""
     base = os.path.join(*module.logical_name.split("."))
     return os.path.join(base, "__init__.py") if module.path.name == "__init__.py" else f"{base}.py"
@@ -209,7 +209,7 @@ def _trees(trees: Mapping[Module, ast.Module]) -> dict[str, str]:
     return {names[module]: ast.dump(tree) for module, tree in trees.items()}
 
 
-def _found(module: str, script: Path | None = None) -> dict[Module, ast.Module]:
+def _collect_trees(module: str, script: Path | None = None) -> dict[Module, ast.Module]:
     """Returns a module and the neighbouring modules that it imports, with their syntax trees.
 
     Args:

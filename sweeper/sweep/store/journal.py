@@ -18,15 +18,15 @@ from sweeper.core import schema_1
 from sweeper.core.codec import decode, encode
 from sweeper.core.job import CONFIG, SCHEMA, Job, read_job, read_outcome
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
-from sweeper.core.place import Place, read_place
+from sweeper.core.place import TrialPlace, read_place
 from sweeper.core.record import SearchResult, TrialRecord
 from sweeper.errors import EnvironmentStopError
-from sweeper.race.log import Event, Round, compared, rounds_of_speeds
+from sweeper.race.log import Event, Round, comparable_rounds, rounds_of_speeds
 from sweeper.race.storage import read
 from sweeper.spec import SweepSpec, read_yaml, to_yaml
 from sweeper.spec.reader import OWN, open_at_once
 from sweeper.sweep.store.result import SweepResult, decode_result, encode_result
-from sweeper.system.files import ours, read_json, write_atomic, write_json
+from sweeper.system.files import read_json, reading, write_atomic, write_json
 
 SWEEP = "sweep.yaml"
 RESULT = "result.json"
@@ -134,7 +134,7 @@ class Journal:
                 f"{path} must have schema {SCHEMA} or earlier, but has {self.schema}. Use the version of"
                 " sweeper that wrote it, or a later one."
             )
-        with ours(path, _RESTORE):
+        with reading(path, _RESTORE):
             document: Mapping[str, Any] = read_yaml(path, times=OWN)
             if self.schema == 1:
                 document = schema_1.sweep(document)
@@ -153,7 +153,7 @@ class Journal:
             EnvironmentStopError: It is damaged.
         """
         document = self.read() if document is None else document
-        with ours(self.folder / SWEEP, _RESTORE):
+        with reading(self.folder / SWEEP, _RESTORE):
             spec = SweepSpec.from_dict(document["spec"], is_stored=True)
         return spec
 
@@ -161,7 +161,7 @@ class Journal:
         """Yields the trials in order of their numbers."""
         return self._entries(self.folder / "trials")
 
-    def searched(self) -> Iterator[Entry]:
+    def searched_trials(self) -> Iterator[Entry]:
         """Yields the searched trials, without the configurations that were passed over as too large."""
         for entry in self.trials():
             end = entry.outcome
@@ -183,7 +183,7 @@ class Journal:
 
     def rounds(self, race: str) -> list[Round]:
         """Returns the rounds of a race; none if there was no race."""
-        return compared(self.race_events(race))
+        return comparable_rounds(self.race_events(race))
 
     def race_events(self, race: str) -> list[Event]:
         """Returns the log of a race; empty if there was none.
@@ -192,7 +192,7 @@ class Journal:
             EnvironmentStopError: Its file is damaged.
         """
         path = self.race_log(race)
-        with ours(path, DAMAGED_RACE):
+        with reading(path, DAMAGED_RACE):
             events = read(path)
         return events
 
@@ -263,7 +263,7 @@ class Journal:
             origin=job.origin,
             created_at=job.created_at,
             folder=str(folder),
-            place=read_place(folder) if outcome is not None else Place(),
+            place=read_place(folder) if outcome is not None else TrialPlace(),
         )
 
     def write_search_result(self, number: int, result: SearchResult) -> None:
@@ -302,7 +302,7 @@ class Journal:
         """Writes the result so far of a sweep that was stopped; it has not ended."""
         write_json(self.folder / INTERIM_RESULT, encode_result(result))
 
-    def stopped(self) -> SweepResult | None:
+    def stopped_result(self) -> SweepResult | None:
         """Returns the result of a stopped sweep; None if it was never stopped, or has ended."""
         return self._read_result(self.folder / self._file(INTERIM_RESULT), "Remove it")
 
@@ -316,7 +316,7 @@ class Journal:
     def raised_budget(self) -> int | None:
         """Returns the number of searched trials that the sweep was extended to; None if it never was."""
         path = self.folder / self._file(EXTENSION)
-        with ours(path, _RESTORE):
+        with reading(path, _RESTORE):
             extension = _mapping_in(path, _RESTORE)
             trials = None if extension is None else int(extension["trials"])
         return trials
@@ -333,7 +333,7 @@ class Journal:
         tree = _mapping_in(path, remedy)
         if tree is None:
             return None
-        with ours(path, remedy):
+        with reading(path, remedy):
             result = decode_result(schema_1.result(tree) if self.schema == 1 else tree)
         return result
 
@@ -342,7 +342,7 @@ def _search_result(path: Path) -> SearchResult | None:
     mapping = _mapping_in(path, _REMOVE)
     if mapping is None:
         return None
-    with ours(path, _REMOVE):
+    with reading(path, _REMOVE):
         result = decode(SearchResult, mapping)
     return result
 
@@ -350,7 +350,7 @@ def _search_result(path: Path) -> SearchResult | None:
 def _mapping_in(path: Path, remedy: str) -> Mapping[str, Any] | None:
     """Returns the JSON object in one of the sweep's files, or None if there is no such file."""
     try:
-        with ours(path, remedy):
+        with reading(path, remedy):
             mapping = _require_mapping(read_json(path))
     except FileNotFoundError:
         return None

@@ -16,7 +16,7 @@ from sweeper.analysis.finalists import beyond_production
 from sweeper.analysis.labels import run_name
 from sweeper.analysis.pareto import pareto, pick
 from sweeper.analysis.sensitivity import Sensitivity, sensitivity
-from sweeper.analysis.summary import Row, Summary, counts_of, fastest, work_title
+from sweeper.analysis.summary import Row, Summary, counts_of, find_fastest, work_title
 from sweeper.analysis.trial_table import TrialTable
 from sweeper.core.codec import decode
 from sweeper.core.job import CONFIG, OUTCOME, RESTORE_HINT, read_job, read_outcome
@@ -39,7 +39,7 @@ from sweeper.sweep.store.journal import (
     Journal,
 )
 from sweeper.sweep.store.result import ConfirmationResult, SweepResult
-from sweeper.system.files import ours
+from sweeper.system.files import reading
 from sweeper.tracking import Confirmation
 
 NUM_SEEDS = 3
@@ -82,13 +82,13 @@ class LoadedSweep:
             spec, _ = with_enough_steps(spec, self.table.quality_samples)
         return sensitivity(best.record, self.summary.records, spec) if best is not None else ()
 
-    def varied(self) -> tuple[str, ...]:
+    def varied_names(self) -> tuple[str, ...]:
         """Returns the names that differ between the trials."""
-        return varied(self.spec)
+        return varied_names(self.spec)
 
     def name_of(self, record: TrialRecord) -> str:
         """Returns a record's run name."""
-        return run_name(record.number, record.stage, record.config, self.varied())
+        return run_name(record.number, record.stage, record.config, self.varied_names())
 
     @property
     def confirmation(self) -> ConfirmationResult:
@@ -139,7 +139,7 @@ class LoadedSweep:
         turns = [turn for life in lives for turn in life.turns]
         return tuple((ended_at - turn.at, turn.samples / turn.seconds) for turn in turns)
 
-    def traced(self, number: int) -> Mapping[str, Any]:
+    def trace_report(self, number: int) -> Mapping[str, Any]:
         """Returns the report of a trial's trace (`sweeper.trainer.trace`); empty if it was not traced."""
         outcome = read_outcome(self.journal.setup_folder(f"trace-{number}"))
         return outcome.values if isinstance(outcome, Report) else {}
@@ -153,9 +153,9 @@ class LoadedSweep:
         return stages
 
 
-def varied(spec: SweepSpec) -> tuple[str, ...]:
+def varied_names(spec: SweepSpec) -> tuple[str, ...]:
     """Returns the names that differ between a sweep's trials: the space's, then the references'."""
-    names = dict.fromkeys(spec.varied())
+    names = dict.fromkeys(spec.varied_names())
     for entry in (spec.baseline, *spec.also_try):
         names.update(dict.fromkeys(entry))
     return tuple(names)
@@ -173,7 +173,7 @@ def load_sweep(journal: Journal) -> LoadedSweep:
         _enter_losses(table, journal, f"loss-{result.confirmation.winner}")
     sweep = LoadedSweep(journal, spec, document["about"], table, result, state)
     path = journal.folder / (RESULT if state == "finished" else INTERIM_RESULT)
-    with ours(path, ENDS_ANEW):
+    with reading(path, ENDS_ANEW):
         _look_at_result(sweep)
     return sweep
 
@@ -199,7 +199,7 @@ def enter_trials(table: TrialTable, journal: Journal, entries: Iterable[Entry]) 
     for entry in entries:
         outcome = entry.outcome
         if isinstance(outcome, Report):
-            with ours(entry.folder / OUTCOME, RESTORE_HINT):
+            with reading(entry.folder / OUTCOME, RESTORE_HINT):
                 raise ValueError("it is not the outcome of a trial")
         if entry.result is None and is_retried(entry.job, outcome):
             outcome = None
@@ -220,7 +220,7 @@ def quality_of(outcome: Outcome | Report, folder: Path) -> Quality | None:
     """
     if not isinstance(outcome, Report):
         return None
-    with ours(folder / OUTCOME, RESTORE_HINT):
+    with reading(folder / OUTCOME, RESTORE_HINT):
         quality = decode(Quality, outcome.values)
     return quality
 
@@ -270,7 +270,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
         )
 
     # For each work, the fastest trial whose loss was checked or, if there is none, the fastest.
-    sizes = fastest(records, _work) | fastest([r for r in records if r.number in looked_at], _work)
+    sizes = find_fastest(records, _work) | find_fastest([r for r in records if r.number in looked_at], _work)
     if winner is not None and base is not None:
         sizes[base.config.work_key()] = table.records[winner]
     common = set.intersection(*(set(r.config.work().items()) for r in sizes.values())) if sizes else set()
@@ -280,7 +280,9 @@ def summarise(sweep: LoadedSweep) -> Summary:
     whole = [r for r in whole if r.number in looked_at or r is base]
     whole = [r for r in whole if not beyond_production(r, sweep.spec)]
     front = pareto(whole, objectives) if len(objectives) > 1 else []
-    loaders = fastest(same_work, _kind) | fastest([r for r in same_work if r.number in looked_at], _kind)
+    loaders = find_fastest(same_work, _kind) | find_fastest(
+        [r for r in same_work if r.number in looked_at], _kind
+    )
     by_kind = sorted(loaders.items())
     faster = [r for _, r in by_kind if r.number not in ratios and (table.speedup(r) or 0.0) > 1]
     quickest = max(faster, key=lambda r: r.metric("throughput") or 0.0, default=None)
@@ -317,7 +319,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
         front=tuple(row("", r) for r in front),
         picked=pick(front, objectives, rule),
         rule=rule,
-        varied=sweep.varied(),
+        varied=sweep.varied_names(),
         infeasible=tuple(sweep.name_of(table.records[number]) for number in confirmation.infeasible),
         losses={r.number: losses_of(r) for r in records if r in (base, quickest) or r.number == winner},
     )
@@ -332,7 +334,7 @@ def _kind(record: TrialRecord) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ListedSweep:
     """A sweep in a list, read from its specification and its result, but not from its trials.
 
     Attributes:
@@ -347,7 +349,7 @@ class Listed:
     ratio: float | None
 
 
-def listed(journal: Journal) -> Listed:
+def listed_sweep(journal: Journal) -> ListedSweep:
     """Returns a sweep's entry for a list.
 
     Raises:
@@ -358,7 +360,7 @@ def listed(journal: Journal) -> Listed:
     state, result = _state_of(journal)
     searched = journal.num_trials() - len(spec.references())
     confirmation = result.confirmation if result else ConfirmationResult(winner=None)
-    return Listed(
+    return ListedSweep(
         name=journal.name,
         state=state,
         device=document["about"]["device"],
@@ -371,7 +373,7 @@ def listed(journal: Journal) -> Listed:
 
 def _state_of(journal: Journal) -> tuple[str, SweepResult | None]:
     """Returns `finished`, `stopped` or `unfinished`, and the result that goes with it."""
-    ended, stopped = journal.result(), journal.stopped()
+    ended, stopped = journal.result(), journal.stopped_result()
     if ended is not None:
         return "finished", ended
     return ("unfinished" if stopped is None else "stopped"), stopped

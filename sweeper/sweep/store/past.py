@@ -19,7 +19,7 @@ from sweeper.spec.sections import LATEST, NONE
 from sweeper.sweep.store.catalog import all_sweeps, find_sweep
 from sweeper.sweep.store.fingerprint import differences
 from sweeper.sweep.store.journal import Journal
-from sweeper.system.files import ours, read_json, write_json
+from sweeper.system.files import read_json, reading, write_json
 
 PAST = "past.json"
 
@@ -42,7 +42,7 @@ def remember(journal: Journal, home: Path, spec: SweepSpec, fingerprint: Mapping
     Raises:
         UserError: The sweep that the specification names does not exist.
     """
-    past = earlier(home, spec, fingerprint)
+    past = find_past_sweep(home, spec, fingerprint)
     if past is not None:
         write_json(journal.folder / PAST, encode(past))
     else:
@@ -50,7 +50,7 @@ def remember(journal: Journal, home: Path, spec: SweepSpec, fingerprint: Mapping
         (journal.folder / PAST).unlink(missing_ok=True)
 
 
-def remembered(journal: Journal) -> PastSweep | None:
+def recall(journal: Journal) -> PastSweep | None:
     """Returns the earlier sweep that a sweep starts from; None if there is none.
 
     Raises:
@@ -59,7 +59,7 @@ def remembered(journal: Journal) -> PastSweep | None:
     path = journal.folder / PAST
     if not path.exists():
         return None
-    with ours(path, "Remove it, and the search goes on without it"):
+    with reading(path, "Remove it, and the search goes on without it"):
         past: PastSweep = decode(PastSweep, read_json(path))
     return past
 
@@ -70,7 +70,7 @@ def past_line(past: PastSweep) -> str:
     return f"Starting from what `{past.name}` measured in {len(past.measured)} trials{changed}."
 
 
-def earlier(home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any]) -> PastSweep | None:
+def find_past_sweep(home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any]) -> PastSweep | None:
     """Returns the earlier sweep that a new one starts from; None if there is none.
 
     Raises:
@@ -80,7 +80,7 @@ def earlier(home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any]) -> Past
     if wanted == NONE or spec.traits.is_of_changes:
         return None
     if wanted != LATEST:
-        return _asked_for(home, wanted, fingerprint)
+        return _find_requested(home, wanted, fingerprint)
     for journal in all_sweeps(home):
         # A damaged sweep must not prevent the use of another.
         with contextlib.suppress(EnvironmentStopError, OSError):
@@ -88,20 +88,20 @@ def earlier(home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any]) -> Past
             is_alike = _subject(document["fingerprint"]) == _subject(fingerprint)
             # A tune of a script has no parameter in common with a space for its flags.
             if is_alike and spec.space.keys() & document["spec"].get("space", {}).keys():
-                past = _past(journal, fingerprint)
+                past = _past_sweep(journal, fingerprint)
                 if len(past.measured) >= MIN_MEASURED:
                     return past
     return None
 
 
-def _asked_for(home: Path, name: str, fingerprint: Mapping[str, Any]) -> PastSweep:
-    journal = _named(home, name)
+def _find_requested(home: Path, name: str, fingerprint: Mapping[str, Any]) -> PastSweep:
+    journal = _find_named(home, name)
     if bool(journal.read()["fingerprint"].get("command")) != bool(fingerprint.get("command")):
         raise UserError(
             f"`search.warm_start` must name a sweep of the same kind, but one of {name!r} and this sweep "
             "runs a script, and the other a pipeline."
         )
-    past = _past(journal, fingerprint)
+    past = _past_sweep(journal, fingerprint)
     if not past.measured:
         raise UserError(
             f"`search.warm_start` must name a sweep that has measured something, but {name!r} has not."
@@ -109,7 +109,7 @@ def _asked_for(home: Path, name: str, fingerprint: Mapping[str, Any]) -> PastSwe
     return past
 
 
-def _named(home: Path, name: str) -> Journal:
+def _find_named(home: Path, name: str) -> Journal:
     folder = Path(name)
     if folder.name == name:
         return find_sweep(home, name)
@@ -132,7 +132,7 @@ def _subject(fingerprint: Mapping[str, Any]) -> object:
     return fingerprint.get("pipeline") or (fingerprint.get("workload"), fingerprint.get("data"))
 
 
-def _past(journal: Journal, fingerprint: Mapping[str, Any]) -> PastSweep:
+def _past_sweep(journal: Journal, fingerprint: Mapping[str, Any]) -> PastSweep:
     document = journal.read()
     records = [
         journal.record(entry.number, entry.job, entry.outcome)
@@ -148,11 +148,11 @@ def _past(journal: Journal, fingerprint: Mapping[str, Any]) -> PastSweep:
         trials=tuple(trials[:MAX_TRIALS]),
         winner=result.confirmation.winner if result is not None else None,
         kind=kinds[0] if kinds else "",
-        differs=tuple(_changed(old, fingerprint)),
+        differs=tuple(_changed_keys(old, fingerprint)),
     )
 
 
-def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def _changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     for name in MARKS:
         if differences({name: old.get(name)}, {name: new.get(name)}):
             yield name

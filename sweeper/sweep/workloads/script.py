@@ -15,7 +15,7 @@ from sweeper.execution.local import own_environment
 from sweeper.spec import SweepSpec
 from sweeper.sweep.store.fingerprint import digest_of_command, settings_of
 from sweeper.sweep.workloads import Workload
-from sweeper.system.environment import PASS_ENV, named
+from sweeper.system.environment import PASS_ENV, pass_env_names
 from sweeper.tracking.script_store import empty_store
 
 
@@ -55,7 +55,7 @@ def _script(spec: SweepSpec) -> Script:
 
 def _environment(spec: SweepSpec) -> dict[str, str]:
     """Returns the variables that a script sees as the user set them, and the names of those it may see."""
-    names = "\n".join((*spec.execution.pass_env, *named(os.environ)))
+    names = "\n".join((*spec.execution.pass_env, *pass_env_names(os.environ)))
     return {**own_environment(), **({PASS_ENV: names} if names else {})}
 
 

@@ -40,7 +40,7 @@ class KeptFile:
         os.close(self._descriptor)
 
 
-class Part:
+class HostSeries:
     """Some series from one source. A part that raises is not read again.
 
     Attributes:
@@ -65,7 +65,7 @@ class Part:
 Counts = Mapping[int, tuple[int, ...]]
 
 
-class Counting(Part):
+class CounterSeries(HostSeries):
     """Rates from counters, over the time since the last reading; none at the first."""
 
     _last: tuple[float, Counts] | None = None
@@ -86,7 +86,7 @@ class Counting(Part):
         raise NotImplementedError
 
 
-class Cores(Counting):
+class Cores(CounterSeries):
     """Utilisation of the usable cores: the mean, the busiest, and each one if there are few."""
 
     names = ("cpu_util_pct", "cpu_max_core_pct")
@@ -127,7 +127,7 @@ class Cores(Counting):
         return rates
 
 
-class Memory(Part):
+class Memory(HostSeries):
     """The machine's memory; memory that is not available counts as used."""
 
     names = ("host_mem_used_gib", "host_mem_used_pct")
@@ -145,7 +145,7 @@ class Memory(Part):
         return {"host_mem_used_gib": used * 1024 / GIB, "host_mem_used_pct": 100 * used / total}
 
 
-class Disks(Counting):
+class Disks(CounterSeries):
     """Reads from the machine's physical disks, without devices built on them (md, dm, loop)."""
 
     names = ("disk_read_mib_s",)
@@ -170,7 +170,7 @@ def _is_hidden(disk: Path) -> bool:
     return False
 
 
-class Pressure(Counting):
+class Pressure(CounterSeries):
     """PSI: the share of time in which some task on the machine waited for a resource."""
 
     def __init__(self, resource: str, name: str) -> None:
@@ -185,7 +185,7 @@ class Pressure(Counting):
         return {self.names[0]: min(100.0, 100 * (after[0][0] - before[0][0]) / 1e6 / seconds)}
 
 
-class Energy(Counting):
+class ProcessorEnergy(CounterSeries):
     """The power of the processors and their memory, from RAPL (on AMD's processors, too).
 
     Many systems let only root read it, because it reveals what others compute.
@@ -221,7 +221,7 @@ def _is_counted(zone: Path) -> bool:
     return name.startswith("package") or name == "dram"
 
 
-class Shm(Part):
+class Shm(HostSeries):
     """Shared memory, through which loader workers pass batches."""
 
     names = ("shm_used_gib", "shm_free_gib")

@@ -6,7 +6,16 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from sweeper.core.probes import Probe, Reading
-from sweeper.telemetry.host.machine import Cores, Disks, Energy, Memory, Part, Pressure, Shm, energy_zones
+from sweeper.telemetry.host.machine import (
+    Cores,
+    Disks,
+    HostSeries,
+    Memory,
+    Pressure,
+    ProcessorEnergy,
+    Shm,
+    energy_zones,
+)
 from sweeper.telemetry.host.tree import Tree
 
 
@@ -26,12 +35,12 @@ class HostProbe(Probe):
     def __init__(self) -> None:
         self._why: dict[str, str] = {}
         self.missing: Mapping[str, str] = self._why
-        self._parts: list[Part] = []
+        self._parts: list[HostSeries] = []
 
     def open(self, pid: int, device_uuid: str) -> None:
         """Opens the files and reads the counters' first values."""
-        kinds: list[tuple[Sequence[str], Callable[[], Part]]] = [
-            (Cores.names, lambda: Cores(_usable(pid))),
+        kinds: list[tuple[Sequence[str], Callable[[], HostSeries]]] = [
+            (Cores.names, lambda: Cores(_usable_cores(pid))),
             (Tree.names, lambda: Tree(pid)),
             (Memory.names, Memory),
             (Disks.names, Disks),
@@ -41,7 +50,7 @@ class HostProbe(Probe):
             (Shm.names, Shm),
         ]
         if zones := energy_zones():
-            kinds.append((Energy.names, lambda: Energy(zones)))
+            kinds.append((ProcessorEnergy.names, lambda: ProcessorEnergy(zones)))
         for names, begin in kinds:
             try:
                 self._parts.append(begin())
@@ -71,7 +80,7 @@ class HostProbe(Probe):
         self._why.update(dict.fromkeys(names, place or str(error) or type(error).__name__))
 
 
-def _usable(pid: int) -> list[int]:
+def _usable_cores(pid: int) -> list[int]:
     """Returns the cores that the trial may use, which can be fewer than the keeper's."""
     try:
         return sorted(os.sched_getaffinity(pid))

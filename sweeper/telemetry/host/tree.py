@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from time import perf_counter
 
 from sweeper.system.process import tree
-from sweeper.telemetry.host.machine import GIB, PROC, Counting, Counts, KeptFile
+from sweeper.telemetry.host.machine import GIB, PROC, CounterSeries, Counts, KeptFile
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -15,7 +15,7 @@ LOOK_SECONDS = 1.0
 """Seconds between two searches for new processes; a search reads a file per thread."""
 
 
-class Tree(Counting):
+class Tree(CounterSeries):
     """Processor time of the tree, and of the processes that the trial started; 100% is one core."""
 
     names = ("tree_cpu_pct", "loader_cpu_pct", "tree_mem_gib")

@@ -164,7 +164,7 @@ def find(nvml: Any, uuid: str) -> Device:
         except nvml.NVMLError as error:
             # Another GPU that is lost can make this call fail; the walk below asks each GPU separately.
             refused = error if is_lost(error) else refused
-    known = _known(nvml)
+    known = _handles_by_uuid(nvml)
     meant = {candidate for candidate in known if candidate.lower().startswith(uuid.lower())} or {
         candidate for candidate in known if candidate.partition("-")[2].lower().startswith(digits)
     }
@@ -181,7 +181,7 @@ def find(nvml: Any, uuid: str) -> Device:
     )
 
 
-def _known(nvml: Any) -> dict[str, Any]:
+def _handles_by_uuid(nvml: Any) -> dict[str, Any]:
     handles = {}
     for _, whole in gpus(nvml):
         for handle in (whole, *instances(nvml, whole)):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sweeper.telemetry.nvml.binding import find, initialised, reason
-from sweeper.telemetry.nvml.devices import bounded
+from sweeper.telemetry.nvml.devices import run_bounded
 from sweeper.telemetry.nvml.probe import NvmlProbe
 
 READINGS, PAUSE_SECONDS = 3, 0.4
@@ -34,7 +34,7 @@ class Capabilities:
 
 def capabilities(uuid: str) -> Capabilities:
     """Returns what NVML reports of a GPU; nothing if it hangs."""
-    return bounded(lambda: _read(uuid)) or Capabilities()
+    return run_bounded(lambda: _read(uuid)) or Capabilities()
 
 
 def _read(uuid: str) -> Capabilities:

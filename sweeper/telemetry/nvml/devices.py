@@ -61,7 +61,7 @@ def gpu_names() -> list[str]:
 
     See `gpu_uuids` for which GPUs are visible, and for the errors raised.
     """
-    return _of_visible(_name)
+    return _visible_values(_name)
 
 
 def gpu_uuids() -> list[str]:
@@ -75,7 +75,7 @@ def gpu_uuids() -> list[str]:
     Raises:
         EnvironmentStopError: The driver has not answered within `LIMIT_SECONDS`.
     """
-    return _of_visible(lambda nvml, handle: str(nvml.nvmlDeviceGetUUID(handle)))
+    return _visible_values(lambda nvml, handle: str(nvml.nvmlDeviceGetUUID(handle)))
 
 
 def first_gpu() -> str:
@@ -91,22 +91,22 @@ def first_gpu() -> str:
     is_listed = not os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip()[:1].isdecimal()
     if len(uuids) < 2 or is_listed or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         return next(iter(uuids), "")
-    return bounded(lambda: _most_capable(uuids)) or uuids[0]
+    return run_bounded(lambda: _most_capable_gpu(uuids)) or uuids[0]
 
 
-def _most_capable(uuids: Sequence[str]) -> str:
+def _most_capable_gpu(uuids: Sequence[str]) -> str:
     with contextlib.suppress(Exception), initialised() as nvml:
         capability = {uuid: nvml.nvmlDeviceGetCudaComputeCapability(find(nvml, uuid).whole) for uuid in uuids}
         return max(uuids, key=lambda uuid: tuple(capability[uuid]))
     return ""
 
 
-def _of_visible(read: Callable[[Any, Any], str]) -> list[str]:
+def _visible_values(read: Callable[[Any, Any], str]) -> list[str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     wanted = None if visible is None else [entry.strip() for entry in visible.split(",")]
     if wanted is not None and (len(set(wanted)) < len(wanted) or not _is_name(wanted[0])):
         return []
-    values = bounded(lambda: _listed(wanted, read))
+    values = run_bounded(lambda: _read_visible(wanted, read))
     if values is None:
         raise EnvironmentStopError(
             f"the NVIDIA driver must list its GPUs within {LIMIT_SECONDS:g} s, but has not answered. It "
@@ -117,15 +117,15 @@ def _of_visible(read: Callable[[Any, Any], str]) -> list[str]:
 
 def describe_gpus() -> list[GpuFacts]:
     """Describes every GPU of the machine; if empty, `driver_problem` may say why."""
-    return bounded(_facts) or []
+    return run_bounded(_facts) or []
 
 
 def memory_used_gib(uuid: str) -> float | None:
     """Returns the used memory of a GPU, by all processes; None if NVML does not report it."""
-    return bounded(lambda: _used(uuid))
+    return run_bounded(lambda: _memory_used(uuid))
 
 
-def _used(uuid: str) -> float | None:
+def _memory_used(uuid: str) -> float | None:
     with contextlib.suppress(Exception), initialised() as nvml:
         return float(nvml.nvmlDeviceGetMemoryInfo(find(nvml, uuid).handle).used / GIB)
     return None
@@ -138,15 +138,15 @@ def awake(uuids: Sequence[str]) -> Iterator[None]:
     With persistence mode off, the driver shuts a GPU down when the last process that uses it exits,
     and the next one waits seconds for it to come up. Processes started meanwhile inherit nothing.
     """
-    nvml = bounded(lambda: _opened(uuids)) if uuids else None
+    nvml = run_bounded(lambda: _open(uuids)) if uuids else None
     try:
         yield
     finally:
         if nvml is not None:
-            bounded(lambda: _closed(nvml))
+            run_bounded(lambda: _close(nvml))
 
 
-def _opened(uuids: Sequence[str]) -> Any:
+def _open(uuids: Sequence[str]) -> Any:
     with contextlib.suppress(Exception):
         nvml = start()
         for uuid in uuids:
@@ -157,17 +157,17 @@ def _opened(uuids: Sequence[str]) -> Any:
     return None
 
 
-def _closed(nvml: Any) -> None:
+def _close(nvml: Any) -> None:
     with contextlib.suppress(Exception):
         nvml.nvmlShutdown()
 
 
 def cores_near(uuid: str) -> frozenset[int]:
     """Returns the logical cores nearest to a GPU; empty if NVML does not report them."""
-    return bounded(lambda: _near(uuid)) or frozenset()
+    return run_bounded(lambda: _cores_near(uuid)) or frozenset()
 
 
-def _near(uuid: str) -> frozenset[int]:
+def _cores_near(uuid: str) -> frozenset[int]:
     # A bit for each possible core: NVML fills exactly this many words.
     words = os.sysconf("SC_NPROCESSORS_CONF") // _WORD_BITS + 1
     with contextlib.suppress(Exception), initialised() as nvml:
@@ -186,18 +186,18 @@ def full_uuid(name: str) -> str:
 
     An index is NVML's own, as in `gpu_names`.
     """
-    return bounded(lambda: _full(name)) or name
+    return run_bounded(lambda: _find_uuid(name)) or name
 
 
-def _full(name: str) -> str:
+def _find_uuid(name: str) -> str:
     with contextlib.suppress(Exception), initialised() as nvml:
-        return str(nvml.nvmlDeviceGetUUID(_by_name(nvml, name, dict(gpus(nvml)))))
+        return str(nvml.nvmlDeviceGetUUID(_handle_of(nvml, name, dict(gpus(nvml)))))
     return ""
 
 
 def is_exclusive(uuid: str) -> bool:
     """Returns whether only one process at a time may use a GPU; False if NVML does not report it."""
-    return bool(uuid) and bool(bounded(lambda: _is_exclusive(uuid)))
+    return bool(uuid) and bool(run_bounded(lambda: _is_exclusive(uuid)))
 
 
 def _is_exclusive(uuid: str) -> bool:
@@ -208,10 +208,10 @@ def _is_exclusive(uuid: str) -> bool:
 
 def name_and_memory_gib(uuid: str) -> tuple[str, float]:
     """Returns the model and the memory of a GPU or a MIG instance; empty and 0 if unknown."""
-    return bounded(lambda: _named(uuid)) or ("", 0.0)
+    return run_bounded(lambda: _name_and_memory(uuid)) or ("", 0.0)
 
 
-def _named(uuid: str) -> tuple[str, float]:
+def _name_and_memory(uuid: str) -> tuple[str, float]:
     with contextlib.suppress(Exception), initialised() as nvml:
         handle = find(nvml, uuid).handle
         return _name(nvml, handle), _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total / GIB, 0.0)
@@ -220,11 +220,11 @@ def _named(uuid: str) -> tuple[str, float]:
 
 def driver_problem() -> str:
     """Returns why NVML cannot be used here and what to do; empty if it can."""
-    message = bounded(_problem)
+    message = run_bounded(_problem)
     return HANGS if message is None else message
 
 
-def bounded(work: Callable[[], _T]) -> _T | None:
+def run_bounded(work: Callable[[], _T]) -> _T | None:
     """Returns the result of `work`; None if NVML hangs, which leaves a thread behind."""
     results: list[_T] = []
     thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
@@ -237,7 +237,7 @@ def _is_name(entry: str) -> bool:
     return entry.isdecimal() or entry.startswith(("GPU-", "MIG-"))
 
 
-def _listed(wanted: list[str] | None, read: Callable[[Any, Any], str]) -> list[str]:
+def _read_visible(wanted: list[str] | None, read: Callable[[Any, Any], str]) -> list[str]:
     values: list[str] = []
     # An entry that NVML refuses ends the list, as an invalid one does.
     with contextlib.suppress(Exception), initialised() as nvml:
@@ -245,11 +245,11 @@ def _listed(wanted: list[str] | None, read: Callable[[Any, Any], str]) -> list[s
         for entry in wanted if wanted is not None else map(str, wholes):
             if not _is_name(entry):
                 break
-            values.append(read(nvml, _by_name(nvml, entry, wholes)))
+            values.append(read(nvml, _handle_of(nvml, entry, wholes)))
     return values
 
 
-def _by_name(nvml: Any, entry: str, wholes: Mapping[int, Any]) -> Any:
+def _handle_of(nvml: Any, entry: str, wholes: Mapping[int, Any]) -> Any:
     """Returns the handle of an entry of CUDA_VISIBLE_DEVICES; of a split GPU, CUDA uses the first part."""
     if not entry.isdecimal():
         return find(nvml, entry).handle

@@ -31,18 +31,18 @@ class OtherGpus(Probe):
 
     def read(self) -> Reading:
         """Returns the cheap readings of all GPUs."""
-        return self._of_all([probe.read() for probe in self._probes])
+        return self._merge([probe.read() for probe in self._probes])
 
     def between(self) -> Reading:
         """Returns the use of each GPU by other processes."""
-        return self._of_all([probe.between() for probe in self._probes])
+        return self._merge([probe.between() for probe in self._probes])
 
     def close(self) -> None:
         """Releases NVML."""
         for probe in self._probes:
             probe.close()
 
-    def _of_all(self, readings: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    def _merge(self, readings: Sequence[Mapping[str, float]]) -> dict[str, float]:
         self._look()
         return {
             of_rank(name, rank): value

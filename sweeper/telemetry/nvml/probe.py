@@ -9,18 +9,18 @@ from typing import Any
 
 from sweeper.core.probes import Probe, Reading
 from sweeper.telemetry.nvml.binding import find, is_final, is_lost, problem, reason, start
-from sweeper.telemetry.nvml.processes import Foreign
-from sweeper.telemetry.nvml.readings import NOT_OF_A_PART, Source, readings
+from sweeper.telemetry.nvml.processes import ForeignProcesses
+from sweeper.telemetry.nvml.readings import NOT_OF_A_PART, ReadingSource, readings
 
 FAILURES_IN_A_ROW = 3
 """Consecutive temporary failures after which a reading is given up."""
 
 
 @dataclass(slots=True)
-class _Kept:
+class _WantedSource:
     """A source, and those of its series that are still wanted."""
 
-    source: Source
+    source: ReadingSource
     wanted: set[str]
 
 
@@ -42,9 +42,9 @@ class NvmlProbe(Probe):
         self.missing: Mapping[str, str] = self._why
         self.lost = False
         self._nvml: Any = None
-        self._cheap: list[_Kept] = []
-        self._expensive: list[_Kept] = []
-        self._sources: list[Source] = []
+        self._cheap: list[_WantedSource] = []
+        self._expensive: list[_WantedSource] = []
+        self._sources: list[ReadingSource] = []
         self._in_a_row: dict[str, int] = {}
 
     def open(self, pid: int, device_uuid: str) -> None:
@@ -61,8 +61,8 @@ class NvmlProbe(Probe):
             self._why.update(NOT_OF_A_PART)
         for source in readings(self._nvml, device):
             self._keep(self._cheap, source, source.names)
-        foreign = Foreign(self._nvml, device, pid)
-        self._keep(self._expensive, Source(foreign.names, foreign.read), foreign.names)
+        foreign = ForeignProcesses(self._nvml, device, pid)
+        self._keep(self._expensive, ReadingSource(foreign.names, foreign.read), foreign.names)
         self._read(self._cheap)
 
     def read(self) -> Reading:
@@ -85,15 +85,15 @@ class NvmlProbe(Probe):
                 self._nvml.nvmlShutdown()
             self._nvml = None
 
-    def _keep(self, into: list[_Kept], source: Source, names: tuple[str, ...]) -> None:
+    def _keep(self, into: list[_WantedSource], source: ReadingSource, names: tuple[str, ...]) -> None:
         for kept in into:
             if kept.source is source:
                 kept.wanted.update(names)
                 return
         self._sources.append(source)
-        into.append(_Kept(source, set(names)))
+        into.append(_WantedSource(source, set(names)))
 
-    def _read(self, sources: list[_Kept]) -> dict[str, float]:
+    def _read(self, sources: list[_WantedSource]) -> dict[str, float]:
         values: dict[str, float] = {}
         # A fallback source is appended and read in this loop; a lost GPU empties the list.
         for kept in sources:
@@ -106,14 +106,16 @@ class NvmlProbe(Probe):
                 if name not in kept.wanted or value is None:
                     continue
                 if isinstance(value, Exception):
-                    self._failed(sources, kept, name, value)
+                    self._note_failure(sources, kept, name, value)
                 else:
                     values[name] = value
                     self._in_a_row.pop(name, None)
         sources[:] = [kept for kept in sources if kept.wanted]
         return values
 
-    def _failed(self, sources: list[_Kept], kept: _Kept, name: str, error: Exception) -> None:
+    def _note_failure(
+        self, sources: list[_WantedSource], kept: _WantedSource, name: str, error: Exception
+    ) -> None:
         if is_lost(error):
             self._give_up(error)
             return

@@ -40,7 +40,7 @@ def _is_mps_server(pid: int) -> bool:
         return False
 
 
-class Foreign:
+class ForeignProcesses:
     """Compute processes that are not the trial's; reading holds the driver's lock for milliseconds.
 
     If the driver reports utilisation per process, one that only holds memory (a notebook) does not
@@ -67,7 +67,7 @@ class Foreign:
         listed = compute_processes(self._nvml, self._device.handle)
         self._own.update(tree(self._pid))
         self._is_numbered_as_here |= not self._own.isdisjoint(listed)
-        busy = self._busy()
+        busy = self._busy_pids()
         # A process that has exited since the last call was there for part of the time.
         known = listed.keys() | self._listed_before
         self._listed_before = set(listed)
@@ -84,7 +84,7 @@ class Foreign:
             "gpu_foreign_mem_gib": self._memory(listed),
         }
 
-    def _busy(self) -> set[int] | None:
+    def _busy_pids(self) -> set[int] | None:
         if not self._reports_busy:
             return None
         try:

@@ -33,12 +33,12 @@ Found = Mapping[str, float | Exception]
 """Values by series, or the reason why one is absent; a series without a new value is left out."""
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ReadingSource:
     """A source of some series.
 
     Attributes:
@@ -50,40 +50,42 @@ class Source:
 
     names: tuple[str, ...]
     read: Callable[[], Found]
-    instead: Source | None = None
-    close: Callable[[], None] = _nothing
+    instead: ReadingSource | None = None
+    close: Callable[[], None] = _do_nothing
 
 
-def readings(nvml: Any, device: Device) -> list[Source]:
+def readings(nvml: Any, device: Device) -> list[ReadingSource]:
     """Returns the independent sources of a device's series."""
     whole = device.whole
     gpm = Gpm(nvml, device)
     sources = [
-        _one("gpu_mem_used_gib", lambda: nvml.nvmlDeviceGetMemoryInfo(device.handle).used / GIB),
-        _one(
+        _single_source("gpu_mem_used_gib", lambda: nvml.nvmlDeviceGetMemoryInfo(device.handle).used / GIB),
+        _single_source(
             "gpu_temperature_c",
             lambda: nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU),
             # CUDA 14 removes the older name.
-            _one("gpu_temperature_c", lambda: nvml.nvmlDeviceGetTemperatureV(whole, 0)),
+            _single_source("gpu_temperature_c", lambda: nvml.nvmlDeviceGetTemperatureV(whole, 0)),
         ),
-        _one("gpu_mem_clock_mhz", lambda: nvml.nvmlDeviceGetClockInfo(whole, nvml.NVML_CLOCK_MEM)),
-        Source(Clocks.names, Clocks(nvml, whole).read),
+        _single_source("gpu_mem_clock_mhz", lambda: nvml.nvmlDeviceGetClockInfo(whole, nvml.NVML_CLOCK_MEM)),
+        ReadingSource(Clocks.names, Clocks(nvml, whole).read),
     ]
     if device.is_part:
-        return [*sources, Source(gpm.names, gpm.read, close=gpm.close)]
-    throughput = Source(PcieThroughput.names, PcieThroughput(nvml, whole).read)
-    counters = Source(PcieCounters.names, PcieCounters(nvml, whole).read, throughput)
+        return [*sources, ReadingSource(gpm.names, gpm.read, close=gpm.close)]
+    throughput = ReadingSource(PcieThroughput.names, PcieThroughput(nvml, whole).read)
+    counters = ReadingSource(PcieCounters.names, PcieCounters(nvml, whole).read, throughput)
     return [
         *sources,
-        Source(("gpu_util_pct", "gpu_mem_controller_pct"), lambda: _utilisation(nvml, whole)),
-        _one("gpu_power_w", lambda: nvml.nvmlDeviceGetPowerUsage(whole) / 1e3),
-        Source(("gpu_energy_j",), Energy(nvml, whole).read),
-        Source(gpm.names, gpm.read, counters, gpm.close),
+        ReadingSource(("gpu_util_pct", "gpu_mem_controller_pct"), lambda: _utilisation(nvml, whole)),
+        _single_source("gpu_power_w", lambda: nvml.nvmlDeviceGetPowerUsage(whole) / 1e3),
+        ReadingSource(("gpu_energy_j",), GpuEnergy(nvml, whole).read),
+        ReadingSource(gpm.names, gpm.read, counters, gpm.close),
     ]
 
 
-def _one(name: str, call: Callable[[], float], instead: Source | None = None) -> Source:
-    return Source((name,), lambda: {name: float(call())}, instead)
+def _single_source(
+    name: str, call: Callable[[], float], instead: ReadingSource | None = None
+) -> ReadingSource:
+    return ReadingSource((name,), lambda: {name: float(call())}, instead)
 
 
 def _utilisation(nvml: Any, whole: Any) -> Found:
@@ -91,7 +93,7 @@ def _utilisation(nvml: Any, whole: Any) -> Found:
     return {"gpu_util_pct": float(rates.gpu), "gpu_mem_controller_pct": float(rates.memory)}
 
 
-class Energy:
+class GpuEnergy:
     """The energy used since the first reading; NVML's counter starts when the driver is loaded."""
 
     def __init__(self, nvml: Any, whole: Any) -> None:
@@ -123,7 +125,7 @@ class Clocks:
         nvml = self._nvml
         if self._default is None or (isinstance(self._default, Exception) and not is_final(self._default)):
             self._default = self._default_clock()
-        clock = _tried(lambda: nvml.nvmlDeviceGetClockInfo(self._whole, nvml.NVML_CLOCK_SM))
+        clock = _try(lambda: nvml.nvmlDeviceGetClockInfo(self._whole, nvml.NVML_CLOCK_SM))
         why = self._reasons()
         values: dict[str, float | Exception] = {"gpu_sm_clock_mhz": clock}
         for name, bits in (("gpu_throttled", SLOWED), ("gpu_power_capped", POWER_CAP)):
@@ -137,9 +139,9 @@ class Clocks:
 
     def _default_clock(self) -> float | Exception:
         nvml, whole = self._nvml, self._whole
-        clock = _tried(lambda: nvml.nvmlDeviceGetDefaultApplicationsClock(whole, nvml.NVML_CLOCK_SM))
+        clock = _try(lambda: nvml.nvmlDeviceGetDefaultApplicationsClock(whole, nvml.NVML_CLOCK_SM))
         if isinstance(clock, Exception) or clock <= 0:
-            clock = _tried(lambda: nvml.nvmlDeviceGetMaxClockInfo(whole, nvml.NVML_CLOCK_SM))
+            clock = _try(lambda: nvml.nvmlDeviceGetMaxClockInfo(whole, nvml.NVML_CLOCK_SM))
         if isinstance(clock, Exception) or clock > 0:
             return clock
         return NotReportedError("the default clock is not reported")
@@ -156,7 +158,7 @@ class Clocks:
         return self._refused
 
 
-def _tried(call: Callable[[], float]) -> float | Exception:
+def _try(call: Callable[[], float]) -> float | Exception:
     try:
         return float(call())
     except Exception as error:

@@ -135,14 +135,14 @@ class Order:
         return epoch if number else epoch.after(self._begin % self.num_batches)
 
     def _whole_epoch(self, number: int) -> Epoch:
-        epoch = self._batched(epoch_order(self.seed, number, self.length), self.drop_last)
+        epoch = self._make_epoch(epoch_order(self.seed, number, self.length), self.drop_last)
         rank, size = self._share
         if size == 1:
             return epoch
         own = epoch.index.view(-1, size, self.batch_size)[:, rank].reshape(-1)
         return Epoch(own, [self.batch_size] * len(epoch.sizes), epoch.lengths)
 
-    def first(self, num_samples: int) -> Epoch:
+    def first_samples(self, num_samples: int) -> Epoch:
         """Returns exactly the first `num_samples` samples in batches, whatever the batch size.
 
         The order continues across epochs without dropping anything, so that the n-th sample is the
@@ -150,9 +150,9 @@ class Order:
         """
         epochs = -(-num_samples // self.length)
         order = torch.cat([epoch_order(self.seed, epoch, self.length) for epoch in range(epochs)])
-        return self._batched(order[:num_samples], drop_last=False)
+        return self._make_epoch(order[:num_samples], drop_last=False)
 
-    def _batched(self, order: Tensor, drop_last: bool) -> Epoch:
+    def _make_epoch(self, order: Tensor, drop_last: bool) -> Epoch:
         size = self._together
         if not self.edges:
             whole = len(order) // size

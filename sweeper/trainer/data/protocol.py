@@ -61,7 +61,7 @@ class Loader(Protocol):
         """Stops workers and threads, and releases the data."""
 
 
-def ahead(items: Iterator[T]) -> Iterator[T]:
+def prefetch(items: Iterator[T]) -> Iterator[T]:
     """Yields the items of an endless iterator; a thread makes the next one."""
     with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
         coming = pool.submit(next, items)

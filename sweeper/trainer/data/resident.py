@@ -12,7 +12,7 @@ from sweeper.core.config import LoaderConfig
 from sweeper.system.cpu import usable_cpus
 from sweeper.trainer import device as devices
 from sweeper.trainer.data.order import Epoch, Order
-from sweeper.trainer.data.protocol import Handed, ahead, chunk_size, chunks, parts
+from sweeper.trainer.data.protocol import Handed, chunk_size, chunks, parts, prefetch
 from sweeper.trainer.pipeline import Batch, Samples
 
 INDEX = "index"
@@ -44,17 +44,17 @@ class ResidentLoader:
         self.index_only = index_only
         self.period_steps = 1
         self._tensors: Mapping[str, Tensor] = {}
-        self._stream = self._index() if index_only else self._gathered()
+        self._stream = self._index() if index_only else self._gather()
 
     def _epochs(self) -> Iterator[Epoch]:
         """Yields epochs with their index on the device; for a GPU, draws the next one ahead."""
         if self.device.type == "cpu":
             yield from map(self.order.epoch, itertools.count())
             return
-        for epoch in ahead(map(self._pinned, itertools.count())):
+        for epoch in prefetch(map(self._pin_epoch, itertools.count())):
             yield Epoch(epoch.index.to(self.device, non_blocking=True), epoch.sizes, epoch.lengths)
 
-    def _pinned(self, number: int) -> Epoch:
+    def _pin_epoch(self, number: int) -> Epoch:
         # A copy from pageable memory would wait for the stream.
         epoch = self.order.epoch(number)
         return Epoch(epoch.index.pin_memory(), epoch.sizes, epoch.lengths)
@@ -64,10 +64,10 @@ class ResidentLoader:
             for index, length in epoch.batches():
                 yield Handed({INDEX: index}, len(index), length)
 
-    def _gathered(self) -> Iterator[Handed]:
+    def _gather(self) -> Iterator[Handed]:
         together = self._chunks()
         # A spare core gathers the next batches during the steps.
-        for batch, sizes, length in ahead(together) if self._has_spare_core() else together:
+        for batch, sizes, length in prefetch(together) if self._has_spare_core() else together:
             yield from parts(batch, sizes, length)
 
     def _has_spare_core(self) -> bool:
@@ -109,7 +109,7 @@ class ResidentLoader:
         self._tensors = {}
 
 
-class Reader:
+class BatchReader:
     """Reads batches by index onto the device, where the tensors are kept if they fit."""
 
     def __init__(self, samples: Samples, device: torch.device, memory_fraction: float = 0.0) -> None:

@@ -34,7 +34,7 @@ class StreamLoader:
         self._queue: queue.Queue[Any] = queue.Queue(maxsize=1)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._fill, name="stream", daemon=True)
-        self._stream = self._arriving()
+        self._stream = self._receive()
 
     def read(self, index: Tensor, length: int) -> Batch:
         """Returns the samples `index`, on the host."""
@@ -46,7 +46,7 @@ class StreamLoader:
             for number in itertools.count():
                 epoch = self.order.epoch(number)
                 for index, sizes, length in chunks(epoch, self.period_steps):
-                    batch, copied = self._copied(self.read(index, length), copies)
+                    batch, copied = self._copy(self.read(index, length), copies)
                     self._put((batch, sizes, length, copied))
                     if self._closed.is_set():
                         return
@@ -61,7 +61,7 @@ class StreamLoader:
             except queue.Full:
                 continue
 
-    def _copied(self, batch: Batch, copies: Any) -> tuple[Batch, Any]:
+    def _copy(self, batch: Batch, copies: Any) -> tuple[Batch, Any]:
         """Starts the copy to the device; returns it with an event for its end."""
         if copies is None:
             return batch, None
@@ -71,7 +71,7 @@ class StreamLoader:
             }
             return there, copies.record_event()
 
-    def _arriving(self) -> Iterator[Handed]:
+    def _receive(self) -> Iterator[Handed]:
         while True:
             chunk = self._queue.get()
             if isinstance(chunk, BaseException):

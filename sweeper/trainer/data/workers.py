@@ -50,7 +50,7 @@ class _Rows(Dataset[Mapping[str, Any]]):
         return self.samples.item(*picked)
 
 
-class _Whole(Dataset[Batch]):
+class _WholeBatches(Dataset[Batch]):
     """Whole batches by index: one gather, no collation."""
 
     def __init__(self, samples: Samples) -> None:
@@ -60,7 +60,7 @@ class _Whole(Dataset[Batch]):
         return self.samples.read(self.samples.tensors, *picked)
 
 
-def _of_workers(config: LoaderConfig) -> dict[str, Any]:
+def _worker_options(config: LoaderConfig) -> dict[str, Any]:
     """Returns the options of workers that differ from torch's defaults."""
     if not config.num_workers:
         return {}
@@ -84,7 +84,7 @@ class WorkerLoader:
         self._random = torch.Generator()
         rows, in_workers = traits(config.kind).reads_rows, config.num_workers > 0
         self._loader: DataLoader[Any] | None = DataLoader(
-            _Rows(samples) if rows else _Whole(samples),
+            _Rows(samples) if rows else _WholeBatches(samples),
             batch_sampler=_RowsOf(order) if rows else None,
             sampler=None if rows else _Batches(order),
             batch_size=1 if rows else None,
@@ -93,22 +93,22 @@ class WorkerLoader:
             prefetch_factor=config.prefetch_factor if in_workers else None,
             persistent_workers=config.persistent_workers and in_workers,
             generator=self._random,
-            **_of_workers(config),
+            **_worker_options(config),
         )
         self._start_method = config.start_method
         self.drain_steps = max(1, config.num_workers * config.prefetch_factor)
         self._epoch: Iterator[Batch] = iter(())
-        self._stream = self._handed()
+        self._stream = self._hand_over()
 
-    def _handed(self) -> Iterator[Handed]:
+    def _hand_over(self) -> Iterator[Handed]:
         for epoch in itertools.count(self.order.first_epoch):
             self._random.manual_seed(epoch_seed(self.order.seed, epoch))
             # Kept so that `close` stops its workers even if an exception's traceback holds it, too.
-            self._epoch = self._begun()
+            self._epoch = self._begin_epoch()
             for batch in self._epoch:
                 yield Handed(batch, len(next(iter(batch.values()))), 0)
 
-    def _begun(self) -> Iterator[Batch]:
+    def _begin_epoch(self) -> Iterator[Batch]:
         """Starts the workers and returns the batches of one epoch.
 
         Raises:

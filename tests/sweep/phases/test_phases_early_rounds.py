@@ -12,7 +12,7 @@ from replays import Bench, spec_of, surface, throughput
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import BASELINE
 from sweeper.sweep.phases import early_rounds
-from sweeper.sweep.progress import Progress
+from sweeper.sweep.progress import SweepProgress
 from sweeper.sweep.store.journal import Journal
 
 pytestmark = pytest.mark.slow
@@ -146,13 +146,13 @@ def test_a_machine_that_has_drifted_widens_the_interval(bench, at_once):
 
 def test_the_search_goes_on_after_one_also_on_the_screen(bench, at_once, monkeypatch):
     phases: list[str] = []
-    begin = Progress.begin
+    begin = SweepProgress.begin
 
-    def noted(self: Progress, phase: str, total: int = 0) -> None:
+    def noted(self: SweepProgress, phase: str, total: int = 0) -> None:
         phases.append(phase)
         begin(self, phase, total)
 
-    monkeypatch.setattr(Progress, "begin", noted)
+    monkeypatch.setattr(SweepProgress, "begin", noted)
     bench.run(spec_of(**SPEC))
     first = phases.index("confirming")
     assert phases[first - 1] == phases[first + 1] == "searching"

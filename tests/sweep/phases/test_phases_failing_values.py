@@ -62,8 +62,8 @@ def left(*outcomes: tuple[dict[str, Any], Any], passed: Any = ()) -> dict[str, l
         failing = FailingValues(SPEC.space, passed)
         for record in records(*outcomes)[::order]:
             failing.add(record)
-            failing.left()
-        answers.append({name: list(values) for name, values in failing.left().items()})
+            failing.choices_to_drop()
+        answers.append({name: list(values) for name, values in failing.choices_to_drop().items()})
     assert answers[0] == answers[1]
     return answers[0]
 

@@ -24,14 +24,14 @@ from sweeper.race.log import Started, Verified, rounds_of
 from sweeper.race.policy import FIRST_TURNS
 from sweeper.race.storage import read
 from sweeper.sweep.phases import lives
-from sweeper.sweep.phases.lives import JobLives, can_be_stopped, fit, is_expensive
+from sweeper.sweep.phases.lives import JobLives, can_be_stopped, is_expensive, may_fit_together
 from sweeper.sweep.phases.race import SweepRace
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal
 from sweeper.system.files import write_atomic
 from sweeper.tracking import NullTracker
 from sweeper.trainer import on_demand as taking
-from sweeper.trainer.on_demand import END, END_AT_ONCE, GO, Turns, ready_in
+from sweeper.trainer.on_demand import END, END_AT_ONCE, GO, RequestFiles, read_ready
 from sweeper.tuning.lives import TuneLives
 
 pytestmark = pytest.mark.slow
@@ -63,16 +63,16 @@ def test_processes_are_kept_where_a_start_takes_much_longer_than_a_window():
 
 def test_and_where_all_of_them_fit_onto_the_device_at_once():
     dear = [record(1.0, 20.0, 10.0), record(1.0, 20.0, 5.0)]
-    assert fit(dear, 24.0)
-    assert not fit(dear, 16.0)
+    assert may_fit_together(dear, 24.0)
+    assert not may_fit_together(dear, 16.0)
 
 
 def test_and_where_all_of_them_fit_into_the_memory_of_the_machine():
     """The winner of a CPU sweep is compared with three others, which are all there at once."""
     dear = record(1.0, 20.0)
     large = dataclasses.replace(dear.outcome, host_mem_peak_gib=psutil.virtual_memory().total / 2**30 / 2)
-    assert fit([dear, dear], 0.0)
-    assert not fit([dataclasses.replace(dear, outcome=large)] * 2, 0.0)
+    assert may_fit_together([dear, dear], 0.0)
+    assert not may_fit_together([dataclasses.replace(dear, outcome=large)] * 2, 0.0)
 
 
 def test_scripts_take_turns_on_a_gpu_where_all_of_them_have_room():
@@ -92,7 +92,7 @@ def test_scripts_take_turns_on_a_gpu_where_all_of_them_have_room():
 
 
 def test_a_trial_waits_for_its_turn(tmp_path: Path):
-    turns = Turns(tmp_path)
+    turns = RequestFiles(tmp_path)
     answers: list[int] = []
 
     def trial() -> None:
@@ -104,7 +104,7 @@ def test_a_trial_waits_for_its_turn(tmp_path: Path):
     waiting.start()
     for taken, go in ((0, 1), (1, 2), (2, 3)):
         deadline = time.monotonic() + 10
-        while ready_in(tmp_path) != (taken, WINDOW if taken else None):
+        while read_ready(tmp_path) != (taken, WINDOW if taken else None):
             assert time.monotonic() < deadline
             time.sleep(0.001)
         time.sleep(0.02)
@@ -116,14 +116,14 @@ def test_a_trial_waits_for_its_turn(tmp_path: Path):
 
 def test_at_the_end_no_other_window_is_wanted(tmp_path: Path):
     write_atomic(tmp_path / GO, str(END))
-    assert not Turns(tmp_path).wait([WINDOW] * 3)
-    assert Turns(tmp_path).may_be_examined
+    assert not RequestFiles(tmp_path).wait([WINDOW] * 3)
+    assert RequestFiles(tmp_path).may_be_examined
     write_atomic(tmp_path / GO, str(END_AT_ONCE))
-    assert not Turns(tmp_path).wait([WINDOW] * 3)
-    assert not Turns(tmp_path).may_be_examined
+    assert not RequestFiles(tmp_path).wait([WINDOW] * 3)
+    assert not RequestFiles(tmp_path).may_be_examined
     # It has ended in its turn.
     write_atomic(tmp_path / GO, "3")
-    assert not Turns(tmp_path).may_be_examined
+    assert not RequestFiles(tmp_path).may_be_examined
 
 
 @pytest.mark.parametrize(
@@ -173,11 +173,11 @@ def test_what_an_earlier_process_has_shown_holds_after_one_that_fails():
 def test_a_start_of_a_tune_ends_with_its_time(left: float, own: float, limit: float):
     trials: Any = SimpleNamespace(budget=SimpleNamespace(seconds_left=left))
     context: Any = SimpleNamespace(spec=SimpleNamespace(search=SimpleNamespace(minutes=3.0)))
-    recording = lives.in_time(Recording(limit_seconds=own), context, trials)
+    recording = lives.limit_recording(Recording(limit_seconds=own), context, trials)
     assert recording is not None
     # A tenth of three minutes, but for the report.
     assert recording.limit_seconds == limit
-    assert lives.in_time(None, context, trials) is None
+    assert lives.limit_recording(None, context, trials) is None
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ class TurnTaking(ReplayLauncher):
             return super()._answer(job)
         self._now += 1
         self.together = max(self.together, self._now)
-        turns = Turns(Path(job.turns_folder))
+        turns = RequestFiles(Path(job.turns_folder))
         measured = super()._answer(job)
         windows: list[Window] = []
         while turns.wait(windows):

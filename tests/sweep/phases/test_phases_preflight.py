@@ -16,7 +16,7 @@ from sweeper.core.job import PREFLIGHT_RUNNER, Job
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement
 from sweeper.spec import SweepSpec
 from sweeper.sweep.phases import preflight
-from sweeper.sweep.phases.preflight import FOUND, Tried, cleared
+from sweeper.sweep.phases.preflight import FOUND, ValueCheck, drop_failed
 from sweeper.sweep.store.journal import Journal
 
 PRECISIONS = {"type": "categorical", "choices": ["fp32", "bf16", "fp16"]}
@@ -310,17 +310,17 @@ def test_a_script_has_no_preflight(bench: Bench):
 
 
 def test_a_parameter_keeps_its_values_where_all_of_them_fail():
-    spec, lines = cleared(
+    spec, lines = drop_failed(
         asked(),
-        [Tried(name="loader.kind", value=value, failed="no room") for value in ("workers", "resident")],
+        [ValueCheck(name="loader.kind", value=value, failed="no room") for value in ("workers", "resident")],
     )
     assert spec == asked()
     assert lines == ["loader.kind: every value failed before the search, so all stay (no room)."]
 
 
 def test_a_parameter_with_one_value_left_is_decided():
-    spec, lines = cleared(
-        asked(), [Tried(name="precision.amp", value=value, failed="no") for value in ("bf16", "fp16")]
+    spec, lines = drop_failed(
+        asked(), [ValueCheck(name="precision.amp", value=value, failed="no") for value in ("bf16", "fp16")]
     )
     assert "precision.amp" not in spec.space
     assert spec.fix["precision.amp"] == "fp32"
@@ -329,4 +329,4 @@ def test_a_parameter_with_one_value_left_is_decided():
 
 def test_what_has_left_the_space_otherwise_is_no_matter():
     spec = asked(space={"batch_size": BATCH, "loader.kind": KINDS})
-    assert cleared(spec, [Tried(name="precision.amp", value="fp16", failed="no")]) == (spec, [])
+    assert drop_failed(spec, [ValueCheck(name="precision.amp", value="fp16", failed="no")]) == (spec, [])

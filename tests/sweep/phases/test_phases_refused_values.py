@@ -27,7 +27,7 @@ def left_after(spec: SweepSpec, *trials: tuple[bool, dict[str, str]]) -> dict[st
         config = spec.baseline_config().replace({"activation_checkpointing": value})
         outcome = dataclasses.replace(synthetic(1.0), effective=notes)
         refused.add(TrialRecord(number=number, uid="", stage="search", config=config, outcome=outcome))
-    return {name: dict(each) for name, each in refused.left({}).items()}
+    return {name: dict(each) for name, each in refused.choices_to_drop({}).items()}
 
 
 def test_what_no_trial_could_apply_leaves() -> None:
@@ -78,5 +78,5 @@ def test_of_choices_that_are_all_refused_the_same_one_stays_in_any_order() -> No
         refused = RefusedValues(spec.space)
         for record in order:
             refused.add(record)
-        found.append(refused.left({}))
+        found.append(refused.choices_to_drop({}))
     assert found[0] == found[1] == {"activation_checkpointing": {False: "why"}}

@@ -192,7 +192,7 @@ def test_what_was_passed_over_is_asked_again_once_more_is_known(bench, monkeypat
     refused = Failure(kind=FailureKind.OOM_EXPECTED, message="not run")
 
     def objection(capacity, config):
-        few = len(capacity._table.searched()) < 3
+        few = len(capacity._table.searched_trials()) < 3
         return refused if config.batch_size == 512 and few else None
 
     monkeypatch.setattr(Capacity, "objection", objection)

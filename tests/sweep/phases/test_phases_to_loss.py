@@ -18,7 +18,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement
 from sweeper.errors import UserError
 from sweeper.report.report_data import gather
-from sweeper.report.winner_charts import learning
+from sweeper.report.winner_charts import learning_curves
 from sweeper.results.decision_lines import decision_lines
 from sweeper.sweep.phases.to_loss import SEEDS
 from sweeper.sweep.store.load import NUM_SEEDS, load_sweep
@@ -190,7 +190,7 @@ def test_where_it_is_asked_for_the_loss_is_measured_without_a_limit(bench: Bench
 def test_the_report_draws_both_learning_curves_over_time(bench: Bench) -> None:
     sweep = bench.run(spec_of(constraints=LIMIT), loss=slower_by(1.2)).sweep
     material = gather(sweep)
-    chart = learning(material)
+    chart = learning_curves(material)
     assert chart is not None
     assert [each.name for each in chart.marks if not each.dashed] == ["baseline", "winner"]
     ends = {each.name: (each.x[-1], each.y[-1]) for each in chart.marks if not each.dashed}
@@ -208,4 +208,4 @@ def test_a_report_without_curves_of_an_earlier_version_draws_none(bench: Bench) 
     for name in ("baseline", "winner"):
         del tree["time_to_loss"][name]
     path.write_text(json.dumps(tree))
-    assert learning(gather(load_sweep(sweep.journal))) is None
+    assert learning_curves(gather(load_sweep(sweep.journal))) is None

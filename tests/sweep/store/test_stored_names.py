@@ -12,20 +12,20 @@ import yaml
 from sweeper.core.job import SCHEMA, Job
 from sweeper.core.measurement import Failure, Measurement, Report
 from sweeper.core.past import PastSweep
-from sweeper.core.place import Place
+from sweeper.core.place import TrialPlace
 from sweeper.core.record import SearchResult
 from sweeper.exports.schema import Export, OfPipeline, OfScript
 from sweeper.exports.verification import Verification
 from sweeper.race.log import Company, Ended, Started, Turned
 from sweeper.spec import SweepSpec
-from sweeper.spec.sections import Confirm, Execution, Measure, Production, ScriptOptions, Search
+from sweeper.spec.sections import Confirm, ExecutionOptions, Measure, Production, ScriptOptions, SearchOptions
 from sweeper.sweep.phases.interference import Interference
 from sweeper.sweep.store.result import ConfirmationResult
 from sweeper.trainer.checkpoint import Position
 
 FILE = Path(__file__).with_name("stored_names.yaml")
 ROOTS = (
-    *(Job, Measurement, Failure, Report, Place, SearchResult, ConfirmationResult, Verification),
+    *(Job, Measurement, Failure, Report, TrialPlace, SearchResult, ConfirmationResult, Verification),
     *(Started, Company, Turned, Ended, Interference, PastSweep, Position),
 )
 OF_EXPORTS = (Export, OfPipeline, OfScript)
@@ -61,7 +61,7 @@ def _has_default(field: dataclasses.Field[Any]) -> bool:
 def now() -> dict[str, list[str]]:
     """Returns the names by type, as they are now."""
     names = {name: fields for root in (*ROOTS, *OF_EXPORTS) for name, fields in names_of(root).items()}
-    sections = (SweepSpec, ScriptOptions, Measure, Search, Confirm, Execution, Production)
+    sections = (SweepSpec, ScriptOptions, Measure, SearchOptions, Confirm, ExecutionOptions, Production)
     specification = {
         f"{kind.__name__} (YAML)": [f"{name}?" for name in kind.model_fields] for kind in sections
     }
