@@ -35,7 +35,7 @@ from recorded.surfaces import read
 from surfaces import recordings
 from verdicts import BARS, Bench, busy
 
-from sweeper.analysis.projection import samples_to_loss
+from sweeper.results.numbers.projection import samples_to_loss
 from sweeper.core.job import Job, MeasurePlan, read_job, write_job
 from sweeper.core.measurement import Measurement, Report
 from sweeper.execution.local import LocalLauncher

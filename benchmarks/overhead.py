@@ -16,7 +16,7 @@ from pathlib import Path
 from common import TESTS, publish, spread
 from parts.noop import RUNNER
 
-from sweeper.analysis.trial_table import TrialTable
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.job import Job, MeasurePlan, write_job
 from sweeper.core.measurement import Measurement
 from sweeper.execution.local import LocalLauncher

@@ -36,7 +36,7 @@ from rich.console import Console
 from schema_1.folders import lay_out
 from thousand import write_sweep
 
-from sweeper.analysis.labels import label, run_name
+from sweeper.results.numbers.labels import label, run_name
 from sweeper.cli import main
 from sweeper.cli.judge import lines as judge_lines
 from sweeper.cli.run import plan_lines

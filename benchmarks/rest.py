@@ -22,7 +22,7 @@ from pathlib import Path
 
 from common import Figure, publish
 
-from sweeper.analysis.intervals import interval
+from sweeper.results.numbers.intervals import interval
 from sweeper.interventions import VARIABLE as CHANGES
 from sweeper.judging.arms import Arm
 from sweeper.judging.lives import ScriptLives

@@ -54,7 +54,7 @@ from recorded.tournament import BUDGET, FINALISTS, NEAR, score
 from surfaces import recordings
 from verdicts import Bench
 
-from sweeper.analysis.confirmation import Ratio
+from sweeper.results.numbers.confirmation import Ratio
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Measurement

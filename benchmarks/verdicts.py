@@ -25,7 +25,7 @@ from typing import Any
 from common import ROOT, TESTS, Figure, chosen, publish, show, spread
 from parts import bottlenecks
 
-from sweeper.analysis.bottleneck import verdict_on
+from sweeper.results.verdict.bottleneck import verdict_on
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan, write_job
 from sweeper.core.measurement import Report

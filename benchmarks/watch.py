@@ -27,7 +27,7 @@ from common import Figure, chosen, publish, spread
 from verdicts import Bench
 
 from sweeper import inject, metering
-from sweeper.analysis.bottleneck import verdict_of, verdict_on
+from sweeper.results.verdict.bottleneck import verdict_of, verdict_on
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Measurement
 from sweeper.core.progress import SilentProgress

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tqdm.auto import tqdm
 
-from sweeper.analysis.confirmation import Ratio
+from sweeper.results.numbers.confirmation import Ratio
 from sweeper.core.config import Scalar
 from sweeper.core.export_formats import YAML
 from sweeper.core.home import DEFAULT_HOME

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeper.analysis.bottleneck import verdict_on
+from sweeper.results.verdict.bottleneck import verdict_on
 from sweeper.core.metrics import METRICS
 from sweeper.core.record import TrialRecord
 from sweeper.core.template import spell

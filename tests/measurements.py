@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from sweeper.analysis.signals import FAULT_SECONDS
+from sweeper.results.verdict.signals import FAULT_SECONDS
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Breakdown, DeviceInfo, Diagnosis, Measurement, Stats, Window
 from sweeper.core.record import TrialRecord

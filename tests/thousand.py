@@ -14,7 +14,7 @@ import numpy as np
 from measurements import GPU, measurement, series
 from replays import SPEC
 
-from sweeper.analysis.confirmation import choose_winner, ratios
+from sweeper.results.numbers.confirmation import choose_winner, ratios
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import CONFIG, OUTCOME, SCHEMA, SERIES, Job, MeasurePlan

@@ -18,7 +18,7 @@ from typing import Any
 from rest import bias
 
 from gpu_day.steps import ROOT, Day, FailedError
-from sweeper.analysis.bottleneck import verdict_of
+from sweeper.results.verdict.bottleneck import verdict_of
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo, Measurement

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sweeper.analysis.formatting import count_of
+from sweeper.results.formatting import count_of
 from sweeper.cli.options import Home, Json, Sets, Space
 from sweeper.cli.screen import console, say
 from sweeper.core.home import DEFAULT_HOME

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sweeper.analysis.formatting import loss, seconds, size
-from sweeper.analysis.labels import label
+from sweeper.results.formatting import loss, seconds, size
+from sweeper.results.numbers.labels import label
 from sweeper.cli import signals
 from sweeper.cli.screen import console, print_json, say
 from sweeper.core.loaders import RESIDENT

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from sweeper.analysis.formatting import figure, rate, seconds
+from sweeper.results.formatting import figure, rate, seconds
 from sweeper.cli.screen import console, print_json, say
 from sweeper.core.measurement import Failure
 from sweeper.core.quantities import QUANTITIES

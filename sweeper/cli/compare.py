@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from sweeper.analysis.bottleneck import verdict_on
-from sweeper.analysis.formatting import interval, loss, rate, seconds, times
+from sweeper.results.verdict.bottleneck import verdict_on
+from sweeper.results.formatting import interval, loss, rate, seconds, times
 from sweeper.cli.options import Home, Json
 from sweeper.cli.screen import console, print_json, say
 from sweeper.core.config import Scalar

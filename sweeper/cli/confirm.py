@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sweeper.analysis.confirmation import Ratio
+from sweeper.results.numbers.confirmation import Ratio
 from sweeper.cli import signals
 from sweeper.cli.options import Home, Json, Name
 from sweeper.cli.screen import Screen, console, print_json, say

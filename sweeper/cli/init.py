@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from sweeper.analysis.formatting import rate, seconds
+from sweeper.results.formatting import rate, seconds
 from sweeper.cli.screen import console, say
 from sweeper.errors import UserError
 from sweeper.scaffold.command_space import help_of, propose

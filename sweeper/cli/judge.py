@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from sweeper.analysis.formatting import times
+from sweeper.results.formatting import times
 from sweeper.cli import signals
 from sweeper.cli.options import Json, PassEnv, Unprotected, interpret
 from sweeper.cli.screen import LiveScreen, console, prose

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sweeper.analysis.formatting import times
+from sweeper.results.formatting import times
 from sweeper.cli.options import Home, Json
 from sweeper.cli.screen import console, print_json, say
 from sweeper.core.codec import encode

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from sweeper.analysis.formatting import times
+from sweeper.results.formatting import times
 from sweeper.cli.screen import LiveScreen, console, prose, say
 from sweeper.core.job import read_job
 from sweeper.core.progress import TrialFailedError

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from sweeper.analysis.formatting import count_of
-from sweeper.analysis.labels import label, run_name
+from sweeper.results.formatting import count_of
+from sweeper.results.numbers.labels import label, run_name
 from sweeper.cli import signals
 from sweeper.cli.check import space_lines
 from sweeper.cli.options import Home, PassEnv, Sets, Space, Unprotected, Uri

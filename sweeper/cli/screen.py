@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from sweeper.analysis.formatting import interval, seconds, times, wrap
+from sweeper.results.formatting import interval, seconds, times, wrap
 from sweeper.core.codec import encode
 from sweeper.core.record import TrialRecord
 from sweeper.results.trial_line import trial_line

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from sweeper.analysis.sensitivity import Sensitivity, by_parameter, terrain
+from sweeper.results.numbers.sensitivity import Sensitivity, by_parameter, terrain
 from sweeper.core.codec import encode
 from sweeper.core.metrics import round_to
 from sweeper.results import words

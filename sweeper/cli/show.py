@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sweeper.analysis.summary import to_json, trial_json
+from sweeper.results.numbers.summary import to_json, trial_json
 from sweeper.cli.options import Home, Json, Name
 from sweeper.cli.screen import columns, console, print_json, say
 from sweeper.cli.sensitivity import sensitivity_json, sensitivity_table

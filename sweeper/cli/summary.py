@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from sweeper.analysis.formatting import figure, loss, per_second, seconds, times
-from sweeper.analysis.pareto import RULES
-from sweeper.analysis.summary import Row, Summary
+from sweeper.results.formatting import figure, loss, per_second, seconds, times
+from sweeper.results.numbers.pareto import RULES
+from sweeper.results.numbers.summary import Row, Summary
 from sweeper.cli.screen import prose, say
 from sweeper.core.metrics import metric_row
 from sweeper.core.record import TrialRecord

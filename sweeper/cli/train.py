@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
-from sweeper.analysis.formatting import figure, loss, rate, seconds, times
+from sweeper.results.formatting import figure, loss, rate, seconds, times
 from sweeper.cli import signals
 from sweeper.cli.exec import environment
 from sweeper.cli.options import Home, Json, Sets, Uri

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeper.analysis.formatting import rate, seconds
-from sweeper.analysis.summary import metrics_of
+from sweeper.results.formatting import rate, seconds
+from sweeper.results.numbers.summary import metrics_of
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import LOG, RECORD, SERIES, TELEMETRY_LOG, TRACE, read_job
 from sweeper.core.measurement import Measurement

@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Iterator
 
-from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.summary import Summary
+from sweeper.results.numbers.confirmation import Ratio
+from sweeper.results.numbers.summary import Summary
 from sweeper.core.config import TrialConfig
 from sweeper.core.loaders import why_too_large
 from sweeper.core.record import TrialRecord
@@ -25,7 +25,7 @@ def caveats(summary: Summary, spec: SweepSpec, record: TrialRecord, data_gib: fl
     """Yields warnings about the figures of a trial, one or two sentences each.
 
     Args:
-        summary: The sweep's summary (`sweeper.analysis.summary.Summary`).
+        summary: The sweep's summary (`sweeper.results.numbers.summary.Summary`).
         data_gib: Size of the prepared data; None if unknown.
     """
     if summary.synthetic:

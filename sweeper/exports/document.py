@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sweeper._version import __version__
-from sweeper.analysis.bottleneck import verdict_on
-from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.summary import Summary
+from sweeper.results.verdict.bottleneck import verdict_on
+from sweeper.results.numbers.confirmation import Ratio
+from sweeper.results.numbers.summary import Summary
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import read_job
@@ -65,7 +65,7 @@ def make_export(
     """Returns the export of the winner, or of trial `number`, as plain values.
 
     Args:
-        summary: The sweep's summary (`sweeper.analysis.summary.Summary`).
+        summary: The sweep's summary (`sweeper.results.numbers.summary.Summary`).
 
     Raises:
         UserError: There is no such trial, it was not measured, is not feasible, or cannot run on

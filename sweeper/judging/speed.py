@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TextIO
 
-from sweeper.analysis.formatting import interval, times
+from sweeper.results.formatting import interval, times
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import FailureKind, Measurement
 from sweeper.core.progress import TrialFailedError

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sweeper.analysis.formatting import rate
+from sweeper.results.formatting import rate
 from sweeper.core.measurement import Measurement
 from sweeper.core.metrics import joules_per_sample
 from sweeper.judging import losses, speed

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.analysis.pareto import RULES, pick
-from sweeper.analysis.summary import Summary
+from sweeper.results.numbers.pareto import RULES, pick
+from sweeper.results.numbers.summary import Summary
 from sweeper.core.export_formats import BUILTIN, FORMATS, YAML, formats_with
 from sweeper.core.job import read_outcome
 from sweeper.core.measurement import Report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sweeper.analysis.formatting import bare_metric, metric, times, value_of
+from sweeper.results.formatting import bare_metric, metric, times, value_of
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.metrics import metric_row
 from sweeper.report.report_data import ReportData

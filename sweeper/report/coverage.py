@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sweeper.analysis.formatting import count_of, figure, value_of
+from sweeper.results.formatting import count_of, figure, value_of
 from sweeper.core.config import Scalar
 from sweeper.report.report_data import ReportData
 from sweeper.spec import CategoricalParameter, Parameter

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.analysis.decision import later_pace
-from sweeper.analysis.formatting import count_of, figure, joules, loss, metric, seconds, times
-from sweeper.analysis.time_to_loss import MAX_SAMPLES
+from sweeper.results.numbers.decision import later_pace
+from sweeper.results.formatting import count_of, figure, joules, loss, metric, seconds, times
+from sweeper.results.numbers.time_to_loss import MAX_SAMPLES
 from sweeper.core.job import LOG
 from sweeper.core.record import BASELINE
 from sweeper.core.workload import is_reported

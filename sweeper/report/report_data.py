@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sweeper.analysis.decision import Decision
-from sweeper.analysis.sensitivity import Sensitivity
-from sweeper.analysis.summary import Summary
+from sweeper.results.numbers.decision import Decision
+from sweeper.results.numbers.sensitivity import Sensitivity
+from sweeper.results.numbers.summary import Summary
 from sweeper.core.record import TrialRecord
 from sweeper.report.cost import Cost, cost_of
 from sweeper.spec import SweepSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from sweeper.analysis.formatting import ABSENT
+from sweeper.results.formatting import ABSENT
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from sweeper.analysis.formatting import seconds
+from sweeper.results.formatting import seconds
 from sweeper.core.record import TrialRecord
 from sweeper.report.chart import Axis, Chart, Marks
 from sweeper.report.report_data import ReportData

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from sweeper.analysis.formatting import figure, metric, times, value_of
+from sweeper.results.formatting import figure, metric, times, value_of
 from sweeper.core.config import Scalar
 from sweeper.core.metrics import metric_row
 from sweeper.core.record import TrialRecord

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sweeper.analysis.formatting import metric
+from sweeper.results.formatting import metric
 from sweeper.core.record import TrialRecord
 
 OUTCOMES = {"good": "feasible", "beyond": "beyond a limit", "failed": "failed"}

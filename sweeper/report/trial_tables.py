@@ -6,11 +6,11 @@ import datetime
 from collections.abc import Iterator, Sequence
 
 from sweeper._version import __version__
-from sweeper.analysis.bottleneck import verdict_on
-from sweeper.analysis.formatting import ABSENT, bare_metric, figure, loss, seconds, times, value_of
-from sweeper.analysis.pareto import RULES
-from sweeper.analysis.sensitivity import by_parameter
-from sweeper.analysis.summary import Row
+from sweeper.results.verdict.bottleneck import verdict_on
+from sweeper.results.formatting import ABSENT, bare_metric, figure, loss, seconds, times, value_of
+from sweeper.results.numbers.pareto import RULES
+from sweeper.results.numbers.sensitivity import by_parameter
+from sweeper.results.numbers.summary import Row
 from sweeper.core.metrics import metric_row
 from sweeper.core.record import TrialRecord
 from sweeper.report.before_after import title_of

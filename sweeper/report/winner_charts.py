@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from sweeper.analysis.formatting import interval, loss, seconds, times
-from sweeper.analysis.projection import Curve
-from sweeper.analysis.time_to_loss import band
+from sweeper.results.formatting import interval, loss, seconds, times
+from sweeper.results.numbers.projection import Curve
+from sweeper.results.numbers.time_to_loss import band
 from sweeper.core.record import BASELINE
 from sweeper.race.tally import Tally
 from sweeper.report.chart import Axis, Chart, Marks

@@ -1,1 +1,1 @@
-"""Says in words what a sweep found, for everything that prints it."""
+"""Says what a sweep found: its verdict, its numbers, and the words for everything that prints them."""

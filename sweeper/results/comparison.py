@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sweeper.analysis.decision import decide
-from sweeper.analysis.labels import run_name
-from sweeper.analysis.summary import Summary
+from sweeper.results.numbers.decision import decide
+from sweeper.results.numbers.labels import run_name
+from sweeper.results.numbers.summary import Summary
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.record import TrialRecord
 from sweeper.race.tally import Variance, trimmed_mean, trimmed_variance

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from sweeper.analysis.decision import Decision, Side, decide
-from sweeper.analysis.summary import Summary
+from sweeper.results.numbers.decision import Decision, Side, decide
+from sweeper.results.numbers.summary import Summary
 from sweeper.core.measurement import Bottleneck
 from sweeper.core.record import TrialRecord
 from sweeper.core.workload import is_reported

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sweeper.analysis.bottleneck import is_unexamined, verdict_on
-from sweeper.analysis.formatting import figure, loss, rate, seconds, times, wrap
+from sweeper.results.verdict.bottleneck import is_unexamined, verdict_on
+from sweeper.results.formatting import figure, loss, rate, seconds, times, wrap
 from sweeper.core.record import TrialRecord
 
 WIDE = 100

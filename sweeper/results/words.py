@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from sweeper.analysis.bottleneck import is_unexamined
-from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.decision import Decision, Side, later_pace
-from sweeper.analysis.finalists import SPEEDS
-from sweeper.analysis.formatting import count_of, interval, loss, metric, rate, seconds, times
-from sweeper.analysis.labels import label
-from sweeper.analysis.sensitivity import Sensitivity
-from sweeper.analysis.summary import Row, Summary
-from sweeper.analysis.time_to_loss import MAX_SAMPLES, TimeToLoss
+from sweeper.results.verdict.bottleneck import is_unexamined
+from sweeper.results.numbers.confirmation import Ratio
+from sweeper.results.numbers.decision import Decision, Side, later_pace
+from sweeper.results.numbers.finalists import SPEEDS
+from sweeper.results.formatting import count_of, interval, loss, metric, rate, seconds, times
+from sweeper.results.numbers.labels import label
+from sweeper.results.numbers.sensitivity import Sensitivity
+from sweeper.results.numbers.summary import Row, Summary
+from sweeper.results.numbers.time_to_loss import MAX_SAMPLES, TimeToLoss
 from sweeper.core.record import BASELINE
 from sweeper.race.tally import LEVEL
 

@@ -9,7 +9,7 @@ from bisect import insort
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from sweeper.analysis.effects import ActiveValues, Flat
+from sweeper.results.numbers.effects import ActiveValues, Flat
 from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.record import SearchResult
 from sweeper.search.distributions import distribution, spell

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.analysis.effects import Design, Flat
+from sweeper.results.numbers.effects import Design, Flat
 from sweeper.spec import SweepSpec
 
 NEAR = math.log(2)

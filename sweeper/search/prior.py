@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
-from sweeper.analysis.effects import ActiveValues, Effects, Flat
-from sweeper.analysis.finalists import is_speed
+from sweeper.results.numbers.effects import ActiveValues, Effects, Flat
+from sweeper.results.numbers.finalists import is_speed
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.past import PastSweep, PastTrial
 from sweeper.core.record import BASELINE

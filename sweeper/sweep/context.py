@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.analysis.labels import run_name
+from sweeper.results.numbers.labels import run_name
 from sweeper.core.job import Job
 from sweeper.core.past import PastSweep
 from sweeper.core.record import TrialRecord

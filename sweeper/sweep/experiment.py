@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper._version import __version__
-from sweeper.analysis.summary import Summary
+from sweeper.results.numbers.summary import Summary
 from sweeper.results.decision_lines import decision_lines
 from sweeper.spec import SweepSpec
 from sweeper.sweep.store.journal import Journal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from sweeper.analysis.trial_table import TrialTable
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.metrics import METRICS

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from sweeper.analysis.trial_table import TrialTable
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.job import Job
 from sweeper.race.scores import Score
 from sweeper.sweep.budget import Budget

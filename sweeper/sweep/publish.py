@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeper.analysis.bottleneck import verdict_on
-from sweeper.analysis.labels import run_name
+from sweeper.results.verdict.bottleneck import verdict_on
+from sweeper.results.numbers.labels import run_name
 from sweeper.core.codec import encode
 from sweeper.core.job import TRACE
 from sweeper.core.record import BASELINE, TrialRecord

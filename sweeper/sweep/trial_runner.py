@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sweeper.analysis.trial_table import TrialTable
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, MeasurePlan, read_outcome, seconds_of, write_job, write_outcome
 from sweeper.core.measurement import Failure, Outcome, Report

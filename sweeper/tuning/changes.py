@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sweeper.analysis.bottleneck import launch_share
+from sweeper.results.verdict.bottleneck import launch_share
 from sweeper.core.measurement import Measurement
 from sweeper.errors import UserError
 from sweeper.interventions import load_changes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from sweeper.analysis.formatting import interval, times
+from sweeper.results.formatting import interval, times
 from sweeper.core.measurement import Measurement
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT
 from sweeper.race.log import BASELINE

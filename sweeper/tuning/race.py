@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.analysis.confirmation import Ratio, ratios
+from sweeper.results.numbers.confirmation import Ratio, ratios
 from sweeper.core.job import write_outcome
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.core.progress import TrialFailedError

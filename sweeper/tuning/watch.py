@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweeper.analysis.bottleneck import BottleneckVerdict, verdict_of
-from sweeper.analysis.formatting import rate, seconds
+from sweeper.results.verdict.bottleneck import BottleneckVerdict, verdict_of
+from sweeper.results.formatting import rate, seconds
 from sweeper.core.measurement import Measurement, Window
 from sweeper.core.progress import SilentProgress
 from sweeper.errors import UserError

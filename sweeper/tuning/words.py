@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sweeper.analysis.bottleneck import verdict_of
-from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.formatting import count_of, interval, rate, seconds
+from sweeper.results.verdict.bottleneck import verdict_of
+from sweeper.results.numbers.confirmation import Ratio
+from sweeper.results.formatting import count_of, interval, rate, seconds
 from sweeper.core.measurement import Measurement
 from sweeper.exports.verification import Verification
 from sweeper.interventions.change import CLOSE, DRAWS, EXACT

@@ -33,7 +33,7 @@ def test_a_record_repeats_itself_and_shows_a_change(tmp_path: Path, monkeypatch:
     before, again = texts("before"), texts("again")
     assert len(before) > 50
     assert before == again
-    monkeypatch.setattr("sweeper.analysis.labels._PREFIXES", {"batch_size": "batch"})
+    monkeypatch.setattr("sweeper.results.numbers.labels._PREFIXES", {"batch_size": "batch"})
     after = texts("after")
     changed = {name for name, text in after.items() if text != before[name]}
     assert {"runs-script-show.txt", "runs-script-tracked.txt"} <= changed

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from sweeper.analysis.confirmation import Ratio
+from sweeper.results.numbers.confirmation import Ratio
 from sweeper.cli.confirm import _json, duration
 from sweeper.cli.screen import print_json
 from sweeper.errors import UserError

@@ -71,7 +71,7 @@ def test_the_supervisor_imports_no_torch():
         "sweeper.execution.local",
         "sweeper.execution.inline",
         "sweeper.exports",
-        "sweeper.analysis.summary",
+        "sweeper.results.numbers.summary",
     ]
     code = f"import sys, {', '.join(modules)}; import mlflow; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

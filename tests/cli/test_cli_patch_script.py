@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from parts.noop import synthetic
 
-from sweeper.analysis.confirmation import Ratio
+from sweeper.results.numbers.confirmation import Ratio
 from sweeper.cli import patch_script
 from sweeper.cli.patch_script import NOT_FASTER, _comment, _gains, apply_command, why_not_faster, write_patch
 from sweeper.core.config import TrialConfig

@@ -8,7 +8,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from sweeper.analysis.sensitivity import Sensitivity
+from sweeper.results.numbers.sensitivity import Sensitivity
 from sweeper.cli import main
 from sweeper.cli.sensitivity import sensitivity_line, sensitivity_table
 

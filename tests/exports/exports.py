@@ -9,8 +9,8 @@ from typing import Any
 from parts.noop import synthetic
 from replays import spec_of
 
-from sweeper.analysis.judge import Yardstick
-from sweeper.analysis.summary import Summary
+from sweeper.results.numbers.limits import Yardstick
+from sweeper.results.numbers.summary import Summary
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import DeviceInfo, Measurement
 from sweeper.core.record import TrialRecord

@@ -12,7 +12,7 @@ from parts.noop import synthetic
 from replays import PIPELINE, Bench, failing, spec_of, surface
 
 from sweeper._version import __version__
-from sweeper.analysis.confirmation import Ratio
+from sweeper.results.numbers.confirmation import Ratio
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import FailureKind, Report, Stats

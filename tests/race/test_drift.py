@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sweeper.analysis.confirmation import choose_winner, ratios
+from sweeper.results.numbers.confirmation import choose_winner, ratios
 from sweeper.core.config import TrialConfig
 from sweeper.race.drift import (
     LEAST,

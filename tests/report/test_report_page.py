@@ -14,7 +14,7 @@ from typing import Any
 import odd_sweeps as odd
 import pytest
 
-from sweeper.analysis.summary import Summary
+from sweeper.results.numbers.summary import Summary
 from sweeper.race.tally import Tally
 from sweeper.report.before_after import before_and_after, changes
 from sweeper.report.chart import Chart, axis_label, log_ticks

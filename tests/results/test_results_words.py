@@ -15,11 +15,11 @@ from measurements import measurement, record_of
 from replays import PIPELINE, Bench, spec_of
 from rich.console import Console
 
-from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.decision import Decision, decide
-from sweeper.analysis.judge import Yardstick
-from sweeper.analysis.summary import Summary
-from sweeper.analysis.time_to_loss import TimeToLoss
+from sweeper.results.numbers.confirmation import Ratio
+from sweeper.results.numbers.decision import Decision, decide
+from sweeper.results.numbers.limits import Yardstick
+from sweeper.results.numbers.summary import Summary
+from sweeper.results.numbers.time_to_loss import TimeToLoss
 from sweeper.cli.screen import race_table, status_line
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind, Quality

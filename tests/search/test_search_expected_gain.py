@@ -7,7 +7,7 @@ import itertools
 import pytest
 from replays import spec_of
 
-from sweeper.analysis.effects import ActiveValues
+from sweeper.results.numbers.effects import ActiveValues
 from sweeper.core.record import SearchResult
 from sweeper.search.climb import Climb
 from sweeper.search.local_model import LocalModel

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from replays import spec_of, throughput
 
-from sweeper.analysis.effects import ActiveValues
+from sweeper.results.numbers.effects import ActiveValues
 from sweeper.core.config import TrialConfig
 from sweeper.core.past import PastSweep, PastTrial
 from sweeper.core.record import SearchResult

@@ -11,7 +11,7 @@ import pytest
 from parts.noop import synthetic
 from replays import Bench, spec_of, surface
 
-from sweeper.analysis.trial_table import TrialTable
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
 from sweeper.core.record import TrialRecord

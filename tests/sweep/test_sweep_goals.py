@@ -12,7 +12,7 @@ from parts.noop import synthetic
 from replays import Bench, spec_of, throughput
 from rich.console import Console
 
-from sweeper.analysis.summary import to_json
+from sweeper.results.numbers.summary import to_json
 from sweeper.cli.summary import print_summary
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig

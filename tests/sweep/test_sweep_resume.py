@@ -14,7 +14,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from replays import Bench, failing, raced, spec_of, surface
 
-from sweeper.analysis.trial_table import TrialTable
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.job import CONFIG, OUTCOME, read_job, read_outcome, write_job, write_outcome
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.errors import SweepConflictError

@@ -21,7 +21,7 @@ from test_trainer_graph import Fake
 from torch import nn
 from trainer_cuda import CUDA, FakeCuda
 
-from sweeper.analysis.bottleneck import verdict_of
+from sweeper.results.verdict.bottleneck import verdict_of
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import Bottleneck, Diagnosis

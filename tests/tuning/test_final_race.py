@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from sweeper.analysis.confirmation import ratios
+from sweeper.results.numbers.confirmation import ratios
 from sweeper.interventions.change import CLOSE, EXACT
 from sweeper.race.log import BASELINE, Company, Event, Round, Started, Turned, Verified, rounds_of
 from sweeper.race.verify import OTHER_SEEDS

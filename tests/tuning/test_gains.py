@@ -11,7 +11,7 @@ import pytest
 from measurements import measurement
 from tuning.virtual import Raced, Script, close, exact, tuned
 
-from sweeper.analysis.confirmation import Ratio
+from sweeper.results.numbers.confirmation import Ratio
 from sweeper.interventions.change import EXACT
 from sweeper.race.log import Verified, rounds_of_speeds
 from sweeper.tuning.changes import ChangeValue

@@ -7,7 +7,7 @@ import shutil
 import statistics
 from collections.abc import Sequence
 
-from sweeper.analysis.finalists import finalists
+from sweeper.results.numbers.finalists import finalists
 from sweeper.core.measurement import FailureKind
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.sweep.context import SweepContext

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sweeper.analysis.finalists import is_speed
+from sweeper.results.numbers.finalists import is_speed
 from sweeper.core.record import BASELINE
 from sweeper.race.log import Round
 from sweeper.sweep.context import SweepContext

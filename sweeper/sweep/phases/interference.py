@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from sweeper.analysis.intervals import interval
+from sweeper.results.numbers.intervals import interval
 from sweeper.core.codec import decode, encode
 from sweeper.core.job import Job, MeasurePlan, read_outcome
 from sweeper.core.measurement import Failure, Measurement, Outcome, Report

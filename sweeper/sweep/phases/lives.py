@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from sweeper.analysis.trial_table import TrialTable
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.job import Job, read_job
 from sweeper.core.launchers import traits
 from sweeper.core.measurement import Failure, Measurement, Outcome, Report, Window

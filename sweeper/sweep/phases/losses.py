@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from sweeper.analysis.trial_table import TrialTable
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import CONFIG, MeasurePlan, read_job
 from sweeper.core.measurement import Failure, FailureKind

@@ -7,8 +7,8 @@ import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-from sweeper.analysis.confirmation import Ratio, WinnerChoice, choose_winner, ratios
-from sweeper.analysis.finalists import is_speed
+from sweeper.results.numbers.confirmation import Ratio, WinnerChoice, choose_winner, ratios
+from sweeper.results.numbers.finalists import is_speed
 from sweeper.core.job import RACE_STAGE, Job, MeasurePlan, read_outcome
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import BASELINE, TrialRecord

@@ -8,8 +8,8 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.formatting import rate, seconds
+from sweeper.results.numbers.confirmation import Ratio
+from sweeper.results.formatting import rate, seconds
 from sweeper.core.codec import encode
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Failure, Measurement

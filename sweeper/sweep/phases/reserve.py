@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sweeper.analysis.trial_table import TrialTable
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.race.policy import FIRST_TURNS
 from sweeper.spec import SweepSpec

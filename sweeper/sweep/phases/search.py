@@ -7,7 +7,7 @@ import itertools
 import time
 from collections.abc import Container, Iterable, Iterator
 
-from sweeper.analysis.trial_table import TrialTable, is_passed_over
+from sweeper.results.numbers.trial_table import TrialTable, is_passed_over
 from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import SearchResult, TrialRecord

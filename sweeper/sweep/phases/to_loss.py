@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.projection import Curve
-from sweeper.analysis.time_to_loss import MAX_SAMPLES, MIN_POINTS, TimeToLoss, target, time_to_loss
+from sweeper.results.numbers.confirmation import Ratio
+from sweeper.results.numbers.projection import Curve
+from sweeper.results.numbers.time_to_loss import MAX_SAMPLES, MIN_POINTS, TimeToLoss, target, time_to_loss
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import QUALITY_RUNNER, MeasurePlan
 from sweeper.core.measurement import Failure

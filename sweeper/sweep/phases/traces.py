@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from sweeper.analysis.trial_table import TrialTable
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.job import TRACE, TRACE_RUNNER, MeasurePlan
 from sweeper.core.measurement import Failure
 from sweeper.core.record import BASELINE

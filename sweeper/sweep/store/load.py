@@ -10,14 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.decision import Decision, decide
-from sweeper.analysis.finalists import beyond_production
-from sweeper.analysis.labels import run_name
-from sweeper.analysis.pareto import pareto, pick
-from sweeper.analysis.sensitivity import Sensitivity, sensitivity
-from sweeper.analysis.summary import Row, Summary, counts_of, find_fastest, work_title
-from sweeper.analysis.trial_table import TrialTable
+from sweeper.results.numbers.confirmation import Ratio
+from sweeper.results.numbers.decision import Decision, decide
+from sweeper.results.numbers.finalists import beyond_production
+from sweeper.results.numbers.labels import run_name
+from sweeper.results.numbers.pareto import pareto, pick
+from sweeper.results.numbers.sensitivity import Sensitivity, sensitivity
+from sweeper.results.numbers.summary import Row, Summary, counts_of, find_fastest, work_title
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.codec import decode
 from sweeper.core.job import CONFIG, OUTCOME, RESTORE_HINT, read_job, read_outcome
 from sweeper.core.measurement import Outcome, Quality, Report

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.time_to_loss import TimeToLoss
+from sweeper.results.numbers.confirmation import Ratio
+from sweeper.results.numbers.time_to_loss import TimeToLoss
 from sweeper.core.codec import decode, encode
 
 

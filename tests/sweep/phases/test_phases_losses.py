@@ -8,7 +8,7 @@ import pytest
 from measurements import THROUGHPUT, measurement, record_of
 from replays import Bench, spec_of
 
-from sweeper.analysis.trial_table import TrialTable
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.measurement import Breakdown
 from sweeper.core.record import BASELINE
 from sweeper.sweep.phases.losses import num_seeds

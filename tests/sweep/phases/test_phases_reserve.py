@@ -8,7 +8,7 @@ import pytest
 from parts.noop import synthetic
 from replays import spec_of, throughput
 
-from sweeper.analysis.trial_table import TrialTable
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import TrialRecord

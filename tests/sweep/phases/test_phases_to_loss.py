@@ -12,8 +12,8 @@ from parts.noop import synthetic
 from parts.replay import FALL
 from replays import Bench, spec_of
 
-from sweeper.analysis.formatting import seconds
-from sweeper.analysis.time_to_loss import MAX_SAMPLES
+from sweeper.results.formatting import seconds
+from sweeper.results.numbers.time_to_loss import MAX_SAMPLES
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement
 from sweeper.errors import UserError

@@ -9,9 +9,9 @@ import dataclasses
 from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
 
-from sweeper.analysis.finalists import is_speed
-from sweeper.analysis.judge import Limit, Yardstick, judge, objective_values, with_quality
-from sweeper.analysis.projection import with_derived
+from sweeper.results.numbers.finalists import is_speed
+from sweeper.results.numbers.limits import Limit, Yardstick, judge, objective_values, with_quality
+from sweeper.results.numbers.projection import with_derived
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import FailureKind, Measurement, Quality
 from sweeper.core.metrics import is_known_metric, with_added

@@ -10,9 +10,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.intervals import interval
-from sweeper.analysis.projection import Curve, samples_to_loss
+from sweeper.results.numbers.confirmation import Ratio
+from sweeper.results.numbers.intervals import interval
+from sweeper.results.numbers.projection import Curve, samples_to_loss
 from sweeper.race.quantiles import t_quantile
 from sweeper.race.tally import LEVEL
 

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from sweeper.analysis.confirmation import Ratio
-from sweeper.analysis.time_to_loss import band, target, time_to_loss
+from sweeper.results.numbers.confirmation import Ratio
+from sweeper.results.numbers.time_to_loss import band, target, time_to_loss
 
 SPEED = Ratio(trial=3, ratio=4.0, low=3.6, high=4.4, throughput=400.0, rounds=(400.0,) * 5)
 

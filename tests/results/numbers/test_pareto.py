@@ -8,7 +8,7 @@ import random
 import pytest
 from measurements import measurement, record_of
 
-from sweeper.analysis.pareto import pareto, pick
+from sweeper.results.numbers.pareto import pareto, pick
 from sweeper.core.measurement import Failure, FailureKind, Quality
 from sweeper.core.record import TrialRecord
 from sweeper.spec.sections import Objective

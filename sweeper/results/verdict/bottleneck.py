@@ -11,9 +11,9 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from sweeper.analysis.formatting import figure
-from sweeper.analysis.remedies import percent, rate, remedy_for
-from sweeper.analysis.signals import Signals, signals_of
+from sweeper.results.formatting import figure
+from sweeper.results.verdict.remedies import percent, rate, remedy_for
+from sweeper.results.verdict.signals import Signals, signals_of
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Bottleneck, Measurement
 from sweeper.core.record import TrialRecord

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from measurements import THROUGHPUT, measurement
 
-from sweeper.analysis.remedies import Remedy, percent, rate, remedy_for
-from sweeper.analysis.signals import signals_of
+from sweeper.results.verdict.remedies import Remedy, percent, rate, remedy_for
+from sweeper.results.verdict.signals import signals_of
 from sweeper.core.config import FIELDS, TrialConfig
 from sweeper.core.measurement import Bottleneck, Measurement
 

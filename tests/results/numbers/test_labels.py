@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeper.analysis.labels import label, run_name
+from sweeper.results.numbers.labels import label, run_name
 from sweeper.core.config import TrialConfig
 
 ALL = (

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from sweeper.analysis.judge import Yardstick
+from sweeper.results.numbers.limits import Yardstick
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import TrialRecord
 

@@ -9,8 +9,8 @@ import pytest
 from parts.noop import synthetic
 from replays import spec_of
 
-from sweeper.analysis.judge import objective_values
-from sweeper.analysis.trial_table import TrialTable, _Extremes, is_passed_over
+from sweeper.results.numbers.limits import objective_values
+from sweeper.results.numbers.trial_table import TrialTable, _Extremes, is_passed_over
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind, Quality
 from sweeper.core.record import TrialRecord

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sweeper.analysis.effects import IdleNames, idle_names
+from sweeper.results.numbers.effects import IdleNames, idle_names
 from sweeper.spec import SweepSpec
 
 SPEC = SweepSpec.from_dict(

@@ -9,7 +9,7 @@ import random
 import pytest
 from parts.noop import synthetic
 
-from sweeper.analysis.sensitivity import MIN_MEASURED, Sensitivity, sensitivity, terrain
+from sweeper.results.numbers.sensitivity import MIN_MEASURED, Sensitivity, sensitivity, terrain
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import TrialRecord
 from sweeper.spec import SweepSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeper.analysis.formatting import ABSENT, rate, seconds
+from sweeper.results.formatting import ABSENT, rate, seconds
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from parts.noop import synthetic
 from replays import spec_of
 
-from sweeper.analysis.judge import Limit, Yardstick, judge, objective_values, with_quality
+from sweeper.results.numbers.limits import Limit, Yardstick, judge, objective_values, with_quality
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import INFEASIBLE, Failure, FailureKind, Quality
 from sweeper.core.record import TrialRecord

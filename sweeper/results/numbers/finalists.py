@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from sweeper.analysis.confirmation import TIE, simplicity
-from sweeper.analysis.pareto import pareto, pick
+from sweeper.results.numbers.confirmation import TIE, simplicity
+from sweeper.results.numbers.pareto import pareto, pick
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.loaders import traits
 from sweeper.core.record import TrialRecord

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sweeper.analysis.effects import Effects, IdleNames, idle_names
+from sweeper.results.numbers.effects import Effects, IdleNames, idle_names
 from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.measurement import INFEASIBLE
 from sweeper.core.record import TrialRecord

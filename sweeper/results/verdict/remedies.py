@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from sweeper.analysis.signals import Signals
+from sweeper.results.verdict.signals import Signals
 from sweeper.core import loaders
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Bottleneck, Measurement

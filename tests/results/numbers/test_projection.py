@@ -9,14 +9,8 @@ import pytest
 from measurements import measurement, record_of
 from replays import spec_of
 
-from sweeper.analysis.judge import Yardstick, judge
-from sweeper.analysis.projection import (
-    break_even_steps,
-    eager_rival,
-    projected_hours,
-    samples_to_loss,
-    with_derived,
-)
+from sweeper.results.numbers.limits import Yardstick, judge
+from sweeper.results.numbers.projection import break_even_steps, eager_rival, projected_hours, samples_to_loss, with_derived
 from sweeper.core.measurement import Quality, Stats
 from sweeper.core.record import TrialRecord
 

@@ -7,10 +7,10 @@ import statistics
 from dataclasses import dataclass
 from typing import Literal
 
-from sweeper.analysis.bottleneck import BottleneckVerdict, verdict_on
-from sweeper.analysis.confirmation import TIE, Ratio
-from sweeper.analysis.formatting import per_second, seconds
-from sweeper.analysis.summary import Summary
+from sweeper.results.verdict.bottleneck import BottleneckVerdict, verdict_on
+from sweeper.results.numbers.confirmation import TIE, Ratio
+from sweeper.results.formatting import per_second, seconds
+from sweeper.results.numbers.summary import Summary
 from sweeper.core.record import TrialRecord
 
 Kind = Literal["not measured", "confirmed", "unconfirmed", "undecided", "baseline"]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sweeper.analysis.confirmation import WinnerChoice, choose_winner, ratios
-from sweeper.analysis.intervals import interval
+from sweeper.results.numbers.confirmation import WinnerChoice, choose_winner, ratios
+from sweeper.results.numbers.intervals import interval
 from sweeper.core.config import TrialConfig
 from sweeper.race.drift import Drift
 from sweeper.race.log import Round, rounds_of_speeds

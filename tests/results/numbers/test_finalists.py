@@ -8,7 +8,7 @@ import pytest
 from parts.noop import synthetic
 from replays import spec_of
 
-from sweeper.analysis.finalists import are_alike, finalists
+from sweeper.results.numbers.finalists import are_alike, finalists
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo, Quality
 from sweeper.core.record import TrialRecord

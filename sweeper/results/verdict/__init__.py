@@ -1,0 +1,1 @@
+"""Says what limits a training, and what would help: signals -> bottleneck -> remedies."""
