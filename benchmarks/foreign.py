@@ -28,7 +28,7 @@ from common import Figure, chosen, publish
 
 from sweeper.core.job import write_job
 from sweeper.core.measurement import Measurement
-from sweeper.execution.local import LocalLauncher
+from sweeper.launch.local import LocalLauncher
 from sweeper.metering import VARIABLE, meter
 
 ROOT = Path(__file__).parents[1]

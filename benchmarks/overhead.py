@@ -19,7 +19,7 @@ from parts.noop import RUNNER
 from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.job import Job, MeasurePlan, write_job
 from sweeper.core.measurement import Measurement
-from sweeper.execution.local import LocalLauncher
+from sweeper.launch.local import LocalLauncher
 from sweeper.search import Searcher
 from sweeper.spec import SweepSpec
 from sweeper.sweep.store.journal import Journal

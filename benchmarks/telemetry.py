@@ -23,7 +23,7 @@ from common import publish, spread
 
 from pipelines import tabular
 from sweeper.core.config import TrialConfig
-from sweeper.execution.local import TRIAL_ENV
+from sweeper.launch.local import TRIAL_ENV
 from sweeper.telemetry.host.probe import HostProbe
 from sweeper.telemetry.nvml.probe import NvmlProbe
 from sweeper.telemetry.sampler import ProbeSampler

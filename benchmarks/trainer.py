@@ -30,7 +30,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, MeasurePlan, write_job
 from sweeper.core.measurement import Measurement
 from sweeper.core.progress import SilentProgress
-from sweeper.execution.local import LocalLauncher
+from sweeper.launch.local import LocalLauncher
 from sweeper.telemetry.nvml.devices import full_uuid
 from sweeper.trainer import device as devices
 from sweeper.trainer import prepare

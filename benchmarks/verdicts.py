@@ -30,7 +30,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan, write_job
 from sweeper.core.measurement import Report
 from sweeper.core.record import TrialRecord
-from sweeper.execution.local import LocalLauncher
+from sweeper.launch.local import LocalLauncher
 from sweeper.results.trial_card import trial_card
 from sweeper.system.cpu import usable_cpus
 from sweeper.telemetry.nvml.devices import full_uuid

@@ -19,7 +19,7 @@ from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.record import TrialRecord
 from sweeper.dataframe import frame
 from sweeper.errors import UserError
-from sweeper.execution.local import MARK as TRIAL_OF
+from sweeper.launch.local import MARK as TRIAL_OF
 from sweeper.judging.arms import commands
 from sweeper.judging.verdict import Verdict
 from sweeper.judging.verdict import judge as judge_arms

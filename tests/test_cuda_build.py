@@ -223,7 +223,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
 
 OTHERS: tuple[Call, ...] = (
     # The server imports these before it forks.
-    Call("__import__('sweeper.execution.server')", FREE),
+    Call("__import__('sweeper.launch.server')", FREE),
     Call("__import__('sweeper.trainer.measure')", FREE),
     # A trial, a doctor or a script on the CPU of a machine whose driver hangs.
     Call("device.open_device('cpu')", FREE),

@@ -40,7 +40,7 @@ WALL_STAMPS = {
     "sweeper/worker/keeper.py",
     "sweeper/worker/trial.py",
     # What NVML, MLflow and batch systems stamp with the wall clock, brought together with the monotonic one.
-    "sweeper/execution/node.py",
+    "sweeper/launch/node.py",
     "sweeper/script/mlflow_store.py",
     "sweeper/script/start.py",
     "sweeper/script/running.py",

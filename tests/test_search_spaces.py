@@ -11,7 +11,7 @@ import torch
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement
 from sweeper.errors import UserError
-from sweeper.execution.inline import InlineLauncher
+from sweeper.launch.inline import InlineLauncher
 from sweeper.spec import SweepSpec, load
 from sweeper.spec.shipped import space_file
 from sweeper.sweep.observer import QuietObserver

@@ -23,7 +23,7 @@ from gpu_day.steps import ROOT, Day, FailedError, counted
 from sweeper.core.codec import encode
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Measurement
-from sweeper.execution.local import SERVER_ENV
+from sweeper.launch.local import SERVER_ENV
 
 PIPELINES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "tabular": ({"rows": 20_000}, {"batch_size": 512}),

@@ -11,7 +11,7 @@ from sweeper.cli.screen import console, print_json, say
 from sweeper.core.codec import encode
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.errors import EnvironmentStopError
-from sweeper.execution.cluster import jobs_of
+from sweeper.launch.cluster import jobs_of
 from sweeper.sweep.launchers import waiting_sweeps
 from sweeper.sweep.store.catalog import all_sweeps
 from sweeper.sweep.store.journal import sweeps_folder

@@ -1,7 +1,7 @@
 """Lists the launchers and their traits. Imports no launcher.
 
-A new launcher is one file in `sweeper.execution` and one row of the table; a third party's launcher is the
-import string of a row. No module outside `sweeper.execution` branches on a launcher's name.
+A new launcher is one file in `sweeper.launch` and one row of the table; a third party's launcher is the
+import string of a row. No module outside `sweeper.launch` branches on a launcher's name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class LauncherTraits:
     """One launcher.
 
     Attributes:
-        factory: Import string of a function `(LaunchRequest) -> Launcher` (`sweeper.execution.launcher`);
+        factory: Import string of a function `(LaunchRequest) -> Launcher` (`sweeper.launch.launcher`);
             empty for a launcher that is unknown here.
         is_remote: Jobs run on the workers of a cluster; the machine is unknown until the first
             worker describes it.
@@ -55,25 +55,25 @@ LOCAL = "local"
 
 def _batch(cluster: str) -> LauncherTraits:
     return LauncherTraits(
-        factory="sweeper.execution.batch:launch",
+        factory="sweeper.launch.batch:launch",
         is_remote=True,
         is_batch=True,
         cluster=cluster,
-        job_script="sweeper.execution.batch:script_of",
+        job_script="sweeper.launch.batch:script_of",
         requires="dask_jobqueue",
         install="sweeper[dask]",
     )
 
 
 BUILTIN = {
-    LOCAL: LauncherTraits(factory="sweeper.execution.local:launch", keeps_processes=True),
-    "inline": LauncherTraits(factory="sweeper.execution.inline:launch"),
+    LOCAL: LauncherTraits(factory="sweeper.launch.local:launch", keeps_processes=True),
+    "inline": LauncherTraits(factory="sweeper.launch.inline:launch"),
     "slurm": _batch("SLURM"),
     "pbs": _batch("PBS"),
     "lsf": _batch("LSF"),
     "sge": _batch("SGE"),
     "dask": LauncherTraits(
-        factory="sweeper.execution.dask:launch",
+        factory="sweeper.launch.dask:launch",
         is_remote=True,
         cluster="Dask",
         example_address="tcp://HOST:8786",
@@ -83,7 +83,7 @@ BUILTIN = {
         install="sweeper[dask]",
     ),
     "ray": LauncherTraits(
-        factory="sweeper.execution.ray:launch",
+        factory="sweeper.launch.ray:launch",
         is_remote=True,
         cluster="Ray",
         example_address="HOST:6379",

@@ -15,7 +15,7 @@ from sweeper.core.job import CEILINGS_RUNNER, LOG, Job, MeasurePlan, read_outcom
 from sweeper.core.measurement import Failure, Report
 from sweeper.doctor import gpus as nvidia
 from sweeper.doctor.finding import Ceiling, Check, State
-from sweeper.execution.local import TRIAL_ENV
+from sweeper.launch.local import TRIAL_ENV
 from sweeper.system.interpreter import python_module
 from sweeper.telemetry.nvml.devices import GpuFacts
 

@@ -17,7 +17,7 @@ from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, 
 from sweeper.core.modules import import_paths
 from sweeper.core.training import STOP
 from sweeper.errors import EnvironmentStopError, SweeperError, UserError
-from sweeper.execution.local import LocalLauncher
+from sweeper.launch.local import LocalLauncher
 from sweeper.production.folder import RunFolder, open_run
 from sweeper.production.promise import Judgement, assess
 from sweeper.production.publish import RunPublisher

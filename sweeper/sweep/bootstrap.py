@@ -15,8 +15,8 @@ from typing import Any
 from sweeper.core.job import LOG
 from sweeper.core.measurement import Failure, Outcome, Report
 from sweeper.errors import EnvironmentStopError
-from sweeper.execution.launcher import Launcher
-from sweeper.execution.local import end_leftovers
+from sweeper.launch.launcher import Launcher
+from sweeper.launch.local import end_leftovers
 from sweeper.spec import SweepSpec
 from sweeper.spec.data_path import on_this_machine
 from sweeper.sweep import setup

@@ -10,7 +10,7 @@ from sweeper.results.numbers.labels import run_name
 from sweeper.core.job import Job
 from sweeper.core.past import PastSweep
 from sweeper.core.record import TrialRecord
-from sweeper.execution.launcher import Launcher
+from sweeper.launch.launcher import Launcher
 from sweeper.spec import SweepSpec
 from sweeper.sweep.observer import SweepObserver
 from sweeper.sweep.publish import Publisher

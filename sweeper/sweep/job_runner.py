@@ -16,7 +16,7 @@ from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.place import TrialPlace, write_place
 from sweeper.core.retries import MAX_ATTEMPTS, is_retried
 from sweeper.errors import EnvironmentStopError
-from sweeper.execution.launcher import Handle, Launcher, wait_any
+from sweeper.launch.launcher import Handle, Launcher, wait_any
 from sweeper.system.failpoints import failpoint
 from sweeper.system.files import write_atomic
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from sweeper.core.job import Job
 from sweeper.core.launchers import LAUNCHERS, traits
 from sweeper.core.registry import resolve
-from sweeper.execution.cluster import JOBS, MODELS
-from sweeper.execution.launcher import Launcher, LaunchRequest, make_launcher
-from sweeper.execution.parcel import Parcel
+from sweeper.launch.cluster import JOBS, MODELS
+from sweeper.launch.launcher import Launcher, LaunchRequest, make_launcher
+from sweeper.launch.parcel import Parcel
 from sweeper.spec import SweepSpec
 from sweeper.spec.sections import ExecutionOptions
 from sweeper.sweep.setup import devices_of_a_trial

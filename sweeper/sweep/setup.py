@@ -16,7 +16,7 @@ from sweeper.core.launchers import traits as launcher_traits
 from sweeper.core.loaders import RESIDENT, STREAM, traits, why_too_large
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
 from sweeper.errors import EnvironmentStopError, UserError
-from sweeper.execution.cluster import MAX_WORKERS
+from sweeper.launch.cluster import MAX_WORKERS
 from sweeper.spec import CategoricalParameter, SweepSpec
 from sweeper.spec.cluster import BatchJob
 from sweeper.spec.enough_steps import whole_range

@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from sweeper.execution.local import leftovers
+from sweeper.launch.local import leftovers
 from sweeper.race.log import Round, comparable_rounds
 from sweeper.race.storage import read
 from sweeper.sweep.store.journal import FINAL_RACE, Journal

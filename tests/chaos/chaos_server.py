@@ -7,7 +7,7 @@ import sys
 
 from chaos_stub import take_the_trainers_place, testifying
 
-from sweeper.execution import server
+from sweeper.launch import server
 
 
 def warm() -> None:

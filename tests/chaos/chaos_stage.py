@@ -224,7 +224,7 @@ def _become(stage: Stage, words: Sequence[str]) -> None:
 
 def _place_witnesses(words: Sequence[str]) -> None:
     """Has sweeps run on a server whose trials testify."""
-    from sweeper.execution.local import LocalLauncher
+    from sweeper.launch.local import LocalLauncher
     from sweeper.report import png
     from sweeper.sweep import bootstrap
 

@@ -217,7 +217,7 @@ def _wait_for(path: Path, seconds: float = LIFE_SECONDS) -> None:
 
 def supervise(home: Path) -> None:
     """Runs both trials as a sweep does; ends when they have."""
-    from sweeper.execution.local import LocalLauncher
+    from sweeper.launch.local import LocalLauncher
 
     launcher = LocalLauncher(home, capacity=2, program=(str(HERE), "--server"))
     handles = [launcher.submit(home / name) for name in ("trial", "sibling")]
@@ -231,7 +231,7 @@ def supervise(home: Path) -> None:
 def serve() -> None:
     """The server, without torch: what is looked at here does not need it."""
     import sweeper.worker.trial  # noqa: F401
-    from sweeper.execution import server
+    from sweeper.launch import server
 
     del sys.argv[1]
     server.main(lambda: None)

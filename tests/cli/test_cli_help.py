@@ -68,8 +68,8 @@ def test_the_supervisor_imports_no_torch():
         "sweeper.sweep.run",
         "sweeper.search",
         "sweeper.tracking.mlflow",
-        "sweeper.execution.local",
-        "sweeper.execution.inline",
+        "sweeper.launch.local",
+        "sweeper.launch.inline",
         "sweeper.exports",
         "sweeper.results.numbers.summary",
     ]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.execution.local import leftovers
+from sweeper.launch.local import leftovers
 
 REPOSITORY = Path(__file__).parents[2]
 

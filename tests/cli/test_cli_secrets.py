@@ -17,7 +17,7 @@ from scripts import REPOSITORY, job_of
 from sweeper.core.job import LOG, write_job
 from sweeper.core.measurement import Failure
 from sweeper.core.script import Script
-from sweeper.execution.local import LocalLauncher
+from sweeper.launch.local import LocalLauncher
 from sweeper.system.environment import PASS_ENV
 
 YAML = """\

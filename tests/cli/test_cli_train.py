@@ -24,7 +24,7 @@ from sweeper.cli import train as training
 from sweeper.cli.train import TrainOptions, train_command
 from sweeper.core.training import BEST, CHECKPOINTS, HISTORY, WEIGHTS
 from sweeper.errors import UserError
-from sweeper.execution.local import leftovers
+from sweeper.launch.local import leftovers
 from sweeper.production.promise import assess
 from sweeper.production.request import RunRequest
 from sweeper.production.run import TrainResult

@@ -19,8 +19,8 @@ from sweeper.core.launchers import (
 )
 from sweeper.core.registry import resolve
 from sweeper.errors import UserError
-from sweeper.execution.inline import InlineLauncher
-from sweeper.execution.launcher import Launcher
+from sweeper.launch.inline import InlineLauncher
+from sweeper.launch.launcher import Launcher
 from sweeper.spec import SweepSpec
 
 ROOT = Path(__file__).parents[2] / "sweeper"

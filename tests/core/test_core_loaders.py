@@ -21,8 +21,8 @@ OWNERS = ("core/loaders.py", "trainer/data/")
 NOT_A_LOADER = {
     ("cli/check_pipeline.py", "resident"): "a key of `check --deep --json`",
     ("cli/list.py", "workers"): "a key of a cluster's jobs.json",
-    ("execution/dask.py", "workers"): "a key of Dask's own",
-    ("execution/cluster.py", "workers"): "a thread's name, and a key of jobs.json",
+    ("launch/dask.py", "workers"): "a key of Dask's own",
+    ("launch/cluster.py", "workers"): "a thread's name, and a key of jobs.json",
 }
 """Where the same word means something else."""
 NAMED = re.compile(rf"loader\.kind[=:]\s*[\"']?({'|'.join(BUILTIN)})\b")

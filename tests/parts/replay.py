@@ -36,7 +36,7 @@ from sweeper.core.measurement import (
     Quality,
     Report,
 )
-from sweeper.execution.launcher import Launcher, outcome_or_lost
+from sweeper.launch.launcher import Launcher, outcome_or_lost
 
 Surface = Callable[[TrialConfig], Measurement | Failure]
 """Returns the outcome of a configuration's trial, noisy or not; an exception ends the supervisor."""

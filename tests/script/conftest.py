@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from execution.quick_node import QUICK
+from launch.quick_node import QUICK
 from services.processes import await_idle
 
 from sweeper.core.job import Job, write_job
-from sweeper.execution.local import LocalLauncher
+from sweeper.launch.local import LocalLauncher
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from sweeper.core.job import LOG
-from sweeper.execution.local import LocalLauncher, leftovers
+from sweeper.launch.local import LocalLauncher, leftovers
 from sweeper.system.process import children, tree
 
 

@@ -19,7 +19,7 @@ from replays import Bench, spec_of, surface
 from sweeper.core.job import Job, read_job, read_outcome, seconds_of, write_outcome
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.errors import SweepConflictError
-from sweeper.execution.local import leftovers
+from sweeper.launch.local import leftovers
 from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.store import lock as locking
 from sweeper.sweep.store.journal import Journal
@@ -113,7 +113,7 @@ import sys
 from pathlib import Path
 from sweeper.errors import SweeperError
 from sweeper.core.job import TRIAL_RUNNER, read_job, write_job
-from sweeper.execution.local import LocalLauncher
+from sweeper.launch.local import LocalLauncher
 from sweeper.spec import load
 from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.run import run_sweep

@@ -21,7 +21,7 @@ from sweeper.core.job import TRAINING_RUNNER, Job, MeasurePlan, read_outcome, wr
 from sweeper.core.measurement import Report
 from sweeper.core.progress import SilentProgress, TrialFailedError
 from sweeper.core.training import BEST, CHECKPOINTS, HISTORY, STOP, WEIGHTS, Training
-from sweeper.execution.local import LocalLauncher
+from sweeper.launch.local import LocalLauncher
 from sweeper.system.files import read_json
 from sweeper.trainer import checkpoint, prepare, production
 from sweeper.trainer.data.order import Order

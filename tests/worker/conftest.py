@@ -15,7 +15,7 @@ import pytest
 from parts.faults import WAIT_SECONDS, fault_job
 from services.processes import await_idle
 
-from sweeper.execution.local import LocalLauncher
+from sweeper.launch.local import LocalLauncher
 
 
 @pytest.fixture(autouse=True, scope="package")

@@ -14,7 +14,7 @@ from parts.faults import fault_job
 
 from sweeper.core.job import read_outcome
 from sweeper.core.measurement import FailureKind, Measurement
-from sweeper.execution.local import MARK, leftovers
+from sweeper.launch.local import MARK, leftovers
 from sweeper.system.process import tree
 from sweeper.worker.keeper import _Keeper
 

@@ -12,7 +12,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from execution.quick_node import QUICK
+from launch.quick_node import QUICK
 from parts.faults import WAIT_SECONDS, fault_job
 
 from sweeper.core.job import LOG, Job, read_outcome, write_job

@@ -12,7 +12,7 @@ from replays import Watcher
 
 from sweeper.core.job import CONFIG
 from sweeper.core.measurement import Measurement
-from sweeper.execution.local import leftovers
+from sweeper.launch.local import leftovers
 from sweeper.spec import SweepSpec
 from sweeper.sweep.phases import preflight
 from sweeper.sweep.run import run_sweep

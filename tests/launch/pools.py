@@ -10,9 +10,9 @@ from typing import Any
 
 from sweeper.core.job import Job, write_outcome
 from sweeper.core.measurement import Outcome, Report
-from sweeper.execution import node
-from sweeper.execution.parcel import Parcel, pack_folder
-from sweeper.execution.pool import Worker, WorkerLostError
+from sweeper.launch import node
+from sweeper.launch.parcel import Parcel, pack_folder
+from sweeper.launch.pool import Worker, WorkerLostError
 
 
 class ScriptedPool:

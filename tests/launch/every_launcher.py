@@ -10,7 +10,7 @@ from parts.faults import WAIT_SECONDS, fault_job
 
 from sweeper.core.job import read_outcome
 from sweeper.core.measurement import Failure, FailureKind, Measurement
-from sweeper.execution.launcher import Launcher, wait_any
+from sweeper.launch.launcher import Launcher, wait_any
 
 
 class EveryLauncher:

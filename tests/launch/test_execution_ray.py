@@ -15,18 +15,18 @@ from pathlib import Path
 
 import psutil
 import pytest
-from execution.every_launcher import EveryLauncher
+from launch.every_launcher import EveryLauncher
 from parts.faults import WAIT_SECONDS, fault_job
 
 from sweeper.core.job import Job
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import EnvironmentStopError
-from sweeper.execution.cluster import RemoteLauncher
-from sweeper.execution.launcher import Launcher
-from sweeper.execution.local import leftovers
-from sweeper.execution.parcel import Parcel
-from sweeper.execution.pool import WorkerLostError
-from sweeper.execution.ray import RayPool, _new_folder
+from sweeper.launch.cluster import RemoteLauncher
+from sweeper.launch.launcher import Launcher
+from sweeper.launch.local import leftovers
+from sweeper.launch.parcel import Parcel
+from sweeper.launch.pool import WorkerLostError
+from sweeper.launch.ray import RayPool, _new_folder
 
 # Ray reads its environment as it is imported: that is left to the tests.
 HAS_RAY = importlib.util.find_spec("ray") is not None
@@ -224,7 +224,7 @@ def test_nobody_at_an_address() -> None:
 OWN = """\
 import os, signal, sys, time
 import psutil
-from sweeper.execution.ray import RayPool
+from sweeper.launch.ray import RayPool
 
 before = signal.getsignal(signal.SIGTERM)
 pool = RayPool("", 1, None, num_gpus=2)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sweeper.errors import EnvironmentStopError
-from sweeper.execution import batch
-from sweeper.execution.batch import MAX_IN_VAIN, STALE_SECONDS, BatchPool
+from sweeper.launch import batch
+from sweeper.launch.batch import MAX_IN_VAIN, STALE_SECONDS, BatchPool
 
 
 class Cluster:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from execution.every_launcher import EveryLauncher
-from execution.quick_node import QUICK
+from launch.every_launcher import EveryLauncher
+from launch.quick_node import QUICK
 
-from sweeper.execution.inline import InlineLauncher
-from sweeper.execution.launcher import Launcher
-from sweeper.execution.local import LocalLauncher
+from sweeper.launch.inline import InlineLauncher
+from sweeper.launch.launcher import Launcher
+from sweeper.launch.local import LocalLauncher
 
 
 @pytest.fixture(scope="module")

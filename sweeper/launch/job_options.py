@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sweeper.execution.node import ENDS_AT
+from sweeper.launch.node import ENDS_AT
 from sweeper.spec.cluster import BatchJob
 
 LIFETIME_SECONDS = 20.0

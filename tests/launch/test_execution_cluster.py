@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from execution.pools import ScriptedPool
+from launch.pools import ScriptedPool
 
 from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, read_outcome, write_job
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.place import TrialPlace
 from sweeper.errors import EnvironmentStopError
-from sweeper.execution import cluster, parcel
-from sweeper.execution import workers as roster
-from sweeper.execution.cluster import JOBS, RemoteHandle, RemoteLauncher
-from sweeper.execution.parcel import Parcel
-from sweeper.execution.pool import WorkerLostError
+from sweeper.launch import cluster, parcel
+from sweeper.launch import workers as roster
+from sweeper.launch.cluster import JOBS, RemoteHandle, RemoteLauncher
+from sweeper.launch.parcel import Parcel
+from sweeper.launch.pool import WorkerLostError
 
 SOON, A_LOOK = 5.0, 0.1
 TIMEOUT = 100.0

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.errors import EnvironmentStopError, UserError
-from sweeper.execution.cluster import RemoteLauncher, on_workers
-from sweeper.execution.launcher import LaunchRequest
-from sweeper.execution.pool import WorkerLostError
+from sweeper.launch.cluster import RemoteLauncher, on_workers
+from sweeper.launch.launcher import LaunchRequest
+from sweeper.launch.pool import WorkerLostError
 from sweeper.spec.cluster import Tls
 
 JOB_NAME = "sweeper"

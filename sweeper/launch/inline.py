@@ -9,7 +9,7 @@ from pathlib import Path
 from sweeper.core.job import read_job, write_outcome
 from sweeper.core.measurement import Outcome, Report
 from sweeper.core.progress import SilentProgress
-from sweeper.execution.launcher import Launcher, LaunchRequest, outcome_or_lost
+from sweeper.launch.launcher import Launcher, LaunchRequest, outcome_or_lost
 from sweeper.system.environment import secrets
 from sweeper.worker.trial import run
 

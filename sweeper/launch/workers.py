@@ -11,8 +11,8 @@ from typing import Protocol
 from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job
 from sweeper.core.measurement import Outcome, Report
 from sweeper.core.place import TrialPlace
-from sweeper.execution.node import PREPARE_SECONDS
-from sweeper.execution.pool import Worker
+from sweeper.launch.node import PREPARE_SECONDS
+from sweeper.launch.pool import Worker
 
 MARGIN_SECONDS = 30.0
 """Seconds between a trial's time limit and the end of the worker's job."""

@@ -11,16 +11,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from execution.quick_node import QUICK
+from launch.quick_node import QUICK
 from parts import faults
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import LOG, OUTCOME, PREPARE_RUNNER, TRIAL_RUNNER, Job, read_outcome
 from sweeper.core.measurement import Failure, FailureKind, Measurement, Outcome, Report
 from sweeper.errors import EnvironmentStopError
-from sweeper.execution import node
-from sweeper.execution.local import leftovers
-from sweeper.execution.parcel import Parcel, unpack_into
+from sweeper.launch import node
+from sweeper.launch.local import leftovers
+from sweeper.launch.parcel import Parcel, unpack_into
 
 SOON = 60.0
 SECRET = "s3cr3t-value-of-mine"

@@ -11,7 +11,7 @@ import pytest
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import CONFIG, OUTCOME, Job, MeasurePlan, read_outcome, write_job, write_outcome
 from sweeper.core.measurement import Failure, FailureKind, Report
-from sweeper.execution.parcel import Parcel, pack_folder, unpack_into, write_code
+from sweeper.launch.parcel import Parcel, pack_folder, unpack_into, write_code
 
 DONE = Report(values={"a": 1}, finished_at=2.0)
 

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from sweeper.core.measurement import Outcome, Report
 from sweeper.errors import EnvironmentStopError
-from sweeper.execution.launcher import Launcher, LaunchRequest, outcome_or_lost
+from sweeper.launch.launcher import Launcher, LaunchRequest, outcome_or_lost
 from sweeper.system.environment import held_back_line, trial_env
 from sweeper.system.interpreter import python_module
 
@@ -133,7 +133,7 @@ class LocalLauncher(Launcher):
             )
         self._num_servers += 1
         self._has_ended = False
-        command = python_module("sweeper.execution.server", str(os.getpid()))
+        command = python_module("sweeper.launch.server", str(os.getpid()))
         if self._program:
             command = [sys.executable, *self._program, str(os.getpid())]
         self._process = subprocess.Popen(

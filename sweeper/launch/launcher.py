@@ -17,7 +17,7 @@ from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.registry import resolve
 
 if TYPE_CHECKING:
-    from sweeper.execution.parcel import Parcel
+    from sweeper.launch.parcel import Parcel
     from sweeper.spec.sections import ExecutionOptions
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from sweeper.core.launchers import traits
 from sweeper.errors import EnvironmentStopError, UserError
-from sweeper.execution.cluster import RemoteLauncher, jobs_of, on_workers
-from sweeper.execution.dask import CALL_SECONDS, CONNECT_SECONDS, JOB_NAME, DaskPool, load
-from sweeper.execution.job_options import options
-from sweeper.execution.launcher import LaunchRequest
+from sweeper.launch.cluster import RemoteLauncher, jobs_of, on_workers
+from sweeper.launch.dask import CALL_SECONDS, CONNECT_SECONDS, JOB_NAME, DaskPool, load
+from sweeper.launch.job_options import options
+from sweeper.launch.launcher import LaunchRequest
 from sweeper.spec.cluster import BatchJob
 from sweeper.spec.sections import ExecutionOptions
 

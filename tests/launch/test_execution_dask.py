@@ -11,23 +11,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from execution.every_launcher import EveryLauncher
+from launch.every_launcher import EveryLauncher
 from parts.faults import WAIT_SECONDS, fault_job
 
 pytest.importorskip("distributed", reason="dask is not installed (pip install 'sweeper[dask]')")
 
-from execution.clusters import LocalDask, local_dask
+from launch.clusters import LocalDask, local_dask
 
 from sweeper.core.job import Job
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import EnvironmentStopError, UserError
-from sweeper.execution.batch import BatchPool
-from sweeper.execution.cluster import RemoteLauncher
-from sweeper.execution.dask import DaskPool
-from sweeper.execution.launcher import Launcher
-from sweeper.execution.local import leftovers
-from sweeper.execution.parcel import Parcel
-from sweeper.execution.pool import WorkerLostError
+from sweeper.launch.batch import BatchPool
+from sweeper.launch.cluster import RemoteLauncher
+from sweeper.launch.dask import DaskPool
+from sweeper.launch.launcher import Launcher
+from sweeper.launch.local import leftovers
+from sweeper.launch.parcel import Parcel
+from sweeper.launch.pool import WorkerLostError
 from sweeper.spec.cluster import BatchJob, Tls
 
 pytestmark = pytest.mark.slow
@@ -127,7 +127,7 @@ def test_a_result_that_is_lost_with_its_worker_does_not_hold_up_others(
 
 
 def test_a_scheduler_that_is_gone_is_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sweeper.execution.dask.CONNECT_SECONDS", 2.0)
+    monkeypatch.setattr("sweeper.launch.dask.CONNECT_SECONDS", 2.0)
     with local_dask(tmp_path, workers=0) as cluster:
         launcher = launcher_on(cluster.address)
         try:
@@ -142,7 +142,7 @@ def test_a_scheduler_that_is_gone_is_heard_of(tmp_path: Path, monkeypatch: pytes
 
 
 def test_an_address_that_is_none_and_one_where_nobody_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sweeper.execution.dask.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("sweeper.launch.dask.CONNECT_SECONDS", 0.5)
     with pytest.raises(EnvironmentStopError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9"):
         DaskPool("tcp://127.0.0.1:9")
     before = threading.active_count()
@@ -181,7 +181,7 @@ def test_ctrl_c_stays_ours_when_dask_jobqueue_is_imported() -> None:
         "dask_jobqueue", reason="dask-jobqueue is not installed (pip install 'sweeper[dask]')"
     )
     program = (
-        "import signal; from sweeper.execution.dask import load; before = signal.getsignal(signal.SIGINT)\n"
+        "import signal; from sweeper.launch.dask import load; before = signal.getsignal(signal.SIGINT)\n"
         "load('dask_jobqueue'); assert signal.getsignal(signal.SIGINT) is before"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

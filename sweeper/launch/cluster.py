@@ -17,11 +17,11 @@ from sweeper.core.launchers import traits
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.place import TrialPlace, write_place
 from sweeper.errors import EnvironmentStopError, SweeperError
-from sweeper.execution import node
-from sweeper.execution.launcher import Launcher, LaunchRequest, outcome_or_lost
-from sweeper.execution.parcel import Parcel, unpack_into
-from sweeper.execution.pool import Pool, Worker, WorkerLostError
-from sweeper.execution.workers import ConnectedWorker, RemoteHandle, seconds_of, worker_place
+from sweeper.launch import node
+from sweeper.launch.launcher import Launcher, LaunchRequest, outcome_or_lost
+from sweeper.launch.parcel import Parcel, unpack_into
+from sweeper.launch.pool import Pool, Worker, WorkerLostError
+from sweeper.launch.workers import ConnectedWorker, RemoteHandle, seconds_of, worker_place
 from sweeper.system.files import read_json, write_json
 
 JOBS = "jobs.json"

@@ -36,10 +36,10 @@ from sweeper.core.job import (
 from sweeper.core.measurement import Failure, Outcome, Report
 from sweeper.core.workload import needs_prepared_data
 from sweeper.errors import EnvironmentStopError
-from sweeper.execution.launcher import Handle
-from sweeper.execution.local import LocalLauncher
-from sweeper.execution.parcel import Parcel, pack_folder, write_code
-from sweeper.execution.pool import Worker
+from sweeper.launch.launcher import Handle
+from sweeper.launch.local import LocalLauncher
+from sweeper.launch.parcel import Parcel, pack_folder, write_code
+from sweeper.launch.pool import Worker
 from sweeper.system.cpu import cpu_name
 from sweeper.telemetry.nvml.devices import gpu_names
 

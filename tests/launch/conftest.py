@@ -9,9 +9,9 @@ from pathlib import Path
 
 import parts
 import pytest
-from execution.quick_node import QUICK
+from launch.quick_node import QUICK
 
-from sweeper.execution.local import LocalLauncher, leftovers
+from sweeper.launch.local import LocalLauncher, leftovers
 
 
 @pytest.fixture(autouse=True, scope="package")

@@ -11,15 +11,15 @@ import time
 from pathlib import Path
 
 import pytest
-from execution.quick_node import QUICK
+from launch.quick_node import QUICK
 from parts.faults import WAIT_SECONDS, fault_job
 from services.processes import busy
 
 from sweeper.core.job import LOG, OUTCOME, read_outcome
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import EnvironmentStopError
-from sweeper.execution.launcher import wait_any
-from sweeper.execution.local import MAX_SERVERS, LocalLauncher, leftovers
+from sweeper.launch.launcher import wait_any
+from sweeper.launch.local import MAX_SERVERS, LocalLauncher, leftovers
 from sweeper.system.failpoints import CRASH_AT
 from sweeper.system.process import children, tree
 
@@ -54,7 +54,7 @@ def test_the_server_has_one_thread_and_this_process_no_torch(shared, wait_for):
     assert shared.ready["threads"] == 1
     assert shared.ready["ready"] == shared._process.pid
     code = (
-        "import sys, sweeper.execution.local, sweeper.execution.inline, sweeper.worker.keeper\n"
+        "import sys, sweeper.launch.local, sweeper.launch.inline, sweeper.worker.keeper\n"
         "print(sorted({'torch', 'numpy', 'optuna', 'mlflow', 'pydantic'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -220,7 +220,7 @@ def test_a_waiting_process_that_was_killed_costs_nothing(own, tmp_path, wait_for
 
 NO_ROOM = """
 import errno, os
-from sweeper.execution import server
+from sweeper.launch import server
 fork, own, forks = os.fork, os.getpid(), []
 
 def refused_once():
@@ -261,7 +261,7 @@ def test_files_in_the_current_folder_stand_in_for_no_module(tmp_path, monkeypatc
 SUPERVISOR = """
 import sys, time
 from pathlib import Path
-from sweeper.execution.local import LocalLauncher
+from sweeper.launch.local import LocalLauncher
 home = Path(sys.argv[1])
 launcher = LocalLauncher(home)
 launcher.submit(home / "a")
@@ -303,7 +303,7 @@ def test_what_outlives_keeper_and_server_is_ended_all_the_same(own, tmp_path, wa
 
 HOLES = """
 import ctypes, sys
-from sweeper.execution import server
+from sweeper.launch import server
 
 class Info(ctypes.Structure):
     names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"

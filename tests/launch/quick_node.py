@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 
-from sweeper.execution import node
-from sweeper.execution.local import LocalLauncher
+from sweeper.launch import node
+from sweeper.launch.local import LocalLauncher
 
 QUICK = functools.partial(
-    LocalLauncher, program=("-c", "from sweeper.execution.server import main; main(lambda: None)")
+    LocalLauncher, program=("-c", "from sweeper.launch.server import main; main(lambda: None)")
 )
 
 

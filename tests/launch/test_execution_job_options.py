@@ -13,9 +13,9 @@ pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is not installed (pip
 from pydantic import ValidationError
 
 from sweeper.core.launchers import BUILTIN
-from sweeper.execution.batch import job_script
-from sweeper.execution.job_options import KINDS, LIFETIME_SECONDS
-from sweeper.execution.node import ENDS_AT
+from sweeper.launch.batch import job_script
+from sweeper.launch.job_options import KINDS, LIFETIME_SECONDS
+from sweeper.launch.node import ENDS_AT
 from sweeper.spec.cluster import BatchJob
 
 FULL = BatchJob(
