@@ -25,7 +25,7 @@ from typing import Any
 
 from common import RESULTS, Figure, device_model, publish
 
-from sweeper.spec.sections import ExecutionOptions
+from sweeper.schema.sections import ExecutionOptions
 
 REPOSITORY = Path(__file__).parents[1]
 HARNESS = REPOSITORY / "tests" / "chaos"

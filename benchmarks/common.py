@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from sweeper.spec.sections import ExecutionOptions
+from sweeper.schema.sections import ExecutionOptions
 from sweeper.sweep.setup import device_model as device_model
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from sweeper.core.job import Job, MeasurePlan, write_job
 from sweeper.core.measurement import Measurement
 from sweeper.launch.local import LocalLauncher
 from sweeper.search import Searcher
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 from sweeper.sweep.store.journal import Journal
 
 TRIALS = 50

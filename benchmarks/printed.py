@@ -52,9 +52,9 @@ from sweeper.judging.verdict import RequiredSpeed, Verdict
 from sweeper.results.decision_lines import decision_lines
 from sweeper.search.distributions import distribution, draw_value
 from sweeper.search.presets import presets
-from sweeper.spec import SweepSpec, load
-from sweeper.spec.enough_steps import with_enough_steps
-from sweeper.spec.writer import to_yaml
+from sweeper.schema import SweepSpec, load
+from sweeper.schema.enough_steps import with_enough_steps
+from sweeper.schema.writer import to_yaml
 from sweeper.sweep.dry_run import dry_run
 from sweeper.sweep.publish import run_views, sweep_info
 from sweeper.sweep.run import run_sweep

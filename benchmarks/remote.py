@@ -25,7 +25,7 @@ from verdicts import SHORT, Bench
 
 from sweeper import ParquetSource, Pipeline, Samples, TrialConfig
 from sweeper.core.measurement import Measurement
-from sweeper.spec.data_path import on_this_machine
+from sweeper.schema.data_path import on_this_machine
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))

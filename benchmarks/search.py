@@ -59,7 +59,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Measurement
 from sweeper.errors import UserError
-from sweeper.spec import SweepSpec, load
+from sweeper.schema import SweepSpec, load
 from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal

@@ -27,8 +27,8 @@ from sweeper.metering import VARIABLE as METERED
 from sweeper.production.handover import hand_over
 from sweeper.results.decision_lines import decision_lines
 from sweeper.results.trial_line import trial_line
-from sweeper.spec import load
-from sweeper.spec.shipped import space_file
+from sweeper.schema import load
+from sweeper.schema.shipped import space_file
 from sweeper.sweep.commands import unsent_lines
 from sweeper.sweep.observer import QuietObserver, Status
 from sweeper.sweep.phases.reconfirm import Reconfirmation, reconfirm

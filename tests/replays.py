@@ -13,7 +13,7 @@ from parts.replay import ReplayLauncher
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.core.record import TrialRecord
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 from sweeper.sweep.observer import Status
 from sweeper.sweep.run import SweepRun, run_sweep
 from sweeper.sweep.store.journal import Journal

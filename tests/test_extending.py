@@ -19,7 +19,7 @@ from sweeper.core.job import PREPARE_RUNNER, Job, MeasurePlan, write_job
 from sweeper.core.measurement import Failure, FailureKind, Measurement, Outcome, Report
 from sweeper.core.progress import SilentProgress
 from sweeper.launch.local import LocalLauncher
-from sweeper.spec import load
+from sweeper.schema import load
 from sweeper.sweep.store.fingerprint import code_of, digest_of_code
 from sweeper.worker import trial
 

@@ -12,8 +12,8 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement
 from sweeper.errors import UserError
 from sweeper.launch.inline import InlineLauncher
-from sweeper.spec import SweepSpec, load
-from sweeper.spec.shipped import space_file
+from sweeper.schema import SweepSpec, load
+from sweeper.schema.shipped import space_file
 from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.workloads import fingerprint

@@ -13,15 +13,15 @@ import pytest
 from sweeper.core.registry import resolve
 from sweeper.core.workload import BUILTIN, CHANGES, PIPELINE, SCRIPT, WorkloadTraits
 from sweeper.errors import UserError
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 from sweeper.sweep.workloads import Workload, workload_of
 
 ROOT = Path(__file__).parents[1]
 ALLOWED = {
     "sweeper/core/workload.py",
     "sweeper/core/config.py",
-    "sweeper/spec/reader.py",
-    "sweeper/spec/sweep_spec.py",
+    "sweeper/schema/reader.py",
+    "sweeper/schema/sweep_spec.py",
 }
 ALLOWED_FOLDER = "sweeper/sweep/workloads/"
 

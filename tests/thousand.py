@@ -23,7 +23,7 @@ from sweeper.core.record import SearchResult
 from sweeper.race.log import Ended, Started, Turned
 from sweeper.race.storage import StoredLog
 from sweeper.search.distributions import distribution, draw_value
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 from sweeper.sweep.store.journal import FINAL_RACE, RESULT, SEARCH_RESULT, Journal, sweeps_folder
 
 QUALITY_SAMPLES = 60_000

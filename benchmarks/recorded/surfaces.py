@@ -24,7 +24,7 @@ from sweeper.core.codec import DecodeError, decode, encode
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement, Window
 from sweeper.errors import UserError
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 
 SCHEMA, LICENCE = "sweeper-surface/1", "CC-BY-4.0"
 CORRECT = "correct"

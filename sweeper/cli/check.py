@@ -15,8 +15,8 @@ from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.launchers import find_installed
 from sweeper.core.registry import resolve
 from sweeper.errors import UserError
-from sweeper.spec import CategoricalParameter, SweepSpec, load
-from sweeper.spec.space import Bounds, Condition
+from sweeper.schema import CategoricalParameter, SweepSpec, load
+from sweeper.schema.space import Bounds, Condition
 from sweeper.sweep.setup import device_model
 from sweeper.sweep.workloads import fingerprint
 

@@ -12,7 +12,7 @@ from sweeper.cli import signals
 from sweeper.cli.screen import console, print_json, say
 from sweeper.core.loaders import RESIDENT
 from sweeper.scaffold.check_pipeline import PipelineCheck, StepResult, build_out, expected_gib
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 from sweeper.sweep.store.load import varied_names
 
 FAILED = 1

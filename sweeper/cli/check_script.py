@@ -12,7 +12,7 @@ from sweeper.core.measurement import Failure
 from sweeper.core.quantities import QUANTITIES
 from sweeper.scaffold.check_script import ScriptCheck, try_out
 from sweeper.scaffold.suggest_pattern import suggest_pattern
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 
 FAILED = 1
 

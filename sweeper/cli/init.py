@@ -19,7 +19,7 @@ from sweeper.scaffold.pipeline_options import pipeline_options
 from sweeper.scaffold.pipeline_space import first_space, machine_here, name_of, searched_names
 from sweeper.script.command_line import CommandLine, parse_command
 from sweeper.script.first_look import FirstLook, look_at
-from sweeper.spec.rules import leads_elsewhere
+from sweeper.schema.rules import leads_elsewhere
 from sweeper.sweep.store.catalog import writing
 from sweeper.system.files import STDOUT, check_out, write_atomic
 

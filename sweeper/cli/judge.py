@@ -26,7 +26,7 @@ from sweeper.judging.verdict import judge as judge_change
 from sweeper.judging.whole import WholeRun, common_numbers
 from sweeper.results.words import interval_text
 from sweeper.script.command_line import as_typed
-from sweeper.spec.rules import leads_elsewhere
+from sweeper.schema.rules import leads_elsewhere
 from sweeper.system.environment import script_held_back_line
 from sweeper.telemetry.gpu_lines import gpus_for
 

@@ -47,9 +47,9 @@ def _check_folders(home: Path) -> None:
 
 
 def _space(given: Path) -> Path:
-    """Returns the file of a search space (`sweeper.spec.shipped.space_file`)."""
+    """Returns the file of a search space (`sweeper.schema.shipped.space_file`)."""
     # Imported late: it needs pydantic, which would make help slow.
-    from sweeper.spec.shipped import space_file
+    from sweeper.schema.shipped import space_file
 
     return space_file(str(given))
 

@@ -21,7 +21,7 @@ from sweeper.cli.sync import PENDING
 from sweeper.core.home import DEFAULT_HOME, home_option
 from sweeper.errors import UserError
 from sweeper.launch.launcher import Launcher
-from sweeper.spec import SweepSpec, load
+from sweeper.schema import SweepSpec, load
 from sweeper.sweep.commands import look_command, place_lines, unsent_lines
 from sweeper.sweep.dry_run import Plan, dry_run
 from sweeper.sweep.launchers import launcher_for, other_models

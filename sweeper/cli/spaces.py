@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sweeper.cli.options import Json
 from sweeper.cli.screen import console, print_json, say
-from sweeper.spec.shipped import shipped_spaces, space_file
+from sweeper.schema.shipped import shipped_spaces, space_file
 
 
 def spaces(as_json: Json = False) -> None:

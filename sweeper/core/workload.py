@@ -22,7 +22,7 @@ PIPELINE, SCRIPT, CHANGES = "pipeline", "script", "changes"
 
 
 class SpecLike(Protocol):
-    """What the traits ask of a specification (`sweeper.spec.SweepSpec`)."""
+    """What the traits ask of a specification (`sweeper.schema.SweepSpec`)."""
 
     @property
     def pipeline(self) -> str:

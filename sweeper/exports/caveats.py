@@ -12,7 +12,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.loaders import why_too_large
 from sweeper.core.record import TrialRecord
 from sweeper.results import words
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 
 _STEPS = re.compile(
     r"(?:-{1,2}|\+|(?:[\w-]+\.)+)(?:(?:max|num|n|total|train(?:ing)?)[-_])*(?:steps|iters|iterations)(?:=.*)?",

@@ -41,7 +41,7 @@ from sweeper.exports.schema import (
     VerificationBlock,
     plain_values,
 )
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 
 _USERINFO = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s@]*:[^/?#\s]*@")
 

@@ -20,8 +20,8 @@ from sweeper.core.config import FIELDS, Scalar, TrialConfig, in_type
 from sweeper.core.loaders import traits
 from sweeper.core.template import spell
 from sweeper.errors import UserError, did_you_mean
-from sweeper.spec import read_yaml
-from sweeper.spec.scalars import plain_scalar_or_text
+from sweeper.schema import read_yaml
+from sweeper.schema.scalars import plain_scalar_or_text
 
 _OWN_NAMES = {
     "loader.kind": "--loader",

@@ -15,7 +15,7 @@ from sweeper.errors import UserError
 from sweeper.exports.description import origin, promise
 from sweeper.exports.flags import flags
 from sweeper.exports.reading import variables_of
-from sweeper.spec import to_yaml
+from sweeper.schema import to_yaml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

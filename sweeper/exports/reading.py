@@ -12,7 +12,7 @@ from sweeper.core.config import OPEN_SECTIONS, TrialConfig, check_value
 from sweeper.errors import UserError, did_you_mean
 from sweeper.exports.schema import SCHEMA, OfPipeline, OfScript, blocks, kinds
 from sweeper.interventions import variable_of
-from sweeper.spec import read_yaml
+from sweeper.schema import read_yaml
 
 _BLOCKS = dict.fromkeys(blocks(), Mapping)
 _LARGER = 256

@@ -16,8 +16,8 @@ from sweeper.launch.cluster import RemoteLauncher, jobs_of, on_workers
 from sweeper.launch.dask import CALL_SECONDS, CONNECT_SECONDS, JOB_NAME, DaskPool, load
 from sweeper.launch.job_options import options
 from sweeper.launch.launcher import LaunchRequest
-from sweeper.spec.cluster import BatchJob
-from sweeper.spec.sections import ExecutionOptions
+from sweeper.schema.cluster import BatchJob
+from sweeper.schema.sections import ExecutionOptions
 
 ASK_SECONDS = 15.0
 """Seconds between two queries to the batch system while workers are missing, and after a refusal."""

@@ -14,7 +14,7 @@ from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.launch.cluster import RemoteLauncher, on_workers
 from sweeper.launch.launcher import LaunchRequest
 from sweeper.launch.pool import WorkerLostError
-from sweeper.spec.cluster import Tls
+from sweeper.schema.cluster import Tls
 
 JOB_NAME = "sweeper"
 CONNECT_SECONDS = 20.0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sweeper.launch.node import ENDS_AT
-from sweeper.spec.cluster import BatchJob
+from sweeper.schema.cluster import BatchJob
 
 LIFETIME_SECONDS = 20.0
 """Seconds before its job's time limit at which a worker exits by itself."""

@@ -18,7 +18,7 @@ from sweeper.core.registry import resolve
 
 if TYPE_CHECKING:
     from sweeper.launch.parcel import Parcel
-    from sweeper.spec.sections import ExecutionOptions
+    from sweeper.schema.sections import ExecutionOptions
 
 
 class Handle(Protocol):

@@ -13,7 +13,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.training import Training
 from sweeper.errors import UserError
 from sweeper.exports import pass_env, read
-from sweeper.spec.training import training_options
+from sweeper.schema.training import training_options
 from sweeper.sweep.store.fingerprint import digest_of_code, digest_of_files
 
 

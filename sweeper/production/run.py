@@ -25,7 +25,7 @@ from sweeper.production.request import RunRequest
 from sweeper.production.watch import Watch, Watcher
 from sweeper.race.drift import Block
 from sweeper.race.tally import SINGLE_VARIANCE
-from sweeper.spec.data_path import on_this_machine
+from sweeper.schema.data_path import on_this_machine
 from sweeper.sweep.bootstrap import end_earlier_run
 from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.setup import NO_WINDOWS, build_of, devices_of, probe_report, report_of

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from sweeper.results.formatting import count_of, figure, value_of
 from sweeper.core.config import Scalar
 from sweeper.report.report_data import ReportData
-from sweeper.spec import CategoricalParameter, Parameter
-from sweeper.spec.neighbours import is_number
-from sweeper.spec.space import acts, is_same
+from sweeper.schema import CategoricalParameter, Parameter
+from sweeper.schema.neighbours import is_number
+from sweeper.schema.space import acts, is_same
 from sweeper.sweep.phases.preflight import preflight_lines
 
 MAX_VALUES = 16

@@ -25,7 +25,7 @@ from sweeper.report.text import Html, as_json, as_lines, element, join
 from sweeper.report.timeline_charts import breakdown, timelines
 from sweeper.report.winner_charts import learning_curves, race
 from sweeper.results import words
-from sweeper.spec import to_yaml
+from sweeper.schema import to_yaml
 
 SECTIONS: Mapping[str, tuple[str, str]] = {
     "best": ("Best of each kind", "The best of each kind"),

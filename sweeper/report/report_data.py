@@ -9,7 +9,7 @@ from sweeper.results.numbers.sensitivity import Sensitivity
 from sweeper.results.numbers.summary import Summary
 from sweeper.core.record import TrialRecord
 from sweeper.report.cost import Cost, cost_of
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 from sweeper.sweep.store.load import LoadedSweep
 
 

@@ -12,9 +12,9 @@ from sweeper.core.record import TrialRecord
 from sweeper.report.chart import MAX_TICKS, Axis, Chart, Marks, log_ticks
 from sweeper.report.report_data import ReportData
 from sweeper.report.trial_marks import OUTCOMES, outcome_of, pick_evenly, tone_of
-from sweeper.spec import CategoricalParameter, IntParameter, Parameter
-from sweeper.spec.neighbours import is_number
-from sweeper.spec.space import acts
+from sweeper.schema import CategoricalParameter, IntParameter, Parameter
+from sweeper.schema.neighbours import is_number
+from sweeper.schema.space import acts
 
 MAX_MARKS = 300
 LOG_FROM = 20.0

@@ -16,8 +16,8 @@ from sweeper.core.job import DRY_STEP_RUNNER, GPU_CHECK_RUNNER, Job
 from sweeper.core.loaders import BEST_FIRST
 from sweeper.core.measurement import Failure, FailureKind, Report
 from sweeper.errors import UserError
-from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
-from sweeper.spec.data_path import on_this_machine
+from sweeper.schema import CategoricalParameter, Parameter, SweepSpec
+from sweeper.schema.data_path import on_this_machine
 from sweeper.sweep import setup
 from sweeper.sweep.bootstrap import Launch, launcher_to_try_out, survey
 from sweeper.sweep.job_runner import JobRunner

@@ -42,7 +42,7 @@ from sweeper.script.command_line import (
 from sweeper.script.first_look import FirstLook
 from sweeper.script.sandbox import Sandbox, make_sandbox
 from sweeper.script.scratch import scratch_folder
-from sweeper.spec.rules import leads_elsewhere
+from sweeper.schema.rules import leads_elsewhere
 from sweeper.system.environment import script_env
 
 HELP_SECONDS = 20.0

@@ -46,7 +46,7 @@ _OPTIONS = (
 
 
 def yaml_of(proposal: Proposal) -> str:
-    """Returns a search space that `sweeper.spec.load` reads, with comments on what to decide."""
+    """Returns a search space that `sweeper.schema.load` reads, with comments on what to decide."""
     return "\n".join(_lines(proposal)) + "\n"
 
 

@@ -11,8 +11,8 @@ from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
 from sweeper.core.loaders import RESIDENT, ROWS, WORKERS
 from sweeper.scaffold.pipeline_options import PipelineOptions
 from sweeper.search.guidance import MEMORY_TARGET, preset_for, workers_for
-from sweeper.spec import SweepSpec
-from sweeper.spec.writer import to_yaml
+from sweeper.schema import SweepSpec
+from sweeper.schema.writer import to_yaml
 from sweeper.sweep.bootstrap import Launch, launcher_to_try_out, probe_machine
 from sweeper.sweep.setup import Machine
 
@@ -45,7 +45,7 @@ def machine_here(launch: Launch | None = None) -> Machine:
 
 
 def first_space(offer: PipelineOptions, machine: Machine, path: str) -> str:
-    """Returns a search space that `sweeper.spec.load` reads.
+    """Returns a search space that `sweeper.schema.load` reads.
 
     Args:
         path: The file's name in the next commands.

@@ -15,8 +15,8 @@ from sweeper.core.record import SearchResult
 from sweeper.search.distributions import distribution, spell
 from sweeper.search.local_model import LocalModel
 from sweeper.search.prior import Prior
-from sweeper.spec import SweepSpec
-from sweeper.spec.neighbours import neighbours
+from sweeper.schema import SweepSpec
+from sweeper.schema.neighbours import neighbours
 
 Params = dict[str, Scalar]
 

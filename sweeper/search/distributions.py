@@ -16,7 +16,7 @@ from optuna.distributions import (
 )
 
 from sweeper.core.config import Scalar
-from sweeper.spec import CategoricalParameter, IntParameter, Parameter, SweepSpec
+from sweeper.schema import CategoricalParameter, IntParameter, Parameter, SweepSpec
 
 
 def distribution(parameter: Parameter) -> BaseDistribution:

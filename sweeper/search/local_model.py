@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.results.numbers.effects import Design, Flat
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 
 NEAR = math.log(2)
 """Standard deviation of the Gaussian weights: a trial half as fast as the best counts exp(-1/2)."""

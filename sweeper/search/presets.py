@@ -11,7 +11,7 @@ from sweeper.core.loaders import BEST_FIRST, RESIDENT, STREAM, WORKERS
 from sweeper.core.past import PastSweep
 from sweeper.search.distributions import nearest_value, value_in
 from sweeper.search.guidance import preset_for, size_of, workers_for
-from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
+from sweeper.schema import CategoricalParameter, Parameter, SweepSpec
 
 _USUAL: Mapping[str, Sequence[Scalar]] = {
     "loader.kind": BEST_FIRST,

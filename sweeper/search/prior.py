@@ -19,8 +19,8 @@ from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.past import PastSweep, PastTrial
 from sweeper.core.record import BASELINE
 from sweeper.search.distributions import nearest_value, value_in
-from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
-from sweeper.spec.neighbours import is_log, is_number, place
+from sweeper.schema import CategoricalParameter, Parameter, SweepSpec
+from sweeper.schema.neighbours import is_log, is_number, place
 
 MAX_OFF, MAX_SHARE = 0.7, 0.6
 """Largest distance of a log ratio from the expected one: a factor of two, or this share of the larger of the

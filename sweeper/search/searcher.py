@@ -26,8 +26,8 @@ from sweeper.search.prior import Prior
 from sweeper.search.sampler_process import Helper
 from sweeper.search.samplers import make, mix_seed
 from sweeper.search.study_file import StudyFile, as_trial
-from sweeper.spec import SweepSpec
-from sweeper.spec.space import is_same
+from sweeper.schema import SweepSpec
+from sweeper.schema.space import is_same
 
 REPEATS_BEFORE_LISTING = 4
 SOBOL_POINTS = 2

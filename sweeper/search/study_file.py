@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeper.core.record import SearchResult
 from sweeper.search.distributions import distributions_of
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 
 NUMBER = "sweeper.number"
 """User attribute of a study's trial: its number in the sweep."""

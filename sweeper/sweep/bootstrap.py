@@ -17,8 +17,8 @@ from sweeper.core.measurement import Failure, Outcome, Report
 from sweeper.errors import EnvironmentStopError
 from sweeper.launch.launcher import Launcher
 from sweeper.launch.local import end_leftovers
-from sweeper.spec import SweepSpec
-from sweeper.spec.data_path import on_this_machine
+from sweeper.schema import SweepSpec
+from sweeper.schema.data_path import on_this_machine
 from sweeper.sweep import setup
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.experiment import info_of, provenance

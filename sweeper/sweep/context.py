@@ -11,7 +11,7 @@ from sweeper.core.job import Job
 from sweeper.core.past import PastSweep
 from sweeper.core.record import TrialRecord
 from sweeper.launch.launcher import Launcher
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 from sweeper.sweep.observer import SweepObserver
 from sweeper.sweep.publish import Publisher
 from sweeper.sweep.setup import Machine

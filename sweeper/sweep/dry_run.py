@@ -16,8 +16,8 @@ from sweeper.core.job import SCHEMA
 from sweeper.core.measurement import Measurement
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
 from sweeper.search.distributions import combinations
-from sweeper.spec import SweepSpec
-from sweeper.spec.enough_steps import with_enough_steps
+from sweeper.schema import SweepSpec
+from sweeper.schema.enough_steps import with_enough_steps
 from sweeper.sweep import setup
 from sweeper.sweep.bootstrap import Launch, launcher_to_try_out, probe_machine
 from sweeper.sweep.launchers import job_script_of

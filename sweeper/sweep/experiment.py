@@ -16,7 +16,7 @@ from typing import Any
 from sweeper._version import __version__
 from sweeper.results.numbers.summary import Summary
 from sweeper.results.decision_lines import decision_lines
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import varied_names
 from sweeper.tracking import Dataset, SweepInfo

@@ -13,8 +13,8 @@ from sweeper.core.registry import resolve
 from sweeper.launch.cluster import JOBS, MODELS
 from sweeper.launch.launcher import Launcher, LaunchRequest, make_launcher
 from sweeper.launch.parcel import Parcel
-from sweeper.spec import SweepSpec
-from sweeper.spec.sections import ExecutionOptions
+from sweeper.schema import SweepSpec
+from sweeper.schema.sections import ExecutionOptions
 from sweeper.sweep.setup import devices_of_a_trial
 from sweeper.sweep.store.journal import Journal, sweeps_folder
 from sweeper.sweep.store.lock import epoch_of

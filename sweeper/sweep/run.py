@@ -10,7 +10,7 @@ from pathlib import Path
 from sweeper.core.job import OUTCOME
 from sweeper.errors import UserError
 from sweeper.search import copy_study
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 from sweeper.sweep import setup
 from sweeper.sweep.bootstrap import Launch, OpenSweep, supervised
 from sweeper.sweep.context import SweepContext

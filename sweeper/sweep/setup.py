@@ -17,10 +17,10 @@ from sweeper.core.loaders import RESIDENT, STREAM, traits, why_too_large
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
 from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.launch.cluster import MAX_WORKERS
-from sweeper.spec import CategoricalParameter, SweepSpec
-from sweeper.spec.cluster import BatchJob
-from sweeper.spec.enough_steps import whole_range
-from sweeper.spec.sections import ExecutionOptions
+from sweeper.schema import CategoricalParameter, SweepSpec
+from sweeper.schema.cluster import BatchJob
+from sweeper.schema.enough_steps import whole_range
+from sweeper.schema.sections import ExecutionOptions
 from sweeper.sweep.gpu_memory import uuids_of
 from sweeper.sweep.job_runner import Slot
 from sweeper.system.cpu import cpu_name

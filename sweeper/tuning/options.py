@@ -12,8 +12,8 @@ from typing import Any
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.errors import UserError
 from sweeper.script.command_line import CommandLine, parse_command, typed_command
-from sweeper.spec import SweepSpec
-from sweeper.spec.rules import leads_elsewhere
+from sweeper.schema import SweepSpec
+from sweeper.schema.rules import leads_elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

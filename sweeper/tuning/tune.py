@@ -25,7 +25,7 @@ from sweeper.results.decision_lines import decision_lines
 from sweeper.scaffold.command_space import Proposal, help_of, propose
 from sweeper.script.warm import read_warm
 from sweeper.script.watch import watch
-from sweeper.spec import load
+from sweeper.schema import load
 from sweeper.sweep.bootstrap import shared_cache
 from sweeper.sweep.commands import place_lines, unsent_lines
 from sweeper.sweep.observer import Status, SweepObserver

@@ -17,7 +17,7 @@ from sweeper.results.trial_card import card
 from sweeper.script.command_line import typed_command
 from sweeper.script.watch import NO_PARAMETERS
 from sweeper.script.watch import watch as watch_script
-from sweeper.spec.rules import leads_elsewhere
+from sweeper.schema.rules import leads_elsewhere
 from sweeper.telemetry.gpu_lines import gpus_for
 from sweeper.tuning.words import html_of, pace
 

@@ -19,7 +19,7 @@ from benchmarks.recorded.surfaces import (
 )
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import UserError
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 
 SPEC = SweepSpec.from_dict(
     {

@@ -22,7 +22,7 @@ from benchmarks.recorded.strategies import (
 from benchmarks.recorded.surfaces import Head, Process, add, begin, read
 from benchmarks.recorded.tournament import BEGIN, END, Score, labelled, score, table, written_into
 from sweeper.errors import UserError
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "tournament.py"
 SIZES, KINDS, LEVELS = [64, 128, 256, 512, 1024, 2048, 4096], ["rows", "resident"], ["fp32", "bf16"]

@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from chaos_fuzz_inputs import Input, Inputs, shown
 
 from sweeper.errors import UserError
-from sweeper.spec import SweepSpec, load, read_yaml, to_yaml
-from sweeper.spec.reader import OWN
+from sweeper.schema import SweepSpec, load, read_yaml, to_yaml
+from sweeper.schema.reader import OWN
 from sweeper.sweep.workloads import fingerprint
 
 WORKERS = 2

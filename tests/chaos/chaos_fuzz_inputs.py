@@ -18,7 +18,7 @@ from chaos_fuzz_values import NASTY_TEXTS, NASTY_VALUES, SCRIPT
 from pydantic import BaseModel
 
 from sweeper.core.config import FIELDS
-from sweeper.spec import SweepSpec, read_yaml
+from sweeper.schema import SweepSpec, read_yaml
 
 REPOSITORY = Path(__file__).parents[2]
 SPARSE_BYTES = 2**30

@@ -32,7 +32,7 @@ MAX_SECONDS, KILLS_A_RACE = 8.0, 5
 RUN = """\
 import sys
 from pathlib import Path
-from sweeper.spec import load
+from sweeper.schema import load
 from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.run import run_sweep
 from sweeper.tracking import NullTracker

@@ -16,7 +16,7 @@ from sweeper.cli.check import check
 from sweeper.cli.check_pipeline import deep_pipeline_command
 from sweeper.errors import UserError
 from sweeper.scaffold import check_pipeline
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 
 PIPELINE = '''\
 """Ones, a linear model, and what the test wants to go wrong."""

@@ -10,7 +10,7 @@ import pytest
 from sweeper.cli.check import space_lines
 from sweeper.cli.run import expected_duration, plan_lines
 from sweeper.core.config import TrialConfig
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 from sweeper.sweep.dry_run import Plan
 
 REPOSITORY = Path(__file__).parents[2]

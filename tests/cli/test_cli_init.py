@@ -16,7 +16,7 @@ from sweeper.cli.init import init, init_command
 from sweeper.core.measurement import DeviceInfo
 from sweeper.errors import UserError
 from sweeper.script import first_look
-from sweeper.spec import load
+from sweeper.schema import load
 from sweeper.sweep.job_runner import Slot
 from sweeper.sweep.setup import Machine
 

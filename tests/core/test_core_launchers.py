@@ -21,7 +21,7 @@ from sweeper.core.registry import resolve
 from sweeper.errors import UserError
 from sweeper.launch.inline import InlineLauncher
 from sweeper.launch.launcher import Launcher
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 
 ROOT = Path(__file__).parents[2] / "sweeper"
 OWNERS = ("core/launchers.py", "execution/")

@@ -14,7 +14,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.loaders import BEST_FIRST, BUILTIN, KINDS, LoaderTraits, in_plain_script, traits
 from sweeper.core.registry import resolve
 from sweeper.errors import UserError
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 
 ROOT = Path(__file__).parents[2] / "sweeper"
 OWNERS = ("core/loaders.py", "trainer/data/")

@@ -15,7 +15,7 @@ from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import DeviceInfo, Measurement
 from sweeper.core.record import TrialRecord
 from sweeper.exports import Setting, make_export
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 
 A10 = DeviceInfo(
     kind="cuda", name="NVIDIA A10", uuid="GPU-1", memory_gib=22.5, capability="8.6", host_memory_gib=64.0

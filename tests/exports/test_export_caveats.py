@@ -6,7 +6,7 @@ import pytest
 
 from sweeper.core.config import TrialConfig
 from sweeper.exports import caveats
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 
 
 def warnings(option: str, *, batch: int) -> list[str]:

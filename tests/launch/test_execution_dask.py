@@ -28,7 +28,7 @@ from sweeper.launch.launcher import Launcher
 from sweeper.launch.local import leftovers
 from sweeper.launch.parcel import Parcel
 from sweeper.launch.pool import WorkerLostError
-from sweeper.spec.cluster import BatchJob, Tls
+from sweeper.schema.cluster import BatchJob, Tls
 
 pytestmark = pytest.mark.slow
 Wait = Callable[..., bool]

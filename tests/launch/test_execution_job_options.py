@@ -16,7 +16,7 @@ from sweeper.core.launchers import BUILTIN
 from sweeper.launch.batch import job_script
 from sweeper.launch.job_options import KINDS, LIFETIME_SECONDS
 from sweeper.launch.node import ENDS_AT
-from sweeper.spec.cluster import BatchJob
+from sweeper.schema.cluster import BatchJob
 
 FULL = BatchJob(
     partition="gpu",

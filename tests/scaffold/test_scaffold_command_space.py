@@ -22,7 +22,7 @@ from sweeper.scaffold.command_space import help_of, propose
 from sweeper.scaffold.command_yaml import yaml_of
 from sweeper.scaffold.known_options import recognise
 from sweeper.script.command_line import Option, parse_command
-from sweeper.spec import SweepSpec, load
+from sweeper.schema import SweepSpec, load
 
 CORES = 12
 Loaded = Callable[..., SweepSpec]

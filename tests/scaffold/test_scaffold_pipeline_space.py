@@ -11,7 +11,7 @@ from sweeper.core.measurement import DeviceInfo
 from sweeper.errors import UserError
 from sweeper.scaffold.pipeline_options import PipelineOptions, pipeline_options
 from sweeper.scaffold.pipeline_space import first_space, searched_names
-from sweeper.spec import SweepSpec, read_yaml
+from sweeper.schema import SweepSpec, read_yaml
 from sweeper.sweep import setup
 from sweeper.sweep.job_runner import Slot
 from sweeper.trainer.probe import lacks

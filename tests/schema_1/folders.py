@@ -6,7 +6,7 @@ import importlib.metadata
 import tarfile
 from pathlib import Path
 
-from sweeper.spec.sections import ExecutionOptions
+from sweeper.schema.sections import ExecutionOptions
 from sweeper.sweep.setup import device_model
 
 FILES = ("line.py", "line.yaml", "script.py", "script.yaml", "rows.py")

@@ -6,7 +6,7 @@ import pytest
 
 from sweeper.search.guidance import PRESETS, preset_for, size_of, workers_for
 from sweeper.search.presets import Hints, StartPoint, presets
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 
 SPACE = {
     "batch_size": {"type": "int", "low": 64, "high": 4096, "log": True},

@@ -20,7 +20,7 @@ from sweeper.core.registry import resolve
 from sweeper.core.samplers import BUILTIN
 from sweeper.errors import UserError
 from sweeper.search import Searcher
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 
 LACKS = pytest.mark.skipif(importlib.util.find_spec("cmaes") is None, reason="cmaes is not installed")
 MARKS = {"cmaes": LACKS, "gp": pytest.mark.slow}

@@ -21,7 +21,7 @@ from sweeper.errors import UserError
 from sweeper.search import Searcher, SpaceExhaustedError
 from sweeper.search.presets import presets
 from sweeper.search.study_file import NUMBER
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 
 SAMPLERS = ["auto", "climb", "tpe", "random", "qmc"]
 CONTINUOUS = {

@@ -114,7 +114,7 @@ from pathlib import Path
 from sweeper.errors import SweeperError
 from sweeper.core.job import TRIAL_RUNNER, read_job, write_job
 from sweeper.launch.local import LocalLauncher
-from sweeper.spec import load
+from sweeper.schema import load
 from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.run import run_sweep
 from sweeper.tracking import NullTracker

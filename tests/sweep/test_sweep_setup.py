@@ -13,8 +13,8 @@ from replays import spec_of
 from sweeper.core.codec import encode
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
 from sweeper.errors import EnvironmentStopError, UserError
-from sweeper.spec import SweepSpec
-from sweeper.spec.sections import ExecutionOptions
+from sweeper.schema import SweepSpec
+from sweeper.schema.sections import ExecutionOptions
 from sweeper.sweep import setup
 from sweeper.sweep.phases.search import hints_of
 from sweeper.system import cpu_shares

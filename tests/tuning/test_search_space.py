@@ -14,7 +14,7 @@ from sweeper.core.measurement import Measurement
 from sweeper.core.script import Script
 from sweeper.errors import UserError
 from sweeper.scaffold.command_space import propose
-from sweeper.spec import load
+from sweeper.schema import load
 from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.run import run_sweep
 from sweeper.tracking import NullTracker

@@ -14,7 +14,7 @@ from sweeper.errors import UserError
 from sweeper.interventions.change import DRAWS
 from sweeper.race.log import Turned
 from sweeper.script.warm import WarmProcess
-from sweeper.spec import load
+from sweeper.schema import load
 from sweeper.tuning.lives import cut_off_outcome
 from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.race import changes_of

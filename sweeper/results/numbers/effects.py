@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.core.config import Scalar, TrialConfig
-from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
-from sweeper.spec.neighbours import place
-from sweeper.spec.space import acts
+from sweeper.schema import CategoricalParameter, Parameter, SweepSpec
+from sweeper.schema.neighbours import place
+from sweeper.schema.space import acts
 
 RIDGE = 0.1
 """Penalty on large effects, for columns from -1 to 1; it weighs as much as a tenth of a trial."""

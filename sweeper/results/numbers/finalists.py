@@ -10,8 +10,8 @@ from sweeper.results.numbers.pareto import pareto, pick
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.loaders import traits
 from sweeper.core.record import TrialRecord
-from sweeper.spec import SweepSpec
-from sweeper.spec.neighbours import is_number
+from sweeper.schema import SweepSpec
+from sweeper.schema.neighbours import is_number
 
 SPEEDS = ("throughput", "epoch_seconds")
 """Objectives that confirmation rounds decide; for others, the rounds only measure the speed."""

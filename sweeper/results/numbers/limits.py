@@ -11,7 +11,7 @@ from functools import cache
 
 from sweeper.core.measurement import INFEASIBLE, Quality
 from sweeper.core.record import TrialRecord
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 
 RAN = "ran"
 """The constraint every search has: the trial gave a measurement."""

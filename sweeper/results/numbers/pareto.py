@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from sweeper.core.record import TrialRecord
-from sweeper.spec.sections import Objective
+from sweeper.schema.sections import Objective
 
 Rule = Literal["knee", "lowest_loss"]
 

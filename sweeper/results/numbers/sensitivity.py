@@ -10,8 +10,8 @@ from sweeper.results.numbers.effects import Effects, IdleNames, idle_names
 from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.measurement import INFEASIBLE
 from sweeper.core.record import TrialRecord
-from sweeper.spec import SweepSpec
-from sweeper.spec.neighbours import find_nearest, is_number, neighbours, place
+from sweeper.schema import SweepSpec
+from sweeper.schema.neighbours import find_nearest, is_number, neighbours, place
 
 MIN_MEASURED = 8
 PLATEAU = 0.95

@@ -16,7 +16,7 @@ from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import FailureKind, Measurement, Quality
 from sweeper.core.metrics import is_known_metric, with_added
 from sweeper.core.record import BASELINE, SearchResult, TrialRecord
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 
 WINNING_MARGIN = 0.9
 SCREEN_MARGIN = 0.8

@@ -15,8 +15,8 @@ from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import FailureKind
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.core.script import OBSERVED
-from sweeper.spec import CategoricalParameter, Parameter, SweepSpec
-from sweeper.spec.space import acts
+from sweeper.schema import CategoricalParameter, Parameter, SweepSpec
+from sweeper.schema.space import acts
 
 FAILURES = 2
 """Number of failures with the same message and a common choice that put the choice at fault."""

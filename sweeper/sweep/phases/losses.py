@@ -11,8 +11,8 @@ from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.metrics import metric_row
 from sweeper.core.record import BASELINE
 from sweeper.results import words
-from sweeper.spec import SweepSpec
-from sweeper.spec.enough_steps import with_enough_steps
+from sweeper.schema import SweepSpec
+from sweeper.schema.enough_steps import with_enough_steps
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import NUM_SEEDS, quality_of

@@ -24,8 +24,8 @@ from sweeper.core.job import PREFLIGHT_RUNNER
 from sweeper.core.measurement import Failure
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.core.retries import MAX_ATTEMPTS
-from sweeper.spec import CategoricalParameter, SweepSpec
-from sweeper.spec.space import acts, is_same
+from sweeper.schema import CategoricalParameter, SweepSpec
+from sweeper.schema.space import acts, is_same
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.dropped_values import KINDS, Choice
 from sweeper.sweep.setup import NO_WINDOWS, left_line, yaml_of

@@ -15,8 +15,8 @@ from sweeper.core.samplers import AUTO, CLIMB
 from sweeper.errors import EnvironmentStopError
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
 from sweeper.search.guidance import ACCUMULATION, RECOMPUTATION
-from sweeper.spec import SweepSpec
-from sweeper.spec.space import acts
+from sweeper.schema import SweepSpec
+from sweeper.schema.space import acts
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.job_runner import TICK_SECONDS
 from sweeper.sweep.memory_limit import Capacity

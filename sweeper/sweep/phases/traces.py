@@ -9,7 +9,7 @@ from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.job import TRACE, TRACE_RUNNER, MeasurePlan
 from sweeper.core.measurement import Failure
 from sweeper.core.record import BASELINE
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.trial_runner import TrialRunner
 

@@ -13,7 +13,7 @@ from typing import Any
 from sweeper.core.job import SCHEMA
 from sweeper.core.measurement import Failure, Measurement
 from sweeper.errors import EnvironmentStopError, SweepConflictError, UserError, did_you_mean
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 from sweeper.sweep.observer import SweepObserver
 from sweeper.sweep.store.fingerprint import differences
 from sweeper.sweep.store.journal import Journal, sweeps_folder

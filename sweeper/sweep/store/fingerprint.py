@@ -15,9 +15,9 @@ from sweeper.core.codec import encode
 from sweeper.core.config import FIELDS
 from sweeper.core.modules import PACKAGE, Module, find, find_pipeline, find_uninstalled, import_paths
 from sweeper.errors import UserError
-from sweeper.spec.data_path import existing_path
-from sweeper.spec.sections import Measure, ScriptOptions
-from sweeper.spec.space import Section
+from sweeper.schema.data_path import existing_path
+from sweeper.schema.sections import Measure, ScriptOptions
+from sweeper.schema.space import Section
 from sweeper.system import remote_data
 
 MAX_BYTES_OF_CODE = 1024 * 1024

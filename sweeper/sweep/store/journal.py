@@ -23,8 +23,8 @@ from sweeper.core.record import SearchResult, TrialRecord
 from sweeper.errors import EnvironmentStopError
 from sweeper.race.log import Event, Round, comparable_rounds, rounds_of_speeds
 from sweeper.race.storage import read
-from sweeper.spec import SweepSpec, read_yaml, to_yaml
-from sweeper.spec.reader import OWN, open_at_once
+from sweeper.schema import SweepSpec, read_yaml, to_yaml
+from sweeper.schema.reader import OWN, open_at_once
 from sweeper.sweep.store.result import SweepResult, decode_result, encode_result
 from sweeper.system.files import read_json, reading, write_atomic, write_json
 

@@ -27,8 +27,8 @@ from sweeper.core.retries import is_retried
 from sweeper.exports import verification
 from sweeper.race.log import Round
 from sweeper.race.tally import trimmed_mean
-from sweeper.spec import SweepSpec
-from sweeper.spec.enough_steps import with_enough_steps
+from sweeper.schema import SweepSpec
+from sweeper.schema.enough_steps import with_enough_steps
 from sweeper.sweep.store.journal import (
     ENDS_ANEW,
     FINAL_RACE,

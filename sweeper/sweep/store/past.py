@@ -14,8 +14,8 @@ from sweeper.core.metrics import METRICS
 from sweeper.core.past import PastSweep, PastTrial
 from sweeper.core.record import TrialRecord
 from sweeper.errors import EnvironmentStopError, UserError
-from sweeper.spec import SweepSpec
-from sweeper.spec.sections import LATEST, NONE
+from sweeper.schema import SweepSpec
+from sweeper.schema.sections import LATEST, NONE
 from sweeper.sweep.store.catalog import all_sweeps, find_sweep
 from sweeper.sweep.store.fingerprint import differences
 from sweeper.sweep.store.journal import Journal

@@ -15,7 +15,7 @@ from sweeper.core.job import Job
 from sweeper.core.measurement import Measurement
 from sweeper.core.registry import resolve
 from sweeper.errors import UserError
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 from sweeper.sweep.store.fingerprint import settings_of
 
 

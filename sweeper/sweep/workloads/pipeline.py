@@ -10,7 +10,7 @@ from sweeper.core.codec import encode
 from sweeper.core.job import PREPARE_RUNNER, QUALITY_RUNNER, TRIAL_RUNNER, Job, MeasurePlan
 from sweeper.core.measurement import Measurement
 from sweeper.core.modules import import_paths
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 from sweeper.sweep.store.fingerprint import code_of, digest_of_code, digest_of_files, prepared_folder
 from sweeper.sweep.workloads import Workload
 

@@ -12,7 +12,7 @@ from sweeper.core.job import SCRIPT_QUALITY_RUNNER, SCRIPT_RUNNER, Job
 from sweeper.core.modules import import_paths
 from sweeper.core.script import Script
 from sweeper.launch.local import own_environment
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 from sweeper.sweep.store.fingerprint import digest_of_command, settings_of
 from sweeper.sweep.workloads import Workload
 from sweeper.system.environment import PASS_ENV, pass_env_names

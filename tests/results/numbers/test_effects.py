@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sweeper.results.numbers.effects import IdleNames, idle_names
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 
 SPEC = SweepSpec.from_dict(
     {

@@ -12,8 +12,8 @@ from parts.noop import synthetic
 from sweeper.results.numbers.sensitivity import MIN_MEASURED, Sensitivity, sensitivity, terrain
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import TrialRecord
-from sweeper.spec import SweepSpec
-from sweeper.spec.neighbours import find_nearest, neighbours
+from sweeper.schema import SweepSpec
+from sweeper.schema.neighbours import find_nearest, neighbours
 
 SPACE = {
     "batch_size": {"type": "int", "low": 64, "high": 2048, "log": True},

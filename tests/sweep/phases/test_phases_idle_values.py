@@ -9,7 +9,7 @@ import pytest
 from parts.noop import synthetic
 
 from sweeper.core.record import TrialRecord
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 from sweeper.sweep.phases.dropped_values import idle_values, without_idle
 
 SPEC = SweepSpec.from_dict(

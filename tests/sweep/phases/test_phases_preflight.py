@@ -14,7 +14,7 @@ from replays import Bench, spec_of, surface
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import PREFLIGHT_RUNNER, Job
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 from sweeper.sweep.phases import preflight
 from sweeper.sweep.phases.preflight import FOUND, ValueCheck, drop_failed
 from sweeper.sweep.store.journal import Journal

@@ -13,7 +13,7 @@ from replays import Watcher
 from sweeper.core.job import CONFIG
 from sweeper.core.measurement import Measurement
 from sweeper.launch.local import leftovers
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 from sweeper.sweep.phases import preflight
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal

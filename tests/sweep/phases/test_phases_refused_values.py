@@ -10,7 +10,7 @@ from replays import Bench, spec_of, surface
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.record import TrialRecord
-from sweeper.spec import SweepSpec
+from sweeper.schema import SweepSpec
 from sweeper.sweep.phases.dropped_values import RefusedValues
 
 NO_BLOCK = {"activation_checkpointing": "false: no block of the model is repeated"}

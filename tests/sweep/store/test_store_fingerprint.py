@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import UserError
-from sweeper.spec.sections import Measure, ScriptOptions
+from sweeper.schema.sections import Measure, ScriptOptions
 from sweeper.sweep.store.fingerprint import (
     code_of,
     differences,

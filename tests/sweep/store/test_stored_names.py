@@ -17,8 +17,8 @@ from sweeper.core.record import SearchResult
 from sweeper.exports.schema import Export, OfPipeline, OfScript
 from sweeper.exports.verification import Verification
 from sweeper.race.log import Company, Ended, Started, Turned
-from sweeper.spec import SweepSpec
-from sweeper.spec.sections import Confirm, ExecutionOptions, Measure, Production, ScriptOptions, SearchOptions
+from sweeper.schema import SweepSpec
+from sweeper.schema.sections import Confirm, ExecutionOptions, Measure, Production, ScriptOptions, SearchOptions
 from sweeper.sweep.phases.interference import Interference
 from sweeper.sweep.store.result import ConfirmationResult
 from sweeper.trainer.checkpoint import Position

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sweeper.spec.space import CategoricalParameter, Parameter
-from sweeper.spec.sweep_spec import SweepSpec
+from sweeper.schema.space import CategoricalParameter, Parameter
+from sweeper.schema.sweep_spec import SweepSpec
 
 MIN_STEPS_OF_LARGEST = 50
 """Minimum number of steps of a quality pass: with fewer, the loss says little about the largest batch."""

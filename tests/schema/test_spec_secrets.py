@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sweeper.errors import UserError
-from sweeper.spec import SweepSpec, load
+from sweeper.schema import SweepSpec, load
 from sweeper.system.environment import secrets
 
 CANARY = "canaryPass77"

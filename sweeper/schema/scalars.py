@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from sweeper.core.config import Scalar
-from sweeper.spec.mistakes import show
+from sweeper.schema.mistakes import show
 
 _NULL = re.compile(r"|~|null|Null|NULL")
 _BOOL = re.compile(r"(true|True|TRUE)|false|False|FALSE")

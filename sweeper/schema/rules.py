@@ -26,9 +26,9 @@ from sweeper.errors import UserError, did_you_mean
 from sweeper.inject.outside import SUBMITTERS
 from sweeper.interventions import CHANGES, FILE_VARIABLE, VARIABLE
 from sweeper.interventions.change import ORIGINAL
-from sweeper.spec.mistakes import Mistake, Path, dotted_name, show
-from sweeper.spec.secrets import held_secrets
-from sweeper.spec.space import Parameter
+from sweeper.schema.mistakes import Mistake, Path, dotted_name, show
+from sweeper.schema.secrets import held_secrets
+from sweeper.schema.space import Parameter
 
 _PARAMETER: TypeAdapter[Parameter] = TypeAdapter(Parameter)
 

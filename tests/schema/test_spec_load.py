@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from sweeper.errors import UserError
-from sweeper.spec import SweepSpec, load, to_yaml
+from sweeper.schema import SweepSpec, load, to_yaml
 
 
 def errors(path, overrides=()):
@@ -363,7 +363,7 @@ def test_reading_imports_neither_the_pipeline_nor_heavy_libraries(whole):
     Path("pipelines").mkdir()
     Path("pipelines/stocks.py").write_text("prepare = build = None\nraise SystemExit('imported')")
     code = (
-        "import sys, pathlib; from sweeper.spec import load; load(pathlib.Path('whole.yaml'));"
+        "import sys, pathlib; from sweeper.schema import load; load(pathlib.Path('whole.yaml'));"
         "print(*sorted({'torch', 'optuna', 'mlflow', 'pandas', 'numpy', 'pipelines'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from sweeper.core.training import Schedule
-from sweeper.spec.mistakes import SpecError, first_per_place, from_pydantic
-from sweeper.spec.sections import Count, Positive
-from sweeper.spec.space import Section
+from sweeper.schema.mistakes import SpecError, first_per_place, from_pydantic
+from sweeper.schema.sections import Count, Positive
+from sweeper.schema.space import Section
 
 
 class TrainingOptions(Section):

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from sweeper.spec.scalars import FLOAT, INT
+from sweeper.schema.scalars import FLOAT, INT
 
 
 class _Dumper(yaml.SafeDumper):

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sweeper.errors import UserError
-from sweeper.spec import SweepSpec, load
-from sweeper.spec.reader import MAX_LINE
+from sweeper.schema import SweepSpec, load
+from sweeper.schema.reader import MAX_LINE
 from sweeper.sweep.workloads import fingerprint
 
 REPOSITORY = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ import pytest
 from sweeper.core.script import Script
 from sweeper.core.template import arguments
 from sweeper.errors import UserError
-from sweeper.spec import SweepSpec, load
+from sweeper.schema import SweepSpec, load
 
 TREE: dict[str, Any] = {
     "name": "mine",

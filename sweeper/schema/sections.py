@@ -14,8 +14,8 @@ from sweeper.core.measurement import DeviceInfo
 from sweeper.core.progress import LimitedStage
 from sweeper.core.quantities import QUANTITIES
 from sweeper.core.samplers import AUTO
-from sweeper.spec.cluster import BatchJob, Tls
-from sweeper.spec.space import FiniteFloat, Section, SparseSection
+from sweeper.schema.cluster import BatchJob, Tls
+from sweeper.schema.space import FiniteFloat, Section, SparseSection
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from spec.conftest import WHOLE
+from schema.conftest import WHOLE
 
 from sweeper.core.launchers import traits
 from sweeper.errors import UserError
-from sweeper.spec import SweepSpec, load, to_yaml
-from sweeper.spec.cluster import BatchJob
-from sweeper.spec.sections import ExecutionOptions
+from sweeper.schema import SweepSpec, load, to_yaml
+from sweeper.schema.cluster import BatchJob
+from sweeper.schema.sections import ExecutionOptions
 
 LOCAL = "{launcher: local, gpus: all, trial_timeout_minutes: 10}"
 FULL = """\

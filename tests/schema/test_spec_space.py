@@ -1,8 +1,8 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from sweeper.spec import CategoricalParameter, FloatParameter, IntParameter, Parameter
-from sweeper.spec.space import Bounds, holds
+from sweeper.schema import CategoricalParameter, FloatParameter, IntParameter, Parameter
+from sweeper.schema.space import Bounds, holds
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from sweeper.core.progress import STAGES
-from sweeper.spec.sections import ExecutionOptions
+from sweeper.schema.sections import ExecutionOptions
 
 
 def test_limits_by_stage():

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import TypeGuard
 
 from sweeper.core.config import Scalar
-from sweeper.spec.space import CategoricalParameter, FloatParameter, IntParameter, Parameter, is_same
+from sweeper.schema.space import CategoricalParameter, FloatParameter, IntParameter, Parameter, is_same
 
 STEPS_OF_A_RANGE = 10
 END_WAY = 0.2

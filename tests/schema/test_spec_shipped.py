@@ -9,7 +9,7 @@ import pytest
 
 from sweeper.core.modules import shipped_folder
 from sweeper.errors import UserError
-from sweeper.spec.shipped import shipped_spaces, space_file
+from sweeper.schema.shipped import shipped_spaces, space_file
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sweeper.errors import UserError
-from sweeper.spec.training import training_options
+from sweeper.schema.training import training_options
 
 
 def test_what_is_not_said_has_its_default():

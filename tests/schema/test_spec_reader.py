@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import UserError
-from sweeper.spec import read_yaml
+from sweeper.schema import read_yaml
 
 
 @pytest.fixture

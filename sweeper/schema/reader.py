@@ -14,8 +14,8 @@ import yaml
 
 from sweeper.core.config import Scalar
 from sweeper.errors import UserError
-from sweeper.spec.mistakes import Mistake, Path, dotted_name, is_within, show
-from sweeper.spec.scalars import plain_scalar, plain_scalar_or_text
+from sweeper.schema.mistakes import Mistake, Path, dotted_name, is_within, show
+from sweeper.schema.scalars import plain_scalar, plain_scalar_or_text
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 32

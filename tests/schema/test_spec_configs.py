@@ -4,7 +4,7 @@ import pytest
 
 from sweeper.core.config import TrialConfig
 from sweeper.errors import UserError
-from sweeper.spec import CategoricalParameter, FloatParameter, SweepSpec, load
+from sweeper.schema import CategoricalParameter, FloatParameter, SweepSpec, load
 
 PARAMS = {
     "batch_size": 128,

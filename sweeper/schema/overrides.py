@@ -10,9 +10,9 @@ from typing import Any
 from sweeper.core.config import FIELDS, Scalar
 from sweeper.core.template import respell, spell
 from sweeper.errors import UserError
-from sweeper.spec.mistakes import Path, dotted_name, show
-from sweeper.spec.reader import Document, TextPlace, read_text
-from sweeper.spec.space import CategoricalParameter, FloatParameter
+from sweeper.schema.mistakes import Path, dotted_name, show
+from sweeper.schema.reader import Document, TextPlace, read_text
+from sweeper.schema.space import CategoricalParameter, FloatParameter
 from sweeper.system.environment import secrets
 from sweeper.system.secrets import strike
 

@@ -17,38 +17,12 @@ from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.script import FOLDER, Script
 from sweeper.core.workload import WorkloadTraits, kind_of, traits, usual_kind
 from sweeper.errors import UserError
-from sweeper.spec import rules
-from sweeper.spec.cluster import BatchJob, Tls
-from sweeper.spec.mistakes import Mistake, SpecError, first_per_place, from_pydantic, show
-from sweeper.spec.secrets import SECRET_REMEDY, secret_in
-from sweeper.spec.sections import (
-    Command,
-    Confirm,
-    Constraint,
-    Datum,
-    ExecutionOptions,
-    FileTemplate,
-    Measure,
-    ModuleName,
-    Objective,
-    Objectives,
-    Production,
-    ScriptOptions,
-    SearchOptions,
-    Storage,
-    SweepName,
-)
-from sweeper.spec.space import (
-    AnyScalar,
-    Bounds,
-    CategoricalParameter,
-    FloatParameter,
-    IntParameter,
-    Parameter,
-    Section,
-    holds,
-    simplify,
-)
+from sweeper.schema import rules
+from sweeper.schema.cluster import BatchJob, Tls
+from sweeper.schema.mistakes import Mistake, SpecError, first_per_place, from_pydantic, show
+from sweeper.schema.secrets import SECRET_REMEDY, secret_in
+from sweeper.schema.sections import Command, Confirm, Constraint, Datum, ExecutionOptions, FileTemplate, Measure, ModuleName, Objective, Objectives, Production, ScriptOptions, SearchOptions, Storage, SweepName
+from sweeper.schema.space import AnyScalar, Bounds, CategoricalParameter, FloatParameter, IntParameter, Parameter, Section, holds, simplify
 from sweeper.system.environment import secrets
 
 References = dict[str, AnyScalar]

@@ -3,7 +3,7 @@ import random
 import pytest
 import yaml
 
-from sweeper.spec import read_yaml, to_yaml
+from sweeper.schema import read_yaml, to_yaml
 
 WORDS = [
     "no",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from sweeper.spec.mistakes import Mistake, Path, dotted_name, show
+from sweeper.schema.mistakes import Mistake, Path, dotted_name, show
 from sweeper.system.environment import MIN_SECRET_LENGTH, is_secret_name
 from sweeper.system.secrets import kind_of, strike
 

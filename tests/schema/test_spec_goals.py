@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sweeper.errors import UserError
-from sweeper.spec import load
+from sweeper.schema import load
 
 NO_HOURS = (
     "`projected_hours` needs the training samples of the production run, but got no `production`."

@@ -10,10 +10,10 @@ from typing import Any
 
 from sweeper.core.modules import check_pipeline
 from sweeper.errors import UserError
-from sweeper.spec.mistakes import Mistake, SpecError, first_per_place
-from sweeper.spec.overrides import keep_spelling, override
-from sweeper.spec.reader import Document, TextPlace, read_file
-from sweeper.spec.sweep_spec import SweepSpec
+from sweeper.schema.mistakes import Mistake, SpecError, first_per_place
+from sweeper.schema.overrides import keep_spelling, override
+from sweeper.schema.reader import Document, TextPlace, read_file
+from sweeper.schema.sweep_spec import SweepSpec
 from sweeper.system.environment import secrets
 
 
