@@ -35,13 +35,13 @@ from recorded.surfaces import read
 from surfaces import recordings
 from verdicts import BARS, Bench, busy
 
-from sweeper.results.numbers.projection import samples_to_loss
 from sweeper.core.job import Job, MeasurePlan, read_job, write_job
 from sweeper.core.measurement import Measurement, Report
 from sweeper.launch.local import LocalLauncher
 from sweeper.race.log import rounds_of_speeds
 from sweeper.race.policy import Policy
 from sweeper.race.tally import Tally
+from sweeper.results.numbers.projection import samples_to_loss
 
 ROOT = Path(__file__).parents[1]
 DRAWS = 2000

@@ -29,7 +29,7 @@ from common import Figure, chosen, publish
 from sweeper.core.job import write_job
 from sweeper.core.measurement import Measurement
 from sweeper.launch.local import LocalLauncher
-from sweeper.metering import VARIABLE, meter
+from sweeper.script.metering import VARIABLE, meter
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))

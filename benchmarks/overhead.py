@@ -16,12 +16,12 @@ from pathlib import Path
 from common import TESTS, publish, spread
 from parts.noop import RUNNER
 
-from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.job import Job, MeasurePlan, write_job
 from sweeper.core.measurement import Measurement
 from sweeper.launch.local import LocalLauncher
-from sweeper.search import Searcher
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.schema import SweepSpec
+from sweeper.search import Searcher
 from sweeper.sweep.store.journal import Journal
 
 TRIALS = 50

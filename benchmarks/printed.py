@@ -36,7 +36,6 @@ from rich.console import Console
 from schema_1.folders import lay_out
 from thousand import write_sweep
 
-from sweeper.results.numbers.labels import label, run_name
 from sweeper.cli import main
 from sweeper.cli.judge import lines as judge_lines
 from sweeper.cli.run import plan_lines
@@ -50,11 +49,12 @@ from sweeper.judging.losses import LossAgreement, LossComparison
 from sweeper.judging.speed import Speed, SpeedComparison
 from sweeper.judging.verdict import RequiredSpeed, Verdict
 from sweeper.results.decision_lines import decision_lines
-from sweeper.search.distributions import distribution, draw_value
-from sweeper.search.presets import presets
+from sweeper.results.numbers.labels import label, run_name
 from sweeper.schema import SweepSpec, load
 from sweeper.schema.enough_steps import with_enough_steps
 from sweeper.schema.writer import to_yaml
+from sweeper.search.distributions import distribution, draw_value
+from sweeper.search.presets import presets
 from sweeper.sweep.dry_run import dry_run
 from sweeper.sweep.publish import run_views, sweep_info
 from sweeper.sweep.run import run_sweep

@@ -36,8 +36,8 @@ from sweeper.core.job import SCRIPT_RUNNER, Job
 from sweeper.core.progress import SilentProgress
 from sweeper.core.script import Script
 from sweeper.core.template import literal
-from sweeper.script.start import started
-from sweeper.script.watch import NO_PARAMETERS
+from sweeper.script.run.start import started
+from sweeper.script.run.watch import NO_PARAMETERS
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 10.0

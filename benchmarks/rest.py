@@ -22,11 +22,11 @@ from pathlib import Path
 
 from common import Figure, publish
 
-from sweeper.results.numbers.intervals import interval
-from sweeper.interventions import VARIABLE as CHANGES
 from sweeper.judging.arms import Arm
 from sweeper.judging.lives import ScriptLives
 from sweeper.race.policy import Start
+from sweeper.results.numbers.intervals import interval
+from sweeper.script.changes import VARIABLE as CHANGES
 
 UNEDITED = Path(__file__).parent / "unedited"
 BUSY = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"

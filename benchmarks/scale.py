@@ -44,9 +44,9 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, read_job
 from sweeper.core.measurement import DeviceInfo, Measurement, Outcome, Report
 from sweeper.core.record import SearchResult
+from sweeper.schema import SweepSpec
 from sweeper.search import Searcher
 from sweeper.search.distributions import distribution, draw_value
-from sweeper.schema import SweepSpec
 from sweeper.sweep.memory_limit import Capacity
 from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.phases.search import Search

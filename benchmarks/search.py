@@ -54,11 +54,11 @@ from recorded.tournament import BUDGET, FINALISTS, NEAR, score
 from surfaces import recordings
 from verdicts import Bench
 
-from sweeper.results.numbers.confirmation import Ratio
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Measurement
 from sweeper.errors import UserError
+from sweeper.results.numbers.confirmation import Ratio
 from sweeper.schema import SweepSpec, load
 from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.run import run_sweep

@@ -27,9 +27,9 @@ from verdicts import Bench
 from sweeper.core.config import Scalar
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Failure, Measurement
-from sweeper.search.distributions import combinations
 from sweeper.schema import SweepSpec, load
 from sweeper.schema.sections import ExecutionOptions
+from sweeper.search.distributions import combinations
 from sweeper.sweep.setup import device_model
 
 FOLDER = Path(__file__).parent / "surfaces"

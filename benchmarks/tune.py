@@ -45,9 +45,9 @@ from typing import Any
 from common import Figure, publish
 from programs import PROGRAMS
 
-from sweeper.interventions.change import CLOSE, EXACT
 from sweeper.judging.arms import commands
 from sweeper.judging.speed import compare
+from sweeper.script.changes.change import CLOSE, EXACT
 from sweeper.tuning.options import name_of
 
 ROOT = Path(__file__).parents[1]

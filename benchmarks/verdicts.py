@@ -25,13 +25,13 @@ from typing import Any
 from common import ROOT, TESTS, Figure, chosen, publish, show, spread
 from parts import bottlenecks
 
-from sweeper.results.verdict.bottleneck import verdict_on
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job, MeasurePlan, write_job
 from sweeper.core.measurement import Report
 from sweeper.core.record import TrialRecord
 from sweeper.launch.local import LocalLauncher
 from sweeper.results.trial_card import trial_card
+from sweeper.results.verdict.bottleneck import verdict_on
 from sweeper.system.cpu import usable_cpus
 from sweeper.telemetry.nvml.devices import full_uuid
 

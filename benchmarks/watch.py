@@ -26,13 +26,13 @@ from bottlenecks import CASES, Case
 from common import Figure, chosen, publish, spread
 from verdicts import Bench
 
-from sweeper import inject, metering
-from sweeper.results.verdict.bottleneck import verdict_of, verdict_on
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Measurement
 from sweeper.core.progress import SilentProgress
 from sweeper.results.trial_card import card, trial_card
-from sweeper.script.watch import NO_PARAMETERS, watch
+from sweeper.results.verdict.bottleneck import verdict_of, verdict_on
+from sweeper.script import inside, metering
+from sweeper.script.run.watch import NO_PARAMETERS, watch
 
 PAIRS = {"millisecond": 40, "tiny": 12}
 WIDTH = {"millisecond": 208, "tiny": 1}
@@ -109,7 +109,7 @@ def seconds_per_step(width: int, environment: dict[str, str]) -> float:
 def pairs(kind: str, drain: Drain) -> Iterator[tuple[float, float]]:
     """Yields the seconds per step with and without the hook, one process after the other, in random order."""
     plain = {**os.environ, metering.VARIABLE: drain.name}
-    hooked = {**plain, **inject.environment(plain)}
+    hooked = {**plain, **inside.environment(plain)}
     draw = random.Random(0)
     for _ in range(PAIRS[kind]):
         order = draw.sample((True, False), 2)

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sweeper._version import __version__
-from sweeper.metering import Meter, meter
+from sweeper.script.metering import Meter, meter
 
 if TYPE_CHECKING:
     from sweeper.api import Sweep, confirm, export, judge, run, tune, watch

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tqdm.auto import tqdm
 
-from sweeper.results.numbers.confirmation import Ratio
 from sweeper.core.config import Scalar
 from sweeper.core.export_formats import YAML
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.record import TrialRecord
 from sweeper.dataframe import frame
 from sweeper.errors import UserError
-from sweeper.launch.local import MARK as TRIAL_OF
 from sweeper.judging.arms import commands
 from sweeper.judging.verdict import Verdict
 from sweeper.judging.verdict import judge as judge_arms
-from sweeper.metering import VARIABLE as METERED
+from sweeper.launch.local import MARK as TRIAL_OF
 from sweeper.production.handover import hand_over
 from sweeper.results.decision_lines import decision_lines
+from sweeper.results.numbers.confirmation import Ratio
 from sweeper.results.trial_line import trial_line
 from sweeper.schema import load
 from sweeper.schema.shipped import space_file
+from sweeper.script.metering import VARIABLE as METERED
 from sweeper.sweep.commands import unsent_lines
 from sweeper.sweep.observer import QuietObserver, Status
 from sweeper.sweep.phases.reconfirm import Reconfirmation, reconfirm

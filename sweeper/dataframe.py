@@ -6,11 +6,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeper.results.verdict.bottleneck import verdict_on
 from sweeper.core.metrics import METRICS
 from sweeper.core.record import TrialRecord
 from sweeper.core.template import spell
 from sweeper.errors import UserError, did_you_mean
+from sweeper.results.verdict.bottleneck import verdict_on
 from sweeper.sweep.store.catalog import find_sweep
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 

@@ -72,7 +72,7 @@ def _serves(folder: Path) -> bool:
     return has_room and not found.f_flag & os.ST_NOEXEC and os.access(folder, os.W_OK)
 
 
-SCRIPTS = {"inject", "interventions", "judging", "patching", "scaffold", "script", "tuning", "untouched"}
+SCRIPTS = {"judging", "scaffold", "script", "tuning", "untouched"}
 """Folders of tests that run scripts. In shared memory, where every script may write, none is guarded."""
 
 

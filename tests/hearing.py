@@ -15,9 +15,9 @@ from typing import Any
 
 import warm
 
-from sweeper import inject, metering
-from sweeper.inject import rest
-from sweeper.script.watched import WatchedTraining
+from sweeper.script import inside, metering
+from sweeper.script.inside import rest
+from sweeper.script.run.watched import WatchedTraining
 
 MAX_SECONDS = 120.0
 TRAININGS = Path(__file__).parent / "inject" / "trainings.py"
@@ -56,7 +56,7 @@ def run(
     environ: Mapping[str, str] | None = None,
     *,
     with_hook: bool = True,
-    mode: str = inject.WATCH,
+    mode: str = inside.WATCH,
     folder: Path | None = None,
     is_forked: bool = True,
     takes_apart: bool = False,
@@ -70,7 +70,7 @@ def run(
     name = f"sweeper-test-{os.getpid()}-{os.urandom(4).hex()}"
     environment = {**os.environ, metering.VARIABLE: name, **(environ or {})}
     if with_hook:
-        environment.update(inject.environment(environment, mode))
+        environment.update(inside.environment(environment, mode))
     if takes_apart:
         assert folder is not None
         (folder / "request").write_bytes(bytes([rest.TAKE_APART]))

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from sweeper.results.verdict.signals import FAULT_SECONDS
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Breakdown, DeviceInfo, Diagnosis, Measurement, Stats, Window
 from sweeper.core.record import TrialRecord
+from sweeper.results.verdict.signals import FAULT_SECONDS
 
 CPU = DeviceInfo(kind="cpu", name="EPYC")
 GPU = DeviceInfo(kind="cuda", name="NVIDIA A10", uuid="GPU-1", memory_gib=20.0)

@@ -1,4 +1,4 @@
-"""Scripts in the styles of the wild (tests/script/wild), with command lines, jobs and spaces for them."""
+"""Scripts in the styles of the wild (tests/script/run/wild), with command lines, jobs and spaces for them."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from sweeper import api
 from sweeper.core.measurement import Window
 from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
-from sweeper.interventions.change import CLOSE, EXACT
+from sweeper.script.changes.change import CLOSE, EXACT
 from sweeper.sweep.observer import Status
 from sweeper.sweep.run import SweepRun
 from sweeper.sweep.store.load import load_sweep

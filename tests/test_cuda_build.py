@@ -266,7 +266,7 @@ def answer(codes: list[str]) -> Iterator[dict[str, Any]]:
     from sweeper.core.config import TrialConfig
     from sweeper.core.job import Job
     from sweeper.core.progress import SilentProgress
-    from sweeper.inject import seeding
+    from sweeper.script.inside import seeding
     from sweeper.telemetry.gpu_lines import first_sentence
     from sweeper.trainer import ceilings, device, probe
 
@@ -394,7 +394,7 @@ def _names_in_the_product() -> set[str]:
             text = path.read_text(encoding="utf-8")
             names |= {name for name, _ in uses(ast.parse(text), str(path))}
             names |= {f"torch{rest}" for rest in pattern.findall(text)}
-            if path.parent.name in ("inject", "interventions"):
+            if path.parent.name in ("inside", "changes"):
                 names |= {
                     f"torch.cuda.{name}" for name in re.findall(r"(?<![\w.])(?:self\._)?cuda\.(\w+)", text)
                 }

@@ -41,10 +41,10 @@ WALL_STAMPS = {
     "sweeper/worker/trial.py",
     # What NVML, MLflow and batch systems stamp with the wall clock, brought together with the monotonic one.
     "sweeper/launch/node.py",
-    "sweeper/script/mlflow_store.py",
-    "sweeper/script/start.py",
-    "sweeper/script/running.py",
-    "sweeper/script/trial.py",
+    "sweeper/script/run/mlflow_store.py",
+    "sweeper/script/run/start.py",
+    "sweeper/script/run/running.py",
+    "sweeper/script/run/trial.py",
     "sweeper/telemetry/nvml/processes.py",
     "sweeper/telemetry/log.py",
 }

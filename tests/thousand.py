@@ -14,7 +14,6 @@ import numpy as np
 from measurements import GPU, measurement, series
 from replays import SPEC
 
-from sweeper.results.numbers.confirmation import choose_winner, ratios
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import CONFIG, OUTCOME, SCHEMA, SERIES, Job, MeasurePlan
@@ -22,8 +21,9 @@ from sweeper.core.measurement import Failure, FailureKind, Measurement, Outcome,
 from sweeper.core.record import SearchResult
 from sweeper.race.log import Ended, Started, Turned
 from sweeper.race.storage import StoredLog
-from sweeper.search.distributions import distribution, draw_value
+from sweeper.results.numbers.confirmation import choose_winner, ratios
 from sweeper.schema import SweepSpec
+from sweeper.search.distributions import distribution, draw_value
 from sweeper.sweep.store.journal import FINAL_RACE, RESULT, SEARCH_RESULT, Journal, sweeps_folder
 
 QUALITY_SAMPLES = 60_000

@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 READ_AT_START = ("OMP_", "GOMP_", "MKL_", "KMP_", "LD_", "MALLOC_", "PYTHON", "TORCH", "CUDA")
 """Prefixes of variables that are read before a script begins."""
 BUT = ("PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR")
-SITE = Path(__file__).parents[1] / "sweeper" / "inject" / "site" / "sitecustomize.py"
+SITE = Path(__file__).parents[1] / "sweeper" / "script" / "inside" / "site" / "sitecustomize.py"
 MAX_BYTES = 1 << 18
 
 _descriptor: int | None = None

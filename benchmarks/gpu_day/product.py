@@ -18,10 +18,10 @@ from typing import Any
 from rest import bias
 
 from gpu_day.steps import ROOT, Day, FailedError
-from sweeper.results.verdict.bottleneck import verdict_of
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo, Measurement
+from sweeper.results.verdict.bottleneck import verdict_of
 
 PENDING = 7
 """Exit status of a command that did all but to tell MLflow."""

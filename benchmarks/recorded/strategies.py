@@ -20,8 +20,8 @@ from parts.replay import ReplayLauncher
 from sweeper.core.config import Scalar
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import UserError
-from sweeper.search.distributions import combinations, distributions_of, values
 from sweeper.schema import SweepSpec
+from sweeper.search.distributions import combinations, distributions_of, values
 from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.store.journal import Journal

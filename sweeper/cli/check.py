@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from sweeper.results.formatting import count_of
 from sweeper.cli.options import Home, Json, Sets, Space
 from sweeper.cli.screen import console, say
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.launchers import find_installed
 from sweeper.core.registry import resolve
 from sweeper.errors import UserError
+from sweeper.results.formatting import count_of
 from sweeper.schema import CategoricalParameter, SweepSpec, load
 from sweeper.schema.space import Bounds, Condition
 from sweeper.sweep.setup import device_model

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sweeper.results.formatting import loss, seconds, size
-from sweeper.results.numbers.labels import label
 from sweeper.cli import signals
 from sweeper.cli.screen import console, print_json, say
 from sweeper.core.loaders import RESIDENT
+from sweeper.results.formatting import loss, seconds, size
+from sweeper.results.numbers.labels import label
 from sweeper.scaffold.check_pipeline import PipelineCheck, StepResult, build_out, expected_gib
 from sweeper.schema import SweepSpec
 from sweeper.sweep.store.load import varied_names

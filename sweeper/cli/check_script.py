@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from sweeper.results.formatting import figure, rate, seconds
 from sweeper.cli.screen import console, print_json, say
 from sweeper.core.measurement import Failure
 from sweeper.core.quantities import QUANTITIES
+from sweeper.results.formatting import figure, rate, seconds
 from sweeper.scaffold.check_script import ScriptCheck, try_out
 from sweeper.scaffold.suggest_pattern import suggest_pattern
 from sweeper.schema import SweepSpec

@@ -11,8 +11,6 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from sweeper.results.verdict.bottleneck import verdict_on
-from sweeper.results.formatting import interval, loss, rate, seconds, times
 from sweeper.cli.options import Home, Json
 from sweeper.cli.screen import console, print_json, say
 from sweeper.core.config import Scalar
@@ -23,6 +21,8 @@ from sweeper.errors import UserError
 from sweeper.results import words
 from sweeper.results.comparison import MAX_MOVED, Comparison, SpeedRatio, SweepSide
 from sweeper.results.comparison import compare as compare_sides
+from sweeper.results.formatting import interval, loss, rate, seconds, times
+from sweeper.results.verdict.bottleneck import verdict_on
 from sweeper.sweep.store.catalog import find_sweep
 from sweeper.sweep.store.fingerprint import differences
 from sweeper.sweep.store.journal import Journal, sweeps_folder

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from sweeper.results.numbers.confirmation import Ratio
 from sweeper.cli import signals
 from sweeper.cli.options import Home, Json, Name
 from sweeper.cli.screen import Screen, console, print_json, say
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.metrics import round_to
 from sweeper.errors import UserError
+from sweeper.results.numbers.confirmation import Ratio
 from sweeper.sweep.phases.reconfirm import Reconfirmation, reconfirm
 from sweeper.sweep.store.catalog import find_sweep
 

@@ -12,13 +12,13 @@ from typing import Annotated, Any
 
 import typer
 
-from sweeper import inject
 from sweeper.cli.options import Command
 from sweeper.cli.screen import console, say
 from sweeper.errors import UserError
 from sweeper.exports import read, variables_of
-from sweeper.interventions.kept import VARIABLE as KEPT
-from sweeper.interventions.loader import COLLATED, LoaderChange
+from sweeper.script import inside
+from sweeper.script.changes.kept import VARIABLE as KEPT
+from sweeper.script.changes.loader import COLLATED, LoaderChange
 from sweeper.sweep.store.fingerprint import digest_of_scripts
 
 
@@ -77,6 +77,6 @@ def environment(value: Mapping[str, Any]) -> dict[str, str]:
     """Returns the environment variables of an export, with those that make its changes at run time."""
     variables = variables_of(value)
     # If a hook already watches the script, it makes the changes.
-    if not value["changes"] or inject.VARIABLE in os.environ:
+    if not value["changes"] or inside.VARIABLE in os.environ:
         return variables
-    return {**variables, **inject.environment({**os.environ, **variables}, inject.EXECUTE)}
+    return {**variables, **inside.environment({**os.environ, **variables}, inside.EXECUTE)}

@@ -10,16 +10,16 @@ from typing import Annotated
 
 import typer
 
-from sweeper.results.formatting import rate, seconds
 from sweeper.cli.screen import console, say
 from sweeper.errors import UserError
+from sweeper.results.formatting import rate, seconds
 from sweeper.scaffold.command_space import help_of, propose
 from sweeper.scaffold.command_yaml import yaml_of
 from sweeper.scaffold.pipeline_options import pipeline_options
 from sweeper.scaffold.pipeline_space import first_space, machine_here, name_of, searched_names
-from sweeper.script.command_line import CommandLine, parse_command
-from sweeper.script.first_look import FirstLook, look_at
 from sweeper.schema.rules import leads_elsewhere
+from sweeper.script.run.command_line import CommandLine, parse_command
+from sweeper.script.run.first_look import FirstLook, look_at
 from sweeper.sweep.store.catalog import writing
 from sweeper.system.files import STDOUT, check_out, write_atomic
 

@@ -13,7 +13,6 @@ from typing import Annotated
 
 import typer
 
-from sweeper.results.formatting import times
 from sweeper.cli import signals
 from sweeper.cli.options import Json, PassEnv, Unprotected, interpret
 from sweeper.cli.screen import LiveScreen, console, prose
@@ -24,9 +23,10 @@ from sweeper.judging.speed import Speed, SpeedComparison
 from sweeper.judging.verdict import SCHEMA, RequiredSpeed, Verdict, words
 from sweeper.judging.verdict import judge as judge_change
 from sweeper.judging.whole import WholeRun, common_numbers
+from sweeper.results.formatting import times
 from sweeper.results.words import interval_text
-from sweeper.script.command_line import as_typed
 from sweeper.schema.rules import leads_elsewhere
+from sweeper.script.run.command_line import as_typed
 from sweeper.system.environment import script_held_back_line
 from sweeper.telemetry.gpu_lines import gpus_for
 

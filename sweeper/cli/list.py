@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sweeper.results.formatting import times
 from sweeper.cli.options import Home, Json
 from sweeper.cli.screen import console, print_json, say
 from sweeper.core.codec import encode
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.errors import EnvironmentStopError
 from sweeper.launch.cluster import jobs_of
+from sweeper.results.formatting import times
 from sweeper.sweep.launchers import waiting_sweeps
 from sweeper.sweep.store.catalog import all_sweeps
 from sweeper.sweep.store.journal import sweeps_folder

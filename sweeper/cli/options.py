@@ -55,8 +55,8 @@ def _space(given: Path) -> Path:
 
 
 def interpret(words: list[str] | None) -> list[str] | None:
-    """Returns a command as it was meant (`sweeper.script.command_line.as_typed`)."""
-    from sweeper.script.command_line import as_typed
+    """Returns a command as it was meant (`sweeper.script.run.command_line.as_typed`)."""
+    from sweeper.script.run.command_line import as_typed
 
     return as_typed(words) if words else words
 

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from sweeper.results.formatting import times
 from sweeper.cli.screen import LiveScreen, console, prose, say
 from sweeper.core.job import read_job
 from sweeper.core.progress import TrialFailedError
@@ -16,13 +15,14 @@ from sweeper.core.workload import script_of
 from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.exports import verification
 from sweeper.exports.verification import VerifiedChange
-from sweeper.interventions import FILE_VARIABLE, load_changes
-from sweeper.interventions.loader import GATHERED, LoaderChange
 from sweeper.judging.arms import root_of
 from sweeper.judging.speed import SpeedComparison
-from sweeper.patching.edits import PatchedChange
-from sweeper.patching.patch import Patch, make
 from sweeper.results import words
+from sweeper.results.formatting import times
+from sweeper.script.changes import FILE_VARIABLE, load_changes
+from sweeper.script.changes.loader import GATHERED, LoaderChange
+from sweeper.script.patch.edits import PatchedChange
+from sweeper.script.patch.patch import Patch, make
 from sweeper.sweep.store.catalog import find_sweep, writing
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import STDOUT, check_out, write_atomic

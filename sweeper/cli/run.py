@@ -9,8 +9,6 @@ from typing import Annotated
 
 import typer
 
-from sweeper.results.formatting import count_of
-from sweeper.results.numbers.labels import label, run_name
 from sweeper.cli import signals
 from sweeper.cli.check import space_lines
 from sweeper.cli.options import Home, PassEnv, Sets, Space, Unprotected, Uri
@@ -21,6 +19,8 @@ from sweeper.cli.sync import PENDING
 from sweeper.core.home import DEFAULT_HOME, home_option
 from sweeper.errors import UserError
 from sweeper.launch.launcher import Launcher
+from sweeper.results.formatting import count_of
+from sweeper.results.numbers.labels import label, run_name
 from sweeper.schema import SweepSpec, load
 from sweeper.sweep.commands import look_command, place_lines, unsent_lines
 from sweeper.sweep.dry_run import Plan, dry_run

@@ -14,9 +14,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from sweeper.results.formatting import interval, seconds, times, wrap
 from sweeper.core.codec import encode
 from sweeper.core.record import TrialRecord
+from sweeper.results.formatting import interval, seconds, times, wrap
 from sweeper.results.trial_line import trial_line
 from sweeper.sweep.observer import Racer, Status
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from rich.table import Table
 
-from sweeper.results.numbers.sensitivity import Sensitivity, by_parameter, terrain
 from sweeper.core.codec import encode
 from sweeper.core.metrics import round_to
 from sweeper.results import words
+from sweeper.results.numbers.sensitivity import Sensitivity, by_parameter, terrain
 
 MAX_NAMED = 2
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from sweeper.results.numbers.summary import to_json, trial_json
 from sweeper.cli.options import Home, Json, Name
 from sweeper.cli.screen import columns, console, print_json, say
 from sweeper.cli.sensitivity import sensitivity_json, sensitivity_table
@@ -20,6 +19,7 @@ from sweeper.core.record import TrialRecord
 from sweeper.dataframe import frame, render_table
 from sweeper.errors import UserError
 from sweeper.race.log import Round
+from sweeper.results.numbers.summary import to_json, trial_json
 from sweeper.results.trial_line import trial_line
 from sweeper.sweep.phases.preflight import preflight_lines
 from sweeper.sweep.store.catalog import find_sweep, writing

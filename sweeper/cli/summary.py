@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from sweeper.results.formatting import figure, loss, per_second, seconds, times
-from sweeper.results.numbers.pareto import RULES
-from sweeper.results.numbers.summary import Row, Summary
 from sweeper.cli.screen import prose, say
 from sweeper.core.metrics import metric_row
 from sweeper.core.record import TrialRecord
 from sweeper.results import words
 from sweeper.results.decision_lines import decision_lines
+from sweeper.results.formatting import figure, loss, per_second, seconds, times
+from sweeper.results.numbers.pareto import RULES
+from sweeper.results.numbers.summary import Row, Summary
 
 
 def print_summary(

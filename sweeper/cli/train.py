@@ -14,7 +14,6 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
-from sweeper.results.formatting import figure, loss, rate, seconds, times
 from sweeper.cli import signals
 from sweeper.cli.exec import environment
 from sweeper.cli.options import Home, Json, Sets, Uri
@@ -27,6 +26,7 @@ from sweeper.production import run as production
 from sweeper.production.request import read_request
 from sweeper.production.run import TrainResult
 from sweeper.production.watch import RunState
+from sweeper.results.formatting import figure, loss, rate, seconds, times
 from sweeper.sweep.store.catalog import writing
 from sweeper.system.environment import OF_A_RUN, held_back_line, trial_env
 from sweeper.system.files import write_atomic

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeper.results.formatting import rate, seconds
-from sweeper.results.numbers.summary import metrics_of
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import LOG, RECORD, SERIES, TELEMETRY_LOG, TRACE, read_job
 from sweeper.core.measurement import Measurement
@@ -18,6 +16,8 @@ from sweeper.core.metrics import metric_row
 from sweeper.core.place import describe_place
 from sweeper.core.record import TrialRecord
 from sweeper.errors import EnvironmentStopError
+from sweeper.results.formatting import rate, seconds
+from sweeper.results.numbers.summary import metrics_of
 from sweeper.results.trial_card import trial_card
 from sweeper.system.files import read_json
 

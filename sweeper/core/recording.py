@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """The terms of a record (`sweeper.inject.recorder`). Runs that share all but `shift` are comparable.
+    """The terms of a record (`script.inside.recorder`). Runs that share all but `shift` are comparable.
 
     Attributes:
         seed: Seed of torch, numpy and Python.

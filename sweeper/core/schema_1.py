@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sweeper.core.template import names_in
-from sweeper.interventions import VARIABLE, is_original
-from sweeper.interventions.change import ORIGINAL
+from sweeper.script.changes import VARIABLE, is_original
+from sweeper.script.changes.change import ORIGINAL
 
 FILES: Mapping[str, str] = {
     "search_result.json": "told.json",

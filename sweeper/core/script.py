@@ -8,7 +8,7 @@ from typing import Literal
 
 from sweeper.core.config import Scalar
 from sweeper.core.template import names_in, render
-from sweeper.interventions import is_original
+from sweeper.script.changes import is_original
 
 FOLDER = "trial.folder"
 """A name that templates may use besides the parameters: the folder of the trial's own files."""
@@ -42,21 +42,21 @@ class Script:
         command: Program and arguments, run without a shell.
         files: Texts of files that are written before it starts, by path below its working directory.
         env: Its additional environment variables.
-        changes: Values of the changes made to it at run time (`sweeper.interventions`), by name.
+        changes: Values of the changes made to it at run time (`sweeper.script.changes`), by name.
         folder: The folder in which the user started it; paths are relative to it.
         workdir: Whether each trial works in a mirror of `folder` whose large files are links, in a
             full copy, or `here`, in `folder` itself.
         unprotected: Files and folders of the user's that it may write to, by path from `folder`.
         stop: Whether it is asked to stop once it is measured, or runs to completion.
         keep: Whether the files it wrote are kept.
-        watch: Whether torch reports its steps from inside its processes (`sweeper.inject`).
+        watch: Whether torch reports its steps from inside its processes (`sweeper.script.inside`).
         samples_per_step: Factors of the samples per step, such as `{bs}*{accum}`; empty for the
             trial's own batch.
         samples_per_epoch: Samples per epoch; 0 if unknown.
         tokens_per_sample: Tokens per sample, for output in tokens; 0 if unknown.
         mlflow: The unit of the steps it logs to MLflow; `off` if it logs nothing useful.
         mlflow_store: An empty store with one run, `mlflow_run`; each trial gets a copy of it.
-        patterns: Regular expressions for its output, with named groups (`sweeper.script.patterns`);
+        patterns: Regular expressions for its output, with named groups (`sweeper.script.run.patterns`);
             empty for the usual ones.
     """
 

@@ -11,7 +11,7 @@ import psutil
 
 from sweeper.core.loaders import RESIDENT
 from sweeper.doctor.finding import Check, Look, State, make_check
-from sweeper.script.sandbox import why_unguarded
+from sweeper.script.run.sandbox import why_unguarded
 from sweeper.system.cpu import cpu_limits, usable_cpus
 from sweeper.system.memory import group_memory
 

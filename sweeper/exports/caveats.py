@@ -6,12 +6,12 @@ import math
 import re
 from collections.abc import Iterator
 
-from sweeper.results.numbers.confirmation import Ratio
-from sweeper.results.numbers.summary import Summary
 from sweeper.core.config import TrialConfig
 from sweeper.core.loaders import why_too_large
 from sweeper.core.record import TrialRecord
 from sweeper.results import words
+from sweeper.results.numbers.confirmation import Ratio
+from sweeper.results.numbers.summary import Summary
 from sweeper.schema import SweepSpec
 
 _STEPS = re.compile(

@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from sweeper._version import __version__
-from sweeper.results.verdict.bottleneck import verdict_on
-from sweeper.results.numbers.confirmation import Ratio
-from sweeper.results.numbers.summary import Summary
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import read_job
@@ -41,6 +38,9 @@ from sweeper.exports.schema import (
     VerificationBlock,
     plain_values,
 )
+from sweeper.results.numbers.confirmation import Ratio
+from sweeper.results.numbers.summary import Summary
+from sweeper.results.verdict.bottleneck import verdict_on
 from sweeper.schema import SweepSpec
 
 _USERINFO = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s@]*:[^/?#\s]*@")

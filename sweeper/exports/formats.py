@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sweeper import inject
 from sweeper.core.export_formats import FORMATS
 from sweeper.core.registry import resolve
 from sweeper.errors import UserError
@@ -16,6 +15,7 @@ from sweeper.exports.description import origin, promise
 from sweeper.exports.flags import flags
 from sweeper.exports.reading import variables_of
 from sweeper.schema import to_yaml
+from sweeper.script import inside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ def as_arguments(value: Mapping[str, Any], options: Options) -> str:
 def _assignments(value: Mapping[str, Any]) -> Iterator[str]:
     """Yields the variables of a script for a shell, with those that make its changes at run time."""
     env = variables_of(value)
-    hook = inject.environment(env, inject.EXECUTE) if value["changes"] else {}
+    hook = inside.environment(env, inside.EXECUTE) if value["changes"] else {}
     for name, text in {**env, **hook}.items():
         # The hook is found through the path, and what the shell has in it stays.
         rest = '"${PYTHONPATH:+:$PYTHONPATH}"' if name == "PYTHONPATH" and name not in env else ""

@@ -11,7 +11,7 @@ from typing import Any
 from sweeper.core.config import Scalar
 from sweeper.exports.description import origin, promise
 from sweeper.exports.formats import Options
-from sweeper.interventions.environment import RETAIN
+from sweeper.script.changes.environment import RETAIN
 
 MEMORY_HEADROOM = 1.3
 MIN_MEMORY_GIB = 2

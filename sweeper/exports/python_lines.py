@@ -14,7 +14,7 @@ from sweeper.exports import python_loading, python_step
 from sweeper.exports.description import origin, promise
 from sweeper.exports.flags import effective_settings
 from sweeper.exports.formats import Options
-from sweeper.interventions.recurrent import NOTE
+from sweeper.script.changes.recurrent import NOTE
 
 WIDTH = 100
 DDP = ("static_graph", "gradient_as_bucket_view", "broadcast_buffers")

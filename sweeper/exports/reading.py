@@ -11,8 +11,8 @@ from sweeper.core.codec import DecodeError, decode, encode
 from sweeper.core.config import OPEN_SECTIONS, TrialConfig, check_value
 from sweeper.errors import UserError, did_you_mean
 from sweeper.exports.schema import SCHEMA, OfPipeline, OfScript, blocks, kinds
-from sweeper.interventions import variable_of
 from sweeper.schema import read_yaml
+from sweeper.script.changes import variable_of
 
 _BLOCKS = dict.fromkeys(blocks(), Mapping)
 _LARGER = 256

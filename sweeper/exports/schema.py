@@ -35,7 +35,7 @@ class OfScript:
     """A command with its files, and the parameters in them.
 
     Attributes:
-        changes: The changes made to it at run time (`sweeper.interventions`).
+        changes: The changes made to it at run time (`sweeper.script.changes`).
         env: Its additional environment variables, those of changes included.
     """
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.errors import UserError
-from sweeper.script.mirror import make_mirror
-from sweeper.script.sandbox import INSTEAD_OF
-from sweeper.script.scratch import scratch_folder
+from sweeper.script.run.mirror import make_mirror
+from sweeper.script.run.sandbox import INSTEAD_OF
+from sweeper.script.run.scratch import scratch_folder
 
 PASSIVE = {"GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
 """Environment variables that make idle threads sleep, where two versions run at the same time."""

@@ -22,8 +22,8 @@ from sweeper.judging.arms import Arm
 from sweeper.race.log import Verified
 from sweeper.race.policy import Start
 from sweeper.race.race import Taken
-from sweeper.script.failure import is_for_want_of_room
-from sweeper.script.watch import watch
+from sweeper.script.run.failure import is_for_want_of_room
+from sweeper.script.run.watch import watch
 from sweeper.system.process import open_files, tree, usage
 from sweeper.telemetry.room import gpu_memory_gib, has_room
 from sweeper.trainer.on_demand import turn_of
@@ -200,8 +200,8 @@ class ScriptLives:
     def has_company(self) -> bool:
         """Returns whether host and GPUs have memory for another process of the same size.
 
-        A process waits for its GPU before it is stopped (`sweeper.inject.rest`), so that none of its work is
-        left in a queue.
+        A process waits for its GPU before it is stopped (`script.inside.rest`), so that none of its work
+        is left in a queue.
         """
         if self._is_alone:
             return False

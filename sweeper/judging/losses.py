@@ -13,12 +13,12 @@ from typing import Any
 
 from sweeper.core.measurement import Measurement
 from sweeper.core.recording import Recording
-from sweeper.interventions.change import CLOSE, DRAWS, EXACT, HALF, SINGLE
 from sweeper.judging.arms import PASSIVE, Arm
 from sweeper.race.record import Record, extent_of
 from sweeper.race.verify import Answer, Claim, Reference, batches_of_a_pass
-from sweeper.script.failure import is_for_want_of_room
-from sweeper.script.watch import record
+from sweeper.script.changes.change import CLOSE, DRAWS, EXACT, HALF, SINGLE
+from sweeper.script.run.failure import is_for_want_of_room
+from sweeper.script.run.watch import record
 
 LIMIT_SECONDS, RECORD_SECONDS = 60.0, 30.0
 """Seconds in which a record must be complete, beside a start, and after which it is cut off."""

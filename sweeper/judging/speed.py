@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TextIO
 
-from sweeper.results.formatting import interval, times
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import FailureKind, Measurement
 from sweeper.core.progress import TrialFailedError
@@ -23,6 +22,7 @@ from sweeper.race import race
 from sweeper.race.log import BASELINE, Event, Round, rounds_of
 from sweeper.race.policy import Policy
 from sweeper.race.tally import EARLY_LEVEL, LAST_LEVEL, Tally, log_ratios
+from sweeper.results.formatting import interval, times
 
 PLAN = MeasurePlan(window_seconds=1.5, repeats=1, warmup_cap_seconds=5.0, cap_seconds=3.0, diagnose=False)
 OTHER = 1

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sweeper.results.formatting import rate
 from sweeper.core.measurement import Measurement
 from sweeper.core.metrics import joules_per_sample
 from sweeper.judging import losses, speed
@@ -19,8 +18,9 @@ from sweeper.judging.losses import LossAgreement, LossComparison
 from sweeper.judging.speed import Speed, SpeedComparison
 from sweeper.judging.whole import WholeRun, run_whole
 from sweeper.race.tally import LEVEL
-from sweeper.script.failure import is_for_want_of_room
-from sweeper.script.scratch import scratch_folder
+from sweeper.results.formatting import rate
+from sweeper.script.run.failure import is_for_want_of_room
+from sweeper.script.run.scratch import scratch_folder
 from sweeper.system.memory import available_bytes
 
 SCHEMA = 1

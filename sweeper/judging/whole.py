@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from sweeper.core.progress import TrialFailedError
 from sweeper.judging.arms import PASSIVE, Arm
-from sweeper.script.patterns import number
-from sweeper.script.watch import run_to_end
+from sweeper.script.run.patterns import number
+from sweeper.script.run.watch import run_to_end
 from sweeper.system.process import tree
 
 _WORD = r"[A-Za-z_][\w%@-]*"

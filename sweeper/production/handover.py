@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.results.numbers.pareto import RULES, pick
-from sweeper.results.numbers.summary import Summary
 from sweeper.core.export_formats import BUILTIN, FORMATS, YAML, formats_with
 from sweeper.core.job import read_outcome
 from sweeper.core.measurement import Report
 from sweeper.core.template import spell
 from sweeper.errors import NothingFeasibleError, UserError, did_you_mean
 from sweeper.exports import Options, Setting, make_export, read, read_map, reads_export, render_export
+from sweeper.results.numbers.pareto import RULES, pick
+from sweeper.results.numbers.summary import Summary
 from sweeper.sweep.store.catalog import find_sweep, writing
 from sweeper.sweep.store.load import LoadedSweep, load_sweep
 from sweeper.system.files import STDOUT, check_out, write_atomic

@@ -1,4 +1,4 @@
-"""Compares recorded runs of a script (`sweeper.inject.recorder`), and says what differs first."""
+"""Compares recorded runs of a script (`sweeper.script.inside.recorder`), and says what differs first."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sweeper.inject.recorder import EARLY_STEPS
-from sweeper.interventions.change import SINGLE
+from sweeper.script.changes.change import SINGLE
+from sweeper.script.inside.recorder import EARLY_STEPS
 
 Event = Mapping[str, Any]
 
@@ -43,7 +43,7 @@ class Record:
     """A recorded run.
 
     Attributes:
-        events: Events in order (`sweeper.inject.recorder`), by rank.
+        events: Events in order (`sweeper.script.inside.recorder`), by rank.
         changes: For each requested change, why it is not in effect; empty if it is.
         failure: Why there is no record; empty if there is one.
     """

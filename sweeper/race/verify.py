@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from sweeper.interventions.change import CLOSE, DRAWS, EXACT, SINGLE
 from sweeper.race.record import BEYOND, HOGWILD, Record, exact_difference, real_difference
+from sweeper.script.changes.change import CLOSE, DRAWS, EXACT, SINGLE
 
 OTHER_SEEDS, MORE_SEEDS = (1000, 2000), (3000, 4000, 5000)
 """Shifts of the seeds of further records. Two are too few in half precision, where later gradients are those

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sweeper.results.formatting import bare_metric, metric, times, value_of
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.metrics import metric_row
 from sweeper.report.report_data import ReportData
 from sweeper.report.table import Table, cells, columns
 from sweeper.results import words
+from sweeper.results.formatting import bare_metric, metric, times, value_of
 
 COMPARED = (
     "throughput",

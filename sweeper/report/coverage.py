@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sweeper.results.formatting import count_of, figure, value_of
 from sweeper.core.config import Scalar
 from sweeper.report.report_data import ReportData
+from sweeper.results.formatting import count_of, figure, value_of
 from sweeper.schema import CategoricalParameter, Parameter
 from sweeper.schema.neighbours import is_number
 from sweeper.schema.space import acts, is_same

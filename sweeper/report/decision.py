@@ -8,9 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.results.numbers.decision import later_pace
-from sweeper.results.formatting import count_of, figure, joules, loss, metric, seconds, times
-from sweeper.results.numbers.time_to_loss import MAX_SAMPLES
 from sweeper.core.job import LOG
 from sweeper.core.record import BASELINE
 from sweeper.core.workload import is_reported
@@ -18,6 +15,9 @@ from sweeper.report.before_after import limits_in_words
 from sweeper.report.report_data import ReportData
 from sweeper.report.table import Cell, Table, cells, columns
 from sweeper.results import words
+from sweeper.results.formatting import count_of, figure, joules, loss, metric, seconds, times
+from sweeper.results.numbers.decision import later_pace
+from sweeper.results.numbers.time_to_loss import MAX_SAMPLES
 
 
 @dataclass(frozen=True, slots=True)

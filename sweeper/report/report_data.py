@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sweeper.core.record import TrialRecord
+from sweeper.report.cost import Cost, cost_of
 from sweeper.results.numbers.decision import Decision
 from sweeper.results.numbers.sensitivity import Sensitivity
 from sweeper.results.numbers.summary import Summary
-from sweeper.core.record import TrialRecord
-from sweeper.report.cost import Cost, cost_of
 from sweeper.schema import SweepSpec
 from sweeper.sweep.store.load import LoadedSweep
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from sweeper.results.formatting import seconds
 from sweeper.core.record import TrialRecord
 from sweeper.report.chart import Axis, Chart, Marks
 from sweeper.report.report_data import ReportData
 from sweeper.report.series import Series, TimedValues, downsample, read_series
+from sweeper.results.formatting import seconds
 from sweeper.results.trial_card import PARTS
 
 SHOWN = {

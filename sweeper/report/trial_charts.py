@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from sweeper.results.formatting import figure, metric, times, value_of
 from sweeper.core.config import Scalar
 from sweeper.core.metrics import metric_row
 from sweeper.core.record import TrialRecord
 from sweeper.report.chart import MAX_TICKS, Axis, Chart, Marks, log_ticks
 from sweeper.report.report_data import ReportData
 from sweeper.report.trial_marks import OUTCOMES, outcome_of, pick_evenly, tone_of
+from sweeper.results.formatting import figure, metric, times, value_of
 from sweeper.schema import CategoricalParameter, IntParameter, Parameter
 from sweeper.schema.neighbours import is_number
 from sweeper.schema.space import acts

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sweeper.results.formatting import metric
 from sweeper.core.record import TrialRecord
+from sweeper.results.formatting import metric
 
 OUTCOMES = {"good": "feasible", "beyond": "beyond a limit", "failed": "failed"}
 """The tones of outcomes and their meaning."""

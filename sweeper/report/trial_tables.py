@@ -6,11 +6,6 @@ import datetime
 from collections.abc import Iterator, Sequence
 
 from sweeper._version import __version__
-from sweeper.results.verdict.bottleneck import verdict_on
-from sweeper.results.formatting import ABSENT, bare_metric, figure, loss, seconds, times, value_of
-from sweeper.results.numbers.pareto import RULES
-from sweeper.results.numbers.sensitivity import by_parameter
-from sweeper.results.numbers.summary import Row
 from sweeper.core.metrics import metric_row
 from sweeper.core.record import TrialRecord
 from sweeper.report.before_after import title_of
@@ -19,7 +14,12 @@ from sweeper.report.table import Cell, Table, cells, columns
 from sweeper.report.timeline_charts import compared_trials
 from sweeper.report.trial_marks import outcome_of, tone_of, why_not
 from sweeper.results import words
+from sweeper.results.formatting import ABSENT, bare_metric, figure, loss, seconds, times, value_of
+from sweeper.results.numbers.pareto import RULES
+from sweeper.results.numbers.sensitivity import by_parameter
+from sweeper.results.numbers.summary import Row
 from sweeper.results.trial_card import PARTS
+from sweeper.results.verdict.bottleneck import verdict_on
 
 USED = ("gpu_sm_active_pct", "gpu_util_pct", "cpu_util_pct")
 """Metrics that show how busy the machine was, the preferred one first."""

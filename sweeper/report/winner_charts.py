@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from sweeper.results.formatting import interval, loss, seconds, times
-from sweeper.results.numbers.projection import Curve
-from sweeper.results.numbers.time_to_loss import band
 from sweeper.core.record import BASELINE
 from sweeper.race.tally import Tally
 from sweeper.report.chart import Axis, Chart, Marks
 from sweeper.report.report_data import ReportData
 from sweeper.report.trial_charts import wide_axis
 from sweeper.results import words
+from sweeper.results.formatting import interval, loss, seconds, times
+from sweeper.results.numbers.projection import Curve
+from sweeper.results.numbers.time_to_loss import band
 
 MAX_RIVALS = 3
 MIN_ROUNDS = 2

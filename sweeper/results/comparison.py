@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sweeper.results.numbers.decision import decide
-from sweeper.results.numbers.labels import run_name
-from sweeper.results.numbers.summary import Summary
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.record import TrialRecord
 from sweeper.race.tally import Variance, trimmed_mean, trimmed_variance
 from sweeper.results import words
+from sweeper.results.numbers.decision import decide
+from sweeper.results.numbers.labels import run_name
+from sweeper.results.numbers.summary import Summary
 
 How = Literal["confirmed", "unconfirmed", "baseline"]
 Answer = Literal["slower", "not slower", "not decided"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from sweeper.results.numbers.decision import Decision, Side, decide
-from sweeper.results.numbers.summary import Summary
 from sweeper.core.measurement import Bottleneck
 from sweeper.core.record import TrialRecord
 from sweeper.core.workload import is_reported
 from sweeper.results import words
+from sweeper.results.numbers.decision import Decision, Side, decide
+from sweeper.results.numbers.summary import Summary
 
 OF_THE_CODE = (Bottleneck.SYNC, Bottleneck.HOST, Bottleneck.CAPACITY)
 """Limits that no change of a tune removes, but only the user."""

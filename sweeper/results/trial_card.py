@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from sweeper.results.verdict.bottleneck import as_timed, verdict_of
-from sweeper.results.formatting import figure
-from sweeper.results.verdict.remedies import percent
-from sweeper.results.verdict.straggler import straggler
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Breakdown, Diagnosis, Measurement
 from sweeper.core.record import TrialRecord
 from sweeper.core.workload import is_reported
+from sweeper.results.formatting import figure
+from sweeper.results.verdict.bottleneck import as_timed, verdict_of
+from sweeper.results.verdict.remedies import percent
+from sweeper.results.verdict.straggler import straggler
 
 
 class StepPart(NamedTuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sweeper.results.verdict.bottleneck import is_unexamined, verdict_on
-from sweeper.results.formatting import figure, loss, rate, seconds, times, wrap
 from sweeper.core.record import TrialRecord
+from sweeper.results.formatting import figure, loss, rate, seconds, times, wrap
+from sweeper.results.verdict.bottleneck import is_unexamined, verdict_on
 
 WIDE = 100
 """Width of a terminal from which a line has room for everything."""

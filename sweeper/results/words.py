@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from sweeper.results.verdict.bottleneck import is_unexamined
+from sweeper.core.record import BASELINE
+from sweeper.race.tally import LEVEL
+from sweeper.results.formatting import count_of, interval, loss, metric, rate, seconds, times
 from sweeper.results.numbers.confirmation import Ratio
 from sweeper.results.numbers.decision import Decision, Side, later_pace
 from sweeper.results.numbers.finalists import SPEEDS
-from sweeper.results.formatting import count_of, interval, loss, metric, rate, seconds, times
 from sweeper.results.numbers.labels import label
 from sweeper.results.numbers.sensitivity import Sensitivity
 from sweeper.results.numbers.summary import Row, Summary
 from sweeper.results.numbers.time_to_loss import MAX_SAMPLES, TimeToLoss
-from sweeper.core.record import BASELINE
-from sweeper.race.tally import LEVEL
+from sweeper.results.verdict.bottleneck import is_unexamined
 
 INTERVAL = f"{LEVEL:.0%} interval"
 NO_INTERVAL = "without an interval"

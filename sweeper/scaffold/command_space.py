@@ -29,7 +29,8 @@ from sweeper.scaffold.known_options import (
     of_environment,
     recognise,
 )
-from sweeper.script.command_line import (
+from sweeper.schema.rules import leads_elsewhere
+from sweeper.script.run.command_line import (
     CommandLine,
     Option,
     Reading,
@@ -39,10 +40,9 @@ from sweeper.script.command_line import (
     plain_name,
     readings,
 )
-from sweeper.script.first_look import FirstLook
-from sweeper.script.sandbox import Sandbox, make_sandbox
-from sweeper.script.scratch import scratch_folder
-from sweeper.schema.rules import leads_elsewhere
+from sweeper.script.run.first_look import FirstLook
+from sweeper.script.run.sandbox import Sandbox, make_sandbox
+from sweeper.script.run.scratch import scratch_folder
 from sweeper.system.environment import script_env
 
 HELP_SECONDS = 20.0

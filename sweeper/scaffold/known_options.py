@@ -9,9 +9,9 @@ from typing import Any
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
 from sweeper.core.script import OBSERVED
 from sweeper.core.template import cases, spell
-from sweeper.interventions import CHANGES
-from sweeper.interventions.change import Change
-from sweeper.script.command_line import Option, is_negated, plain_name
+from sweeper.script.changes import CHANGES
+from sweeper.script.changes.change import Change
+from sweeper.script.run.command_line import Option, is_negated, plain_name
 from sweeper.system.cpu import usable_cpus
 
 BATCH = "batch_size"

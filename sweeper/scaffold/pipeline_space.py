@@ -10,9 +10,9 @@ from typing import Any
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
 from sweeper.core.loaders import RESIDENT, ROWS, WORKERS
 from sweeper.scaffold.pipeline_options import PipelineOptions
-from sweeper.search.guidance import MEMORY_TARGET, preset_for, workers_for
 from sweeper.schema import SweepSpec
 from sweeper.schema.writer import to_yaml
+from sweeper.search.guidance import MEMORY_TARGET, preset_for, workers_for
 from sweeper.sweep.bootstrap import Launch, launcher_to_try_out, probe_machine
 from sweeper.sweep.setup import Machine
 

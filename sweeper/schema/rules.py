@@ -23,12 +23,12 @@ from sweeper.core.template import names_in
 from sweeper.core.workload import BUILTIN, PIPELINE, SCRIPT, WORKLOADS, WorkloadTraits, kind_of, traits
 from sweeper.core.workload import CHANGES as OF_CHANGES
 from sweeper.errors import UserError, did_you_mean
-from sweeper.inject.outside import SUBMITTERS
-from sweeper.interventions import CHANGES, FILE_VARIABLE, VARIABLE
-from sweeper.interventions.change import ORIGINAL
 from sweeper.schema.mistakes import Mistake, Path, dotted_name, show
 from sweeper.schema.secrets import held_secrets
 from sweeper.schema.space import Parameter
+from sweeper.script.changes import CHANGES, FILE_VARIABLE, VARIABLE
+from sweeper.script.changes.change import ORIGINAL
+from sweeper.script.inside.outside import SUBMITTERS
 
 _PARAMETER: TypeAdapter[Parameter] = TypeAdapter(Parameter)
 

@@ -184,7 +184,7 @@ class ScriptOptions(Section):
     Attributes:
         files: Files written before the script starts, by path: a text, or `{template: FILE}`.
         env: Additional environment variables of the script.
-        changes: Changes that are made to it at run time (`sweeper.interventions`), such as
+        changes: Changes that are made to it at run time (`sweeper.script.changes`), such as
             `loader: gathered`.
         unprotected: Files and folders of the user's that the script may write to.
         elsewhere: Whether the command may start work on other machines, or submit jobs.

@@ -21,8 +21,34 @@ from sweeper.schema import rules
 from sweeper.schema.cluster import BatchJob, Tls
 from sweeper.schema.mistakes import Mistake, SpecError, first_per_place, from_pydantic, show
 from sweeper.schema.secrets import SECRET_REMEDY, secret_in
-from sweeper.schema.sections import Command, Confirm, Constraint, Datum, ExecutionOptions, FileTemplate, Measure, ModuleName, Objective, Objectives, Production, ScriptOptions, SearchOptions, Storage, SweepName
-from sweeper.schema.space import AnyScalar, Bounds, CategoricalParameter, FloatParameter, IntParameter, Parameter, Section, holds, simplify
+from sweeper.schema.sections import (
+    Command,
+    Confirm,
+    Constraint,
+    Datum,
+    ExecutionOptions,
+    FileTemplate,
+    Measure,
+    ModuleName,
+    Objective,
+    Objectives,
+    Production,
+    ScriptOptions,
+    SearchOptions,
+    Storage,
+    SweepName,
+)
+from sweeper.schema.space import (
+    AnyScalar,
+    Bounds,
+    CategoricalParameter,
+    FloatParameter,
+    IntParameter,
+    Parameter,
+    Section,
+    holds,
+    simplify,
+)
 from sweeper.system.environment import secrets
 
 References = dict[str, AnyScalar]

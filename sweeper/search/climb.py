@@ -9,14 +9,14 @@ from bisect import insort
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from sweeper.results.numbers.effects import ActiveValues, Flat
 from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.record import SearchResult
+from sweeper.results.numbers.effects import ActiveValues, Flat
+from sweeper.schema import SweepSpec
+from sweeper.schema.neighbours import neighbours
 from sweeper.search.distributions import distribution, spell
 from sweeper.search.local_model import LocalModel
 from sweeper.search.prior import Prior
-from sweeper.schema import SweepSpec
-from sweeper.schema.neighbours import neighbours
 
 Params = dict[str, Scalar]
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar
 from sweeper.core.loaders import BEST_FIRST, RESIDENT, STREAM, WORKERS
 from sweeper.core.past import PastSweep
+from sweeper.schema import CategoricalParameter, Parameter, SweepSpec
 from sweeper.search.distributions import nearest_value, value_in
 from sweeper.search.guidance import preset_for, size_of, workers_for
-from sweeper.schema import CategoricalParameter, Parameter, SweepSpec
 
 _USUAL: Mapping[str, Sequence[Scalar]] = {
     "loader.kind": BEST_FIRST,

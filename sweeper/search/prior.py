@@ -13,14 +13,14 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
-from sweeper.results.numbers.effects import ActiveValues, Effects, Flat
-from sweeper.results.numbers.finalists import is_speed
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.past import PastSweep, PastTrial
 from sweeper.core.record import BASELINE
-from sweeper.search.distributions import nearest_value, value_in
+from sweeper.results.numbers.effects import ActiveValues, Effects, Flat
+from sweeper.results.numbers.finalists import is_speed
 from sweeper.schema import CategoricalParameter, Parameter, SweepSpec
 from sweeper.schema.neighbours import is_log, is_number, place
+from sweeper.search.distributions import nearest_value, value_in
 
 MAX_OFF, MAX_SHARE = 0.7, 0.6
 """Largest distance of a log ratio from the expected one: a factor of two, or this share of the larger of the

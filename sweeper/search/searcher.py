@@ -18,6 +18,8 @@ from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.record import SearchResult
 from sweeper.core.samplers import AUTO, CLIMB, SAMPLERS, SOBOL
 from sweeper.errors import UserError
+from sweeper.schema import SweepSpec
+from sweeper.schema.space import is_same
 from sweeper.search.climb import Climb, Suggestion
 from sweeper.search.distributions import combinations, distributions_of, draw_value
 from sweeper.search.history import RUNNING, History, PastStorage
@@ -26,8 +28,6 @@ from sweeper.search.prior import Prior
 from sweeper.search.sampler_process import Helper
 from sweeper.search.samplers import make, mix_seed
 from sweeper.search.study_file import StudyFile, as_trial
-from sweeper.schema import SweepSpec
-from sweeper.schema.space import is_same
 
 REPEATS_BEFORE_LISTING = 4
 SOBOL_POINTS = 2

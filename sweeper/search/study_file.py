@@ -15,8 +15,8 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sweeper.core.record import SearchResult
-from sweeper.search.distributions import distributions_of
 from sweeper.schema import SweepSpec
+from sweeper.search.distributions import distributions_of
 
 NUMBER = "sweeper.number"
 """User attribute of a study's trial: its number in the sweep."""

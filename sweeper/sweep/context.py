@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.results.numbers.labels import run_name
 from sweeper.core.job import Job
 from sweeper.core.past import PastSweep
 from sweeper.core.record import TrialRecord
 from sweeper.launch.launcher import Launcher
+from sweeper.results.numbers.labels import run_name
 from sweeper.schema import SweepSpec
 from sweeper.sweep.observer import SweepObserver
 from sweeper.sweep.publish import Publisher

@@ -14,10 +14,10 @@ from typing import Any
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import SCHEMA
 from sweeper.core.measurement import Measurement
-from sweeper.search import Hints, Searcher, SpaceExhaustedError
-from sweeper.search.distributions import combinations
 from sweeper.schema import SweepSpec
 from sweeper.schema.enough_steps import with_enough_steps
+from sweeper.search import Hints, Searcher, SpaceExhaustedError
+from sweeper.search.distributions import combinations
 from sweeper.sweep import setup
 from sweeper.sweep.bootstrap import Launch, launcher_to_try_out, probe_machine
 from sweeper.sweep.launchers import job_script_of

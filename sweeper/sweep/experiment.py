@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from sweeper._version import __version__
-from sweeper.results.numbers.summary import Summary
 from sweeper.results.decision_lines import decision_lines
+from sweeper.results.numbers.summary import Summary
 from sweeper.schema import SweepSpec
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import varied_names

@@ -5,11 +5,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.metrics import METRICS
 from sweeper.core.past import PastSweep
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.search.memory import MemoryModel, PeakRecord
 from sweeper.sweep.setup import Machine
 

@@ -7,9 +7,9 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.job import Job
 from sweeper.race.scores import Score
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.sweep.budget import Budget
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.observer import Racer, Status

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeper.results.verdict.bottleneck import verdict_on
-from sweeper.results.numbers.labels import run_name
 from sweeper.core.codec import encode
 from sweeper.core.job import TRACE
 from sweeper.core.record import BASELINE, TrialRecord
+from sweeper.results.numbers.labels import run_name
 from sweeper.results.trial_card import trial_card
+from sweeper.results.verdict.bottleneck import verdict_on
 from sweeper.sweep.experiment import info_of, note_of
 from sweeper.sweep.store.journal import FINAL_RACE
 from sweeper.sweep.store.load import LoadedSweep

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from sweeper.core.job import OUTCOME
 from sweeper.errors import UserError
-from sweeper.search import copy_study
 from sweeper.schema import SweepSpec
+from sweeper.search import copy_study
 from sweeper.sweep import setup
 from sweeper.sweep.bootstrap import Launch, OpenSweep, supervised
 from sweeper.sweep.context import SweepContext

@@ -10,11 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, MeasurePlan, read_outcome, seconds_of, write_job, write_outcome
 from sweeper.core.measurement import Failure, Outcome, Report
 from sweeper.core.record import BASELINE, TrialRecord
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.sweep.budget import Budget
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.gpu_memory import MemoryWaiter

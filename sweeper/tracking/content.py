@@ -21,7 +21,7 @@ from sweeper.core.metrics import LOSS_METRICS, METRICS, metric_row, round_to
 from sweeper.core.place import describe_place
 from sweeper.core.record import TrialRecord
 from sweeper.race.record import losses
-from sweeper.script.warm import read_record
+from sweeper.script.run.warm import read_record
 from sweeper.system.environment import secrets
 from sweeper.system.secrets import strike
 from sweeper.tracking.tracker import Dataset, RunView, SweepInfo

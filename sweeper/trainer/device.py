@@ -17,7 +17,7 @@ import torch
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo
-from sweeper.interventions.environment import ALLOCATOR
+from sweeper.script.changes.environment import ALLOCATOR
 from sweeper.system import numa
 from sweeper.system.cpu import cpu_name, usable_cpus
 

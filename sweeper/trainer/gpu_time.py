@@ -14,7 +14,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from sweeper.core.modules import is_sweepers
-from sweeper.inject.gpu import kernel_spans, union_length
+from sweeper.script.inside.gpu import kernel_spans, union_length
 
 _TURNS = 4
 _HOLD_SECONDS = (0.1, 2.0)

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from sweeper.core.config import DdpConfig, OptimizerConfig, TrialConfig
 from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import Progress, SilentProgress, TrialFailedError
-from sweeper.interventions.recurrent import NOTE, has_recurrent, keep_in_float32
+from sweeper.script.changes.recurrent import NOTE, has_recurrent, keep_in_float32
 from sweeper.trainer import device as devices
 from sweeper.trainer.clocks import BACKWARD, DATA, FORWARD, GRAPH, H2D, OPTIMIZER, Clock, NoClock
 from sweeper.trainer.data.protocol import Handed, Loader

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from sweeper.core.job import Job
 from sweeper.core.measurement import Report
 from sweeper.core.progress import Progress
-from sweeper.inject.gpu import kernel_spans, union_length
+from sweeper.script.inside.gpu import kernel_spans, union_length
 from sweeper.trainer import device as devices
 from sweeper.trainer.ceilings import matmul
 from sweeper.trainer.clocks import NoClock

@@ -7,23 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sweeper.results.verdict.bottleneck import launch_share
 from sweeper.core.measurement import Measurement
 from sweeper.errors import UserError
-from sweeper.interventions import load_changes
-from sweeper.interventions.change import (
-    CLOSE,
-    DRAWS,
-    EXACT,
-    ORIGINAL,
-    SINGLE,
-    Change,
-    SpeedupCeiling,
-    Step,
-)
-from sweeper.interventions.loader import LoaderChange
 from sweeper.race.verify import Claim
+from sweeper.results.verdict.bottleneck import launch_share
 from sweeper.scaffold.known_options import variables_of
+from sweeper.script.changes import load_changes
+from sweeper.script.changes.change import CLOSE, DRAWS, EXACT, ORIGINAL, SINGLE, Change, SpeedupCeiling, Step
+from sweeper.script.changes.loader import LoaderChange
 
 NEEDS_PERMISSION = "its rows would draw other random numbers; to allow that, add --allow-other-draws"
 """Why a change is not tried that may well help."""
@@ -97,7 +88,7 @@ def list_changes(
 
     Args:
         measurement: Measurement of the unchanged script.
-        file: File with the user's own changes (`sweeper.interventions.load_changes`).
+        file: File with the user's own changes (`sweeper.script.changes.load_changes`).
         allow_other_draws: Whether changes that make rows draw other random numbers are tried, too.
     """
     values = []

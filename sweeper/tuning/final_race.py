@@ -14,11 +14,11 @@ from pathlib import Path
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import RACE_STAGE, MeasurePlan
 from sweeper.core.measurement import Failure
-from sweeper.interventions.change import EXACT
 from sweeper.race.log import Verified
 from sweeper.race.tally import Tally
 from sweeper.race.verify import MORE_SEEDS, OTHER_SEEDS
-from sweeper.script.running import RECORD_ONLY
+from sweeper.script.changes.change import EXACT
+from sweeper.script.run.running import RECORD_ONLY
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.lives import MIN_START_SECONDS, REPORT_SECONDS, limit_recording, seconds_at_most
 from sweeper.sweep.phases.race import MAX_ROUNDS, SweepRace

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import BASELINE
 from sweeper.exports import verification
-from sweeper.interventions import CHANGES
 from sweeper.race.policy import MAX_FAILURES
 from sweeper.race.tally import Tally
+from sweeper.script.changes import CHANGES
 from sweeper.sweep.store.journal import FINAL_RACE
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.tuning.changes import ChangeValue

@@ -25,7 +25,7 @@ from sweeper.race.log import Ended, Event, Started, Turned, Verified, rounds_of
 from sweeper.race.policy import MIN_TURN_SECONDS, Action, Done, Start
 from sweeper.race.race import Taken
 from sweeper.race.storage import StoredLog
-from sweeper.script.warm import WarmProcess, read_warm
+from sweeper.script.run.warm import WarmProcess, read_warm
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.lives import JobLives
 from sweeper.sweep.trial_runner import TrialRunner

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from sweeper.results.formatting import interval, times
 from sweeper.core.measurement import Measurement
-from sweeper.interventions.change import CLOSE, DRAWS, EXACT
 from sweeper.race.log import BASELINE
 from sweeper.race.tally import Tally
+from sweeper.results.formatting import interval, times
+from sweeper.script.changes.change import CLOSE, DRAWS, EXACT
 from sweeper.tuning.changes import NEEDS_PERMISSION, ChangeValue
 from sweeper.tuning.contests import REFUSED, WON, Contest, RaceState, middle
 from sweeper.tuning.race import Course

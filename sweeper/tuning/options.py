@@ -11,9 +11,9 @@ from typing import Any
 
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.errors import UserError
-from sweeper.script.command_line import CommandLine, parse_command, typed_command
 from sweeper.schema import SweepSpec
 from sweeper.schema.rules import leads_elsewhere
+from sweeper.script.run.command_line import CommandLine, parse_command, typed_command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

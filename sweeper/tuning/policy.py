@@ -15,10 +15,10 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sweeper.interventions.change import EXACT
 from sweeper.race.log import BASELINE, Added, Ended, Event, Life, Round, Started, Turned, Verified, rounds_of
 from sweeper.race.policy import MAX_FAILURES, Action, Done, End, Start, Turn
 from sweeper.race.tally import Tally
+from sweeper.script.changes.change import EXACT
 from sweeper.tuning.contests import (
     LOST,
     REFUSED,

@@ -10,20 +10,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.results.numbers.confirmation import Ratio, ratios
 from sweeper.core.job import write_outcome
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.core.progress import TrialFailedError
 from sweeper.core.record import BASELINE
-from sweeper.interventions import CHANGES, takes_long
-from sweeper.interventions.change import EXACT
 from sweeper.race import race
 from sweeper.race.log import Ended, Life, Verified, rounds_of
 from sweeper.race.scores import Score, scores
 from sweeper.race.tally import Tally
 from sweeper.race.verify import batches_of_a_pass
-from sweeper.script.taken_apart import usual_seconds
-from sweeper.script.warm import WarmProcess, read_warm
+from sweeper.results.numbers.confirmation import Ratio, ratios
+from sweeper.script.changes import CHANGES, takes_long
+from sweeper.script.changes.change import EXACT
+from sweeper.script.run.taken_apart import usual_seconds
+from sweeper.script.run.warm import WarmProcess, read_warm
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.lives import REPORT_SECONDS, seconds_at_most
 from sweeper.sweep.phases.race import ARMS, SweepRace

@@ -9,10 +9,10 @@ from sweeper.core.config import Scalar
 from sweeper.core.measurement import Measurement
 from sweeper.core.script import Script
 from sweeper.core.template import literal
-from sweeper.interventions import BATCH_SIZE
-from sweeper.interventions.batch import FACTORS
 from sweeper.scaffold.command_space import Proposal
 from sweeper.scaffold.known_options import Dimension
+from sweeper.script.changes import BATCH_SIZE
+from sweeper.script.changes.batch import FACTORS
 from sweeper.tuning.options import TuneOptions
 
 MEASURE = {"window_seconds": 1, "repeats": 3, "warmup_cap_seconds": 8}

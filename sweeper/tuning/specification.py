@@ -9,8 +9,8 @@ from typing import Any
 
 from sweeper.core.template import cases, literal
 from sweeper.core.workload import CHANGES as OF_CHANGES
-from sweeper.interventions import CHANGES, FILE_VARIABLE
-from sweeper.interventions.change import CHANGES_TRAINING, DRAWS, Change
+from sweeper.script.changes import CHANGES, FILE_VARIABLE
+from sweeper.script.changes.change import CHANGES_TRAINING, DRAWS, Change
 from sweeper.tuning.changes import ChangeValue, known_changes
 from sweeper.tuning.options import TuneOptions
 
@@ -74,7 +74,7 @@ def is_made_otherwise(change: ChangeValue, facts: Mapping[str, Any]) -> bool:
     """Returns whether the specification makes a change of the environment unlike the script needs it.
 
     Args:
-        facts: What the training uses (`sweeper.inject.facts`).
+        facts: What the training uses (`sweeper.script.inside.facts`).
     """
     known_change = CHANGES.get(change.name)
     if known_change is None or not known_change.is_of_environment:

@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sweeper.interventions.change import EXACT
 from sweeper.race.log import BASELINE, Round
 from sweeper.race.policy import turn_seconds
 from sweeper.race.tally import Tally
+from sweeper.script.changes.change import EXACT
 from sweeper.tuning.contests import Candidate, Members, RaceState
 
 MIN_LAPS = 3

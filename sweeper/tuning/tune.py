@@ -19,13 +19,13 @@ from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.core.workload import script_of
 from sweeper.errors import UserError
 from sweeper.exports import verification
-from sweeper.interventions import BATCH_SIZE
-from sweeper.interventions.kept import FOLDER as KEPT_FOLDER
 from sweeper.results.decision_lines import decision_lines
 from sweeper.scaffold.command_space import Proposal, help_of, propose
-from sweeper.script.warm import read_warm
-from sweeper.script.watch import watch
 from sweeper.schema import load
+from sweeper.script.changes import BATCH_SIZE
+from sweeper.script.changes.kept import FOLDER as KEPT_FOLDER
+from sweeper.script.run.warm import read_warm
+from sweeper.script.run.watch import watch
 from sweeper.sweep.bootstrap import shared_cache
 from sweeper.sweep.commands import place_lines, unsent_lines
 from sweeper.sweep.observer import Status, SweepObserver

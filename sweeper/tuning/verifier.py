@@ -14,14 +14,14 @@ from pathlib import Path
 from sweeper.core.job import read_outcome
 from sweeper.core.measurement import Failure
 from sweeper.core.recording import Recording
-from sweeper.inject.recorder import EXIT
-from sweeper.interventions import CHANGES
 from sweeper.race.log import BASELINE, Event, Started, Turned, Verified
 from sweeper.race.policy import Start
 from sweeper.race.record import Record, extent_of
 from sweeper.race.verify import OTHER_SEEDS, Answer, Claim, Reference, Repeats
-from sweeper.script.running import RECORD_ONLY
-from sweeper.script.warm import read_record
+from sweeper.script.changes import CHANGES
+from sweeper.script.inside.recorder import EXIT
+from sweeper.script.run.running import RECORD_ONLY
+from sweeper.script.run.warm import read_record
 from sweeper.tuning.changes import ChangeValue, claim_of
 
 FIRST_STEPS, FIRST_SECONDS = 60, 2.0

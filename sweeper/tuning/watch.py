@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweeper.results.verdict.bottleneck import BottleneckVerdict, verdict_of
-from sweeper.results.formatting import rate, seconds
 from sweeper.core.measurement import Measurement, Window
 from sweeper.core.progress import SilentProgress
 from sweeper.errors import UserError
+from sweeper.results.formatting import rate, seconds
 from sweeper.results.trial_card import card
-from sweeper.script.command_line import typed_command
-from sweeper.script.watch import NO_PARAMETERS
-from sweeper.script.watch import watch as watch_script
+from sweeper.results.verdict.bottleneck import BottleneckVerdict, verdict_of
 from sweeper.schema.rules import leads_elsewhere
+from sweeper.script.run.command_line import typed_command
+from sweeper.script.run.watch import NO_PARAMETERS
+from sweeper.script.run.watch import watch as watch_script
 from sweeper.telemetry.gpu_lines import gpus_for
 from sweeper.tuning.words import html_of, pace
 

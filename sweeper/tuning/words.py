@@ -7,13 +7,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sweeper.results.verdict.bottleneck import verdict_of
-from sweeper.results.numbers.confirmation import Ratio
-from sweeper.results.formatting import count_of, interval, rate, seconds
 from sweeper.core.measurement import Measurement
 from sweeper.exports.verification import Verification
-from sweeper.interventions.change import CLOSE, DRAWS, EXACT
-from sweeper.script.watch import NO_PARAMETERS
+from sweeper.results.formatting import count_of, interval, rate, seconds
+from sweeper.results.numbers.confirmation import Ratio
+from sweeper.results.verdict.bottleneck import verdict_of
+from sweeper.script.changes.change import CLOSE, DRAWS, EXACT
+from sweeper.script.run.watch import NO_PARAMETERS
 from sweeper.sweep.store.load import LoadedSweep
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.contests import Members

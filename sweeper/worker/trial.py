@@ -37,8 +37,8 @@ RUNNERS: Mapping[str, str] = {
     jobs.DRY_STEP_RUNNER: "sweeper.trainer.dry_step:run",
     jobs.PREFLIGHT_RUNNER: "sweeper.trainer.preflight:run",
     jobs.CEILINGS_RUNNER: "sweeper.trainer.ceilings:run",
-    jobs.SCRIPT_RUNNER: "sweeper.script.trial:run",
-    jobs.SCRIPT_QUALITY_RUNNER: "sweeper.script.trial:run_for_loss",
+    jobs.SCRIPT_RUNNER: "sweeper.script.run.trial:run",
+    jobs.SCRIPT_QUALITY_RUNNER: "sweeper.script.run.trial:run_for_loss",
     jobs.TRAINING_RUNNER: "sweeper.trainer.production:run",
 }
 """Import strings of the functions that run jobs; a module is imported only when it is needed."""

@@ -7,10 +7,10 @@ import math
 
 import pytest
 
-from sweeper.results.numbers.confirmation import Ratio
 from sweeper.cli.confirm import _json, duration
 from sweeper.cli.screen import print_json
 from sweeper.errors import UserError
+from sweeper.results.numbers.confirmation import Ratio
 from sweeper.sweep.phases.reconfirm import Reconfirmation, Soak
 
 BEFORE = Ratio(

@@ -15,8 +15,8 @@ from sweeper.cli import init as proposing
 from sweeper.cli.init import init, init_command
 from sweeper.core.measurement import DeviceInfo
 from sweeper.errors import UserError
-from sweeper.script import first_look
 from sweeper.schema import load
+from sweeper.script.run import first_look
 from sweeper.sweep.job_runner import Slot
 from sweeper.sweep.setup import Machine
 

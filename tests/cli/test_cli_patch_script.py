@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from parts.noop import synthetic
 
-from sweeper.results.numbers.confirmation import Ratio
 from sweeper.cli import patch_script
 from sweeper.cli.patch_script import NOT_FASTER, _comment, _gains, apply_command, why_not_faster, write_patch
 from sweeper.core.config import TrialConfig
@@ -20,7 +19,8 @@ from sweeper.core.script import Script
 from sweeper.errors import NothingFeasibleError
 from sweeper.exports.verification import VerifiedChange
 from sweeper.judging.speed import Speed, SpeedComparison
-from sweeper.patching.patch import Patch
+from sweeper.results.numbers.confirmation import Ratio
+from sweeper.script.patch.patch import Patch
 from sweeper.tuning.gains import ChangeGain
 
 HUNK = "@@ -1 +1 @@\n-a = 1\n+a = 2\n"

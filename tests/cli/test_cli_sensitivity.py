@@ -8,9 +8,9 @@ import sys
 import pytest
 from rich.console import Console
 
-from sweeper.results.numbers.sensitivity import Sensitivity
 from sweeper.cli import main
 from sweeper.cli.sensitivity import sensitivity_line, sensitivity_table
+from sweeper.results.numbers.sensitivity import Sensitivity
 
 
 def beside(name: str, value, ratio: float, how="measured") -> Sensitivity:

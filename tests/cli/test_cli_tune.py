@@ -20,7 +20,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, write_job
 from sweeper.core.script import Script
 from sweeper.errors import EnvironmentStopError
-from sweeper.interventions.change import CLOSE, EXACT
+from sweeper.script.changes.change import CLOSE, EXACT
 from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.store.fingerprint import digest_of_scripts
 from sweeper.tuning.changes import ChangeValue

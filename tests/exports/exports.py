@@ -9,12 +9,12 @@ from typing import Any
 from parts.noop import synthetic
 from replays import spec_of
 
-from sweeper.results.numbers.limits import Yardstick
-from sweeper.results.numbers.summary import Summary
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import DeviceInfo, Measurement
 from sweeper.core.record import TrialRecord
 from sweeper.exports import Setting, make_export
+from sweeper.results.numbers.limits import Yardstick
+from sweeper.results.numbers.summary import Summary
 from sweeper.schema import SweepSpec
 
 A10 = DeviceInfo(

@@ -12,7 +12,6 @@ from parts.noop import synthetic
 from replays import PIPELINE, Bench, failing, spec_of, surface
 
 from sweeper._version import __version__
-from sweeper.results.numbers.confirmation import Ratio
 from sweeper.core.codec import decode
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import FailureKind, Report, Stats
@@ -20,6 +19,7 @@ from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.exports import Setting, make_export, pass_env, read, render_export, verification
 from sweeper.exports.schema import MeasurementBlock
 from sweeper.exports.verification import Verification
+from sweeper.results.numbers.confirmation import Ratio
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import LoadedSweep, load_sweep, summarise
 

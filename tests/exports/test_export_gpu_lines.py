@@ -19,7 +19,7 @@ from torch.utils.data import TensorDataset
 from sweeper.exports import render_export
 from sweeper.exports.python_lines import YOURS
 from sweeper.exports.python_step import CAPTURABLE_WARNING
-from sweeper.interventions.recurrent import NOTE
+from sweeper.script.changes.recurrent import NOTE
 
 ASKED = """
 import json, sys, warnings

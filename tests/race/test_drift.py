@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from sweeper.results.numbers.confirmation import choose_winner, ratios
 from sweeper.core.config import TrialConfig
 from sweeper.race.drift import (
     LEAST,
@@ -24,6 +23,7 @@ from sweeper.race.drift import (
 )
 from sweeper.race.log import Round, rounds_of_speeds
 from sweeper.race.tally import Variance
+from sweeper.results.numbers.confirmation import choose_winner, ratios
 
 NAMES = {0: "baseline", 1: "winner"}
 

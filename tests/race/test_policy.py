@@ -236,7 +236,7 @@ def test_a_race_needs_the_standard_library_alone():
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             for name in names:
                 # The hook and the changes run in any script's interpreter.
-                ours = ("sweeper.race", "sweeper.inject.", "sweeper.interventions.")
+                ours = ("sweeper.race", "sweeper.script.inside.", "sweeper.script.changes.")
                 assert name.split(".")[0] in sys.stdlib_module_names or name.startswith(ours), path
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from records import LOSSES, run
 
-from sweeper.interventions.change import CLOSE, DRAWS, EXACT, HALF
 from sweeper.race.record import Record
 from sweeper.race.verify import OTHER_SEEDS, RACES, Answer, Claim, Reference, Repeats
+from sweeper.script.changes.change import CLOSE, DRAWS, EXACT, HALF
 
 ROUNDED = [loss * (1 + 1e-6) for loss in LOSSES]
 FAR = [loss * (1 + 0.01 * max(0, number - 5)) for number, loss in enumerate(LOSSES)]

@@ -14,7 +14,6 @@ from typing import Any
 import odd_sweeps as odd
 import pytest
 
-from sweeper.results.numbers.summary import Summary
 from sweeper.race.tally import Tally
 from sweeper.report.before_after import before_and_after, changes
 from sweeper.report.chart import Chart, axis_label, log_ticks
@@ -25,6 +24,7 @@ from sweeper.report.timeline_charts import breakdown, timelines
 from sweeper.report.trial_charts import effects, history, outcomes
 from sweeper.report.trial_tables import all_trials, failures, provenance, steps
 from sweeper.report.winner_charts import race
+from sweeper.results.numbers.summary import Summary
 from sweeper.sweep.store.journal import FINAL_RACE
 
 

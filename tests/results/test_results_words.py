@@ -15,11 +15,6 @@ from measurements import measurement, record_of
 from replays import PIPELINE, Bench, spec_of
 from rich.console import Console
 
-from sweeper.results.numbers.confirmation import Ratio
-from sweeper.results.numbers.decision import Decision, decide
-from sweeper.results.numbers.limits import Yardstick
-from sweeper.results.numbers.summary import Summary
-from sweeper.results.numbers.time_to_loss import TimeToLoss
 from sweeper.cli.screen import race_table, status_line
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind, Quality
@@ -27,6 +22,11 @@ from sweeper.core.record import TrialRecord
 from sweeper.race.scores import Score
 from sweeper.results import words
 from sweeper.results.decision_lines import decision_lines
+from sweeper.results.numbers.confirmation import Ratio
+from sweeper.results.numbers.decision import Decision, decide
+from sweeper.results.numbers.limits import Yardstick
+from sweeper.results.numbers.summary import Summary
+from sweeper.results.numbers.time_to_loss import TimeToLoss
 from sweeper.sweep.observer import Racer, Status
 from sweeper.sweep.store.load import NUM_SEEDS, summarise
 

@@ -21,8 +21,8 @@ from sweeper.scaffold import command_space, known_options
 from sweeper.scaffold.command_space import help_of, propose
 from sweeper.scaffold.command_yaml import yaml_of
 from sweeper.scaffold.known_options import recognise
-from sweeper.script.command_line import Option, parse_command
 from sweeper.schema import SweepSpec, load
+from sweeper.script.run.command_line import Option, parse_command
 
 CORES = 12
 Loaded = Callable[..., SweepSpec]

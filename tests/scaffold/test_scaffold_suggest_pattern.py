@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sweeper.scaffold.suggest_pattern import suggest_pattern
-from sweeper.script.patterns import Patterns
+from sweeper.script.run.patterns import Patterns
 
 
 @pytest.mark.parametrize(

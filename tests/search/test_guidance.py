@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sweeper.schema import SweepSpec
 from sweeper.search.guidance import PRESETS, preset_for, size_of, workers_for
 from sweeper.search.presets import Hints, StartPoint, presets
-from sweeper.schema import SweepSpec
 
 SPACE = {
     "batch_size": {"type": "int", "low": 64, "high": 4096, "log": True},

@@ -8,8 +8,8 @@ import optuna
 import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 
-from sweeper.search.distributions import distribution, draw_value, nearest_value, values
 from sweeper.schema import CategoricalParameter, FloatParameter, IntParameter
+from sweeper.search.distributions import distribution, draw_value, nearest_value, values
 
 FLOATS = [(0.0, 1.0, 0.1), (0.0, 0.95, 0.1), (0.1, 0.35, 0.05), (0.001, 0.0105, 0.001), (1e-4, 1e-3, 3e-4)]
 

@@ -7,8 +7,8 @@ import itertools
 import pytest
 from replays import spec_of
 
-from sweeper.results.numbers.effects import ActiveValues
 from sweeper.core.record import SearchResult
+from sweeper.results.numbers.effects import ActiveValues
 from sweeper.search.climb import Climb
 from sweeper.search.local_model import LocalModel
 

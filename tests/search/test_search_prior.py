@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from replays import spec_of, throughput
 
-from sweeper.results.numbers.effects import ActiveValues
 from sweeper.core.config import TrialConfig
 from sweeper.core.past import PastSweep, PastTrial
 from sweeper.core.record import SearchResult
+from sweeper.results.numbers.effects import ActiveValues
 from sweeper.search import Hints, Searcher
 from sweeper.search.local_model import LocalModel
 from sweeper.search.memory import MemoryModel, PeakRecord

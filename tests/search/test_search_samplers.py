@@ -19,8 +19,8 @@ from sweeper.core.record import SearchResult
 from sweeper.core.registry import resolve
 from sweeper.core.samplers import BUILTIN
 from sweeper.errors import UserError
-from sweeper.search import Searcher
 from sweeper.schema import SweepSpec
+from sweeper.search import Searcher
 
 LACKS = pytest.mark.skipif(importlib.util.find_spec("cmaes") is None, reason="cmaes is not installed")
 MARKS = {"cmaes": LACKS, "gp": pytest.mark.slow}

@@ -11,9 +11,9 @@ from replays import PIPELINE, Bench, Watcher, spec_of
 
 from sweeper.core.record import SearchResult
 from sweeper.errors import UserError
+from sweeper.schema import SweepSpec
 from sweeper.search import copy_study
 from sweeper.search.study_file import NUMBER, StudyFile
-from sweeper.schema import SweepSpec
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import load_sweep
 from sweeper.sweep.workloads import fingerprint

@@ -18,10 +18,10 @@ from replays import spec_of, throughput
 
 from sweeper.core.record import SearchResult
 from sweeper.errors import UserError
+from sweeper.schema import SweepSpec
 from sweeper.search import Searcher, SpaceExhaustedError
 from sweeper.search.presets import presets
 from sweeper.search.study_file import NUMBER
-from sweeper.schema import SweepSpec
 
 SAMPLERS = ["auto", "climb", "tpe", "random", "qmc"]
 CONTINUOUS = {

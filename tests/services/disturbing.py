@@ -16,7 +16,7 @@ from services.processes import wait_for
 from services.slurm import Slurm
 from services.sweeps import Sweep
 
-EXECUTION = Path(__file__).parents[1] / "execution"
+LAUNCH = Path(__file__).parents[1] / "launch"
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _kill_worker_of(job: str, slurm: Slurm) -> None:
 
 @contextlib.contextmanager
 def _ray_cluster(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    words = [sys.executable, EXECUTION / "ray_cluster.py", folder / "scratch"]
+    words = [sys.executable, LAUNCH / "ray_cluster.py", folder / "scratch"]
     process = subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )

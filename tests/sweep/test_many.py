@@ -11,10 +11,10 @@ import pytest
 from parts.noop import synthetic
 from replays import Bench, spec_of, surface
 
-from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
 from sweeper.core.record import TrialRecord
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.search.memory import PeakRecord
 from sweeper.sweep import memory_limit
 from sweeper.sweep.budget import union_seconds

@@ -12,12 +12,12 @@ from parts.noop import synthetic
 from replays import Bench, spec_of, throughput
 from rich.console import Console
 
-from sweeper.results.numbers.summary import to_json
 from sweeper.cli.summary import print_summary
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement
 from sweeper.results.decision_lines import decision_lines
+from sweeper.results.numbers.summary import to_json
 from sweeper.sweep.store.journal import Journal
 from sweeper.sweep.store.load import LoadedSweep, load_sweep, summarise
 

@@ -14,10 +14,10 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from replays import Bench, failing, raced, spec_of, surface
 
-from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.job import CONFIG, OUTCOME, read_job, read_outcome, write_job, write_outcome
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.errors import SweepConflictError
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.sweep import job_runner as runner_module
 from sweeper.sweep.store.journal import SEARCH_RESULT, Journal
 from sweeper.sweep.store.lock import SweepLock

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.script.mlflow_store import MlflowStore
+from sweeper.script.run.mlflow_store import MlflowStore
 from sweeper.system.sqlite import database_in, sqlite_uri
 
 

@@ -21,11 +21,11 @@ from test_trainer_graph import Fake
 from torch import nn
 from trainer_cuda import CUDA, FakeCuda
 
-from sweeper.results.verdict.bottleneck import verdict_of
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import Bottleneck, Diagnosis
 from sweeper.core.progress import SilentProgress
+from sweeper.results.verdict.bottleneck import verdict_of
 from sweeper.system.process import children
 from sweeper.trainer import diagnose as under_test
 from sweeper.trainer import measure, prepare

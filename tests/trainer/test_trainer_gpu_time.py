@@ -15,7 +15,7 @@ from torch.autograd import DeviceType
 from trainer_cuda import CUDA, FakeCuda
 
 from sweeper.core import modules
-from sweeper.inject.gpu import union_length
+from sweeper.script.inside.gpu import union_length
 from sweeper.trainer import gpu_time
 from sweeper.trainer.gpu_time import kernel_seconds, queued_seconds, sync_places
 

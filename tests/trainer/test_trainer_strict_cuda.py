@@ -24,8 +24,8 @@ from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import Diagnosis, FailureKind, Measurement
 from sweeper.core.progress import SilentProgress, TrialFailedError
 from sweeper.core.training import Training
-from sweeper.interventions.environment import ALLOCATOR
-from sweeper.interventions.recurrent import NAMES, NOTE
+from sweeper.script.changes.environment import ALLOCATOR
+from sweeper.script.changes.recurrent import NAMES, NOTE
 from sweeper.trainer import ceilings, gpu_time, group, measure, preflight, prepare, probe, production, quality
 from sweeper.trainer import device as devices
 from sweeper.trainer import trace as tracing

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from sweeper.results.numbers.confirmation import ratios
-from sweeper.interventions.change import CLOSE, EXACT
 from sweeper.race.log import BASELINE, Company, Event, Round, Started, Turned, Verified, rounds_of
 from sweeper.race.verify import OTHER_SEEDS
+from sweeper.results.numbers.confirmation import ratios
+from sweeper.script.changes.change import CLOSE, EXACT
 from sweeper.sweep.phases.lives import REPORT_SECONDS
 from sweeper.sweep.stopping import StopHandler
 from sweeper.sweep.store.result import ConfirmationResult

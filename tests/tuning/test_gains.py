@@ -11,9 +11,9 @@ import pytest
 from measurements import measurement
 from tuning.virtual import Raced, Script, close, exact, tuned
 
-from sweeper.results.numbers.confirmation import Ratio
-from sweeper.interventions.change import EXACT
 from sweeper.race.log import Verified, rounds_of_speeds
+from sweeper.results.numbers.confirmation import Ratio
+from sweeper.script.changes.change import EXACT
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.contests import Contest, RaceState
 from sweeper.tuning.gains import (

@@ -12,10 +12,10 @@ from measurements import measurement
 from tuning.virtual import Raced, Script, close, exact, tuned
 
 from sweeper.core.measurement import Breakdown
-from sweeper.interventions.change import CLOSE, DRAWS, EXACT
 from sweeper.race.log import Added
 from sweeper.race.tally import Tally
-from sweeper.script.warm import WarmProcess
+from sweeper.script.changes.change import CLOSE, DRAWS, EXACT
+from sweeper.script.run.warm import WarmProcess
 from sweeper.tuning.changes import NEEDS_PERMISSION, ChangeValue
 from sweeper.tuning.contests import middle
 from sweeper.tuning.gains import gains_of, has_failed, has_refused, largest_gain, untried_changes

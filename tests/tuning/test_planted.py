@@ -12,11 +12,11 @@ from types import MappingProxyType
 import pytest
 
 from sweeper.core.recording import Recording
-from sweeper.interventions import FILE_VARIABLE, load_changes, variable_of
-from sweeper.interventions.change import CLOSE, DRAWS, EXACT, SINGLE
 from sweeper.race.record import HOGWILD, Record, extent_of
 from sweeper.race.verify import RACES, Answer, Claim, Reference
-from sweeper.script.watch import record
+from sweeper.script.changes import FILE_VARIABLE, load_changes, variable_of
+from sweeper.script.changes.change import CLOSE, DRAWS, EXACT, SINGLE
+from sweeper.script.run.watch import record
 from sweeper.tuning.verifier import missing_of
 
 pytestmark = pytest.mark.slow

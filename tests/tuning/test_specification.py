@@ -11,10 +11,10 @@ from measurements import measurement
 
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import UserError
-from sweeper.interventions.change import DRAWS
 from sweeper.race.log import Turned
-from sweeper.script.warm import WarmProcess
 from sweeper.schema import load
+from sweeper.script.changes.change import DRAWS
+from sweeper.script.run.warm import WarmProcess
 from sweeper.tuning.lives import cut_off_outcome
 from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.race import changes_of

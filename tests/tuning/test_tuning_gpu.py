@@ -10,10 +10,10 @@ import pytest
 import strict_cuda
 
 from sweeper.core.recording import Recording
-from sweeper.interventions import CHANGES, variable_of
 from sweeper.race.record import Record
 from sweeper.race.verify import OTHER_SEEDS, Claim, Reference
-from sweeper.script.watch import record
+from sweeper.script.changes import CHANGES, variable_of
+from sweeper.script.run.watch import record
 from sweeper.tuning.verifier import missing_of
 
 SCRIPT = """

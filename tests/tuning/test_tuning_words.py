@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from sweeper.exports.verification import Verification, VerifiedChange
-from sweeper.interventions.change import CLOSE, EXACT
+from sweeper.script.changes.change import CLOSE, EXACT
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.words import bound_lines, offer_lines, plan_line, product_line, stack_lines
 

@@ -13,12 +13,12 @@ from records import LOSSES, run
 
 from sweeper.core.job import write_outcome
 from sweeper.core.measurement import Failure, FailureKind
-from sweeper.interventions.change import CLOSE, EXACT, HALF
 from sweeper.race.log import Ended, Started, Turned, Verified
 from sweeper.race.policy import Start
 from sweeper.race.verify import MORE_SEEDS, OTHER_SEEDS, Repeats, batches_of_a_pass
-from sweeper.script.running import RECORD_ONLY
-from sweeper.script.warm import WarmProcess, write_warm
+from sweeper.script.changes.change import CLOSE, EXACT, HALF
+from sweeper.script.run.running import RECORD_ONLY
+from sweeper.script.run.warm import WarmProcess, write_warm
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.verifier import FIRST_SECONDS, FIRST_STEPS, RaceVerifier
 

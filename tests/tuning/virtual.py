@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sweeper.interventions.change import EXACT
 from sweeper.race import race
 from sweeper.race.log import Event, Started, Verified
 from sweeper.race.policy import Done, Start
 from sweeper.race.race import Taken
+from sweeper.script.changes.change import EXACT
 from sweeper.tuning.contests import Candidate, RaceState
 from sweeper.tuning.policy import TunePolicy
 

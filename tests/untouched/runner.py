@@ -12,8 +12,8 @@ from pathlib import Path
 from folder import Project
 
 from sweeper.core.script import Script
-from sweeper.inject import SITE
-from sweeper.script.sandbox import make_sandbox
+from sweeper.script.inside import SITE
+from sweeper.script.run.sandbox import make_sandbox
 
 Runner = Callable[[Sequence[str], Project, Path], str]
 """Runs a command in a project, with a scratch folder outside of it, and returns what it printed."""

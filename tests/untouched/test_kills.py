@@ -18,7 +18,7 @@ from folder import make_project
 from runner import NOT_INHERITED, wait_until_alone
 from snapshot import changes, snapshot
 
-from sweeper.script.scratch import sweep
+from sweeper.script.run.scratch import sweep
 
 MAX_SECONDS = 6.0
 SETTLED = ways.WAYS.keys() - ways.EITHER - ways.LATE - ways.TORCH - ways.LARGE

@@ -7,11 +7,11 @@ import statistics
 from dataclasses import dataclass
 from typing import Literal
 
-from sweeper.results.verdict.bottleneck import BottleneckVerdict, verdict_on
-from sweeper.results.numbers.confirmation import TIE, Ratio
-from sweeper.results.formatting import per_second, seconds
-from sweeper.results.numbers.summary import Summary
 from sweeper.core.record import TrialRecord
+from sweeper.results.formatting import per_second, seconds
+from sweeper.results.numbers.confirmation import TIE, Ratio
+from sweeper.results.numbers.summary import Summary
+from sweeper.results.verdict.bottleneck import BottleneckVerdict, verdict_on
 
 Kind = Literal["not measured", "confirmed", "unconfirmed", "undecided", "baseline"]
 

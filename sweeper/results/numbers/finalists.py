@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from sweeper.results.numbers.confirmation import TIE, simplicity
-from sweeper.results.numbers.pareto import pareto, pick
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.loaders import traits
 from sweeper.core.record import TrialRecord
+from sweeper.results.numbers.confirmation import TIE, simplicity
+from sweeper.results.numbers.pareto import pareto, pick
 from sweeper.schema import SweepSpec
 from sweeper.schema.neighbours import is_number
 

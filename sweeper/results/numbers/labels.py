@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from sweeper.core.config import FIELDS, Scalar, TrialConfig
 from sweeper.core.loaders import traits
-from sweeper.interventions.change import ORIGINAL
+from sweeper.script.changes.change import ORIGINAL
 
 _MODES = {"default": "comp", "reduce-overhead": "comp-ro", "max-autotune": "comp-max", "graph": "graph"}
 _OF_WORKERS = (

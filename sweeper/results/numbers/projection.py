@@ -8,9 +8,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from sweeper.results.numbers.limits import Yardstick
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import TrialRecord
+from sweeper.results.numbers.limits import Yardstick
 
 Curve = Sequence[tuple[int, float]]
 """(training samples, validation loss), samples ascending."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sweeper.results.numbers.effects import Effects, IdleNames, idle_names
 from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.measurement import INFEASIBLE
 from sweeper.core.record import TrialRecord
+from sweeper.results.numbers.effects import Effects, IdleNames, idle_names
 from sweeper.schema import SweepSpec
 from sweeper.schema.neighbours import find_nearest, is_number, neighbours, place
 

@@ -8,19 +8,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sweeper.results.verdict.bottleneck import verdict_on
-from sweeper.results.numbers.confirmation import Ratio
-from sweeper.results.numbers.limits import Yardstick
-from sweeper.results.numbers.labels import run_name
-from sweeper.results.numbers.pareto import Rule
-from sweeper.results.numbers.projection import break_even_steps, eager_rival, projected_hours
-from sweeper.results.numbers.time_to_loss import TimeToLoss
 from sweeper.core.codec import encode
 from sweeper.core.config import Scalar
 from sweeper.core.metrics import REPORTED_DIGITS, metric_row, round_to
 from sweeper.core.place import TrialPlace
 from sweeper.core.record import TrialRecord
 from sweeper.core.workload import is_reported
+from sweeper.results.numbers.confirmation import Ratio
+from sweeper.results.numbers.labels import run_name
+from sweeper.results.numbers.limits import Yardstick
+from sweeper.results.numbers.pareto import Rule
+from sweeper.results.numbers.projection import break_even_steps, eager_rival, projected_hours
+from sweeper.results.numbers.time_to_loss import TimeToLoss
+from sweeper.results.verdict.bottleneck import verdict_on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sweeper.race.quantiles import t_quantile
+from sweeper.race.tally import LEVEL
 from sweeper.results.numbers.confirmation import Ratio
 from sweeper.results.numbers.intervals import interval
 from sweeper.results.numbers.projection import Curve, samples_to_loss
-from sweeper.race.quantiles import t_quantile
-from sweeper.race.tally import LEVEL
 
 Points = tuple[tuple[int, float], ...]
 """A curve: (training samples, validation loss)."""

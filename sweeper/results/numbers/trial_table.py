@@ -9,13 +9,13 @@ import dataclasses
 from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
 
-from sweeper.results.numbers.finalists import is_speed
-from sweeper.results.numbers.limits import Limit, Yardstick, judge, objective_values, with_quality
-from sweeper.results.numbers.projection import with_derived
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import FailureKind, Measurement, Quality
 from sweeper.core.metrics import is_known_metric, with_added
 from sweeper.core.record import BASELINE, SearchResult, TrialRecord
+from sweeper.results.numbers.finalists import is_speed
+from sweeper.results.numbers.limits import Limit, Yardstick, judge, objective_values, with_quality
+from sweeper.results.numbers.projection import with_derived
 from sweeper.schema import SweepSpec
 
 WINNING_MARGIN = 0.9

@@ -11,13 +11,13 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from sweeper.results.formatting import figure
-from sweeper.results.verdict.remedies import percent, rate, remedy_for
-from sweeper.results.verdict.signals import Signals, signals_of
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Bottleneck, Measurement
 from sweeper.core.record import TrialRecord
 from sweeper.core.workload import is_reported
+from sweeper.results.formatting import figure
+from sweeper.results.verdict.remedies import percent, rate, remedy_for
+from sweeper.results.verdict.signals import Signals, signals_of
 
 MIN_COST = 0.2
 """Smallest share of a step that counts as a cause; loadtune uses the same bound for waiting."""

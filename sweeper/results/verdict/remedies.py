@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from sweeper.results.verdict.signals import Signals
 from sweeper.core import loaders
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Bottleneck, Measurement
 from sweeper.core.workload import is_reported
+from sweeper.results.verdict.signals import Signals
 
 SATURATED = 0.85
 """CPU utilisation from which more workers cannot help; loadtune has the same bound."""

@@ -7,9 +7,9 @@ import shutil
 import statistics
 from collections.abc import Sequence
 
-from sweeper.results.numbers.finalists import finalists
 from sweeper.core.measurement import FailureKind
 from sweeper.core.record import BASELINE, TrialRecord
+from sweeper.results.numbers.finalists import finalists
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.dropped_values import without_idle
 from sweeper.sweep.phases.early_rounds import early_rounds

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sweeper.results.numbers.finalists import is_speed
 from sweeper.core.record import BASELINE
 from sweeper.race.log import Round
+from sweeper.results.numbers.finalists import is_speed
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.race import SweepRace
 from sweeper.sweep.phases.reserve import run_seconds

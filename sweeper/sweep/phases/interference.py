@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from sweeper.results.numbers.intervals import interval
 from sweeper.core.codec import decode, encode
 from sweeper.core.job import Job, MeasurePlan, read_outcome
 from sweeper.core.measurement import Failure, Measurement, Outcome, Report
 from sweeper.core.record import BASELINE
+from sweeper.results.numbers.intervals import interval
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.trial_runner import TrialRunner

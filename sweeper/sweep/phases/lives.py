@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.job import Job, read_job
 from sweeper.core.launchers import traits
 from sweeper.core.measurement import Failure, Measurement, Outcome, Report, Window
@@ -26,8 +25,9 @@ from sweeper.core.script import WATCH
 from sweeper.race.log import Verified
 from sweeper.race.policy import MAX_TURNS, Start
 from sweeper.race.race import Taken
-from sweeper.script.failure import is_for_want_of_room
-from sweeper.script.running import RECORD_ONLY
+from sweeper.results.numbers.trial_table import TrialTable
+from sweeper.script.run.failure import is_for_want_of_room
+from sweeper.script.run.running import RECORD_ONLY
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.trial_runner import TrialRunner

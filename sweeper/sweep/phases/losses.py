@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import CONFIG, MeasurePlan, read_job
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.metrics import metric_row
 from sweeper.core.record import BASELINE
 from sweeper.results import words
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.schema import SweepSpec
 from sweeper.schema.enough_steps import with_enough_steps
 from sweeper.sweep.context import SweepContext

@@ -7,8 +7,6 @@ import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-from sweeper.results.numbers.confirmation import Ratio, WinnerChoice, choose_winner, ratios
-from sweeper.results.numbers.finalists import is_speed
 from sweeper.core.job import RACE_STAGE, Job, MeasurePlan, read_outcome
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import BASELINE, TrialRecord
@@ -28,6 +26,8 @@ from sweeper.race.policy import (
 from sweeper.race.scores import Score, scores
 from sweeper.race.storage import StoredLog
 from sweeper.results import words
+from sweeper.results.numbers.confirmation import Ratio, WinnerChoice, choose_winner, ratios
+from sweeper.results.numbers.finalists import is_speed
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.lives import JobLives, Verifier, can_rest
 from sweeper.sweep.stopping import StopAskedError

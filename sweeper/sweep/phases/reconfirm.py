@@ -8,14 +8,14 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.results.numbers.confirmation import Ratio
-from sweeper.results.formatting import rate, seconds
 from sweeper.core.codec import encode
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Failure, Measurement
 from sweeper.core.record import TrialRecord
 from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.results import words
+from sweeper.results.formatting import rate, seconds
+from sweeper.results.numbers.confirmation import Ratio
 from sweeper.sweep import setup
 from sweeper.sweep.bootstrap import Launch, OpenSweep, supervised
 from sweeper.sweep.context import SweepContext

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.race.policy import FIRST_TURNS
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.schema import SweepSpec
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.lives import can_rest

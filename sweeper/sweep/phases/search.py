@@ -7,16 +7,16 @@ import itertools
 import time
 from collections.abc import Container, Iterable, Iterator
 
-from sweeper.results.numbers.trial_table import TrialTable, is_passed_over
 from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import SearchResult, TrialRecord
 from sweeper.core.samplers import AUTO, CLIMB
 from sweeper.errors import EnvironmentStopError
-from sweeper.search import Hints, Searcher, SpaceExhaustedError
-from sweeper.search.guidance import ACCUMULATION, RECOMPUTATION
+from sweeper.results.numbers.trial_table import TrialTable, is_passed_over
 from sweeper.schema import SweepSpec
 from sweeper.schema.space import acts
+from sweeper.search import Hints, Searcher, SpaceExhaustedError
+from sweeper.search.guidance import ACCUMULATION, RECOMPUTATION
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.job_runner import TICK_SECONDS
 from sweeper.sweep.memory_limit import Capacity

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from sweeper.results.numbers.confirmation import Ratio
-from sweeper.results.numbers.projection import Curve
-from sweeper.results.numbers.time_to_loss import MAX_SAMPLES, MIN_POINTS, TimeToLoss, target, time_to_loss
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import QUALITY_RUNNER, MeasurePlan
 from sweeper.core.measurement import Failure
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.race.log import Round
 from sweeper.race.tally import Tally
+from sweeper.results.numbers.confirmation import Ratio
+from sweeper.results.numbers.projection import Curve
+from sweeper.results.numbers.time_to_loss import MAX_SAMPLES, MIN_POINTS, TimeToLoss, target, time_to_loss
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.phases.losses import PARTS
 from sweeper.sweep.store.load import NUM_SEEDS, quality_of

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.job import TRACE, TRACE_RUNNER, MeasurePlan
 from sweeper.core.measurement import Failure
 from sweeper.core.record import BASELINE
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.schema import SweepSpec
 from sweeper.sweep.context import SweepContext
 from sweeper.sweep.trial_runner import TrialRunner

@@ -10,14 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sweeper.results.numbers.confirmation import Ratio
-from sweeper.results.numbers.decision import Decision, decide
-from sweeper.results.numbers.finalists import beyond_production
-from sweeper.results.numbers.labels import run_name
-from sweeper.results.numbers.pareto import pareto, pick
-from sweeper.results.numbers.sensitivity import Sensitivity, sensitivity
-from sweeper.results.numbers.summary import Row, Summary, counts_of, find_fastest, work_title
-from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.codec import decode
 from sweeper.core.job import CONFIG, OUTCOME, RESTORE_HINT, read_job, read_outcome
 from sweeper.core.measurement import Outcome, Quality, Report
@@ -27,6 +19,14 @@ from sweeper.core.retries import is_retried
 from sweeper.exports import verification
 from sweeper.race.log import Round
 from sweeper.race.tally import trimmed_mean
+from sweeper.results.numbers.confirmation import Ratio
+from sweeper.results.numbers.decision import Decision, decide
+from sweeper.results.numbers.finalists import beyond_production
+from sweeper.results.numbers.labels import run_name
+from sweeper.results.numbers.pareto import pareto, pick
+from sweeper.results.numbers.sensitivity import Sensitivity, sensitivity
+from sweeper.results.numbers.summary import Row, Summary, counts_of, find_fastest, work_title
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.schema import SweepSpec
 from sweeper.schema.enough_steps import with_enough_steps
 from sweeper.sweep.store.journal import (

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sweeper.core.codec import decode, encode
 from sweeper.results.numbers.confirmation import Ratio
 from sweeper.results.numbers.time_to_loss import TimeToLoss
-from sweeper.core.codec import decode, encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sweeper.results.numbers.confirmation import WinnerChoice, choose_winner, ratios
-from sweeper.results.numbers.intervals import interval
 from sweeper.core.config import TrialConfig
 from sweeper.race.drift import Drift
 from sweeper.race.log import Round, rounds_of_speeds
 from sweeper.race.tally import Variance, contenders
+from sweeper.results.numbers.confirmation import WinnerChoice, choose_winner, ratios
+from sweeper.results.numbers.intervals import interval
 
 EAGER = TrialConfig(batch_size=512)
 COMPILED = EAGER.replace({"compile.mode": "default"})

@@ -8,10 +8,10 @@ import pytest
 from parts.noop import synthetic
 from replays import spec_of
 
-from sweeper.results.numbers.finalists import are_alike, finalists
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo, Quality
 from sweeper.core.record import TrialRecord
+from sweeper.results.numbers.finalists import are_alike, finalists
 
 
 def record(number: int, throughput: float, loss: float | None = None, **changes) -> TrialRecord:

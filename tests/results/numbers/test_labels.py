@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sweeper.results.numbers.labels import label, run_name
 from sweeper.core.config import TrialConfig
+from sweeper.results.numbers.labels import label, run_name
 
 ALL = (
     "batch_size",

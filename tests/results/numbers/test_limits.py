@@ -10,10 +10,10 @@ import pytest
 from parts.noop import synthetic
 from replays import spec_of
 
-from sweeper.results.numbers.limits import Limit, Yardstick, judge, objective_values, with_quality
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import INFEASIBLE, Failure, FailureKind, Quality
 from sweeper.core.record import TrialRecord
+from sweeper.results.numbers.limits import Limit, Yardstick, judge, objective_values, with_quality
 
 LOSSES = (1.0, 1.1, 0.9)
 

@@ -8,9 +8,9 @@ import random
 import pytest
 from measurements import measurement, record_of
 
-from sweeper.results.numbers.pareto import pareto, pick
 from sweeper.core.measurement import Failure, FailureKind, Quality
 from sweeper.core.record import TrialRecord
+from sweeper.results.numbers.pareto import pareto, pick
 from sweeper.schema.sections import Objective
 
 SPEED_AND_LOSS = (Objective(maximize="throughput"), Objective(minimize="val_loss"))

@@ -9,10 +9,16 @@ import pytest
 from measurements import measurement, record_of
 from replays import spec_of
 
-from sweeper.results.numbers.limits import Yardstick, judge
-from sweeper.results.numbers.projection import break_even_steps, eager_rival, projected_hours, samples_to_loss, with_derived
 from sweeper.core.measurement import Quality, Stats
 from sweeper.core.record import TrialRecord
+from sweeper.results.numbers.limits import Yardstick, judge
+from sweeper.results.numbers.projection import (
+    break_even_steps,
+    eager_rival,
+    projected_hours,
+    samples_to_loss,
+    with_derived,
+)
 
 # The loss falls by 0.2 with each doubling: a straight line over the logarithm of the samples.
 STRAIGHT = ((100, 1.0), (200, 0.8), (400, 0.6))

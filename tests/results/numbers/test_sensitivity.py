@@ -9,9 +9,9 @@ import random
 import pytest
 from parts.noop import synthetic
 
-from sweeper.results.numbers.sensitivity import MIN_MEASURED, Sensitivity, sensitivity, terrain
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import TrialRecord
+from sweeper.results.numbers.sensitivity import MIN_MEASURED, Sensitivity, sensitivity, terrain
 from sweeper.schema import SweepSpec
 from sweeper.schema.neighbours import find_nearest, neighbours
 

@@ -9,11 +9,11 @@ import pytest
 from parts.noop import synthetic
 from replays import spec_of
 
-from sweeper.results.numbers.limits import objective_values
-from sweeper.results.numbers.trial_table import TrialTable, _Extremes, is_passed_over
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind, Quality
 from sweeper.core.record import TrialRecord
+from sweeper.results.numbers.limits import objective_values
+from sweeper.results.numbers.trial_table import TrialTable, _Extremes, is_passed_over
 
 QUALITY = Quality(key="k", samples=10, seconds=0, train_loss=1.0, val_loss=1.0)
 

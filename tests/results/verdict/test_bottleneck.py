@@ -9,10 +9,17 @@ import re
 import pytest
 from measurements import STEP_SECONDS, THROUGHPUT, measurement, record_of
 
-from sweeper.results.verdict.bottleneck import MIN_COST, OVERHEAD, BottleneckVerdict, launch_share, verdict_of, verdict_on
-from sweeper.results.verdict.signals import HELPERS_SHARE, Signals, signals_of
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Bottleneck, Diagnosis, Failure, FailureKind, Measurement
+from sweeper.results.verdict.bottleneck import (
+    MIN_COST,
+    OVERHEAD,
+    BottleneckVerdict,
+    launch_share,
+    verdict_of,
+    verdict_on,
+)
+from sweeper.results.verdict.signals import HELPERS_SHARE, Signals, signals_of
 
 ROWS = TrialConfig().replace({"loader.kind": "rows"})
 DEVICE = THROUGHPUT * 4

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from measurements import THROUGHPUT, measurement
 
-from sweeper.results.verdict.remedies import Remedy, percent, rate, remedy_for
-from sweeper.results.verdict.signals import signals_of
 from sweeper.core.config import FIELDS, TrialConfig
 from sweeper.core.measurement import Bottleneck, Measurement
+from sweeper.results.verdict.remedies import Remedy, percent, rate, remedy_for
+from sweeper.results.verdict.signals import signals_of
 
 
 def named(kind: Bottleneck, found: Measurement, config: TrialConfig) -> Remedy:

@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 from measurements import measurement
 
-from sweeper.results.verdict.straggler import straggler
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement, Stats
 from sweeper.results.trial_card import card
+from sweeper.results.verdict.straggler import straggler
 
 
 def measured(**means: float) -> Measurement:

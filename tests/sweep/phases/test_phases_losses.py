@@ -8,9 +8,9 @@ import pytest
 from measurements import THROUGHPUT, measurement, record_of
 from replays import Bench, spec_of
 
-from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.measurement import Breakdown
 from sweeper.core.record import BASELINE
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.sweep.phases.losses import num_seeds
 from sweeper.sweep.workloads.pipeline import PIPELINE
 

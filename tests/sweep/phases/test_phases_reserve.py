@@ -8,10 +8,10 @@ import pytest
 from parts.noop import synthetic
 from replays import spec_of, throughput
 
-from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import TrialRecord
+from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.sweep.phases.reserve import run_seconds
 
 START = {"startup_seconds": 0.25, "first_step_seconds": 0.5}

@@ -12,14 +12,14 @@ from parts.noop import synthetic
 from parts.replay import FALL
 from replays import Bench, spec_of
 
-from sweeper.results.formatting import seconds
-from sweeper.results.numbers.time_to_loss import MAX_SAMPLES
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement
 from sweeper.errors import UserError
 from sweeper.report.report_data import gather
 from sweeper.report.winner_charts import learning_curves
 from sweeper.results.decision_lines import decision_lines
+from sweeper.results.formatting import seconds
+from sweeper.results.numbers.time_to_loss import MAX_SAMPLES
 from sweeper.sweep.phases.to_loss import SEEDS
 from sweeper.sweep.store.load import NUM_SEEDS, load_sweep
 

@@ -18,7 +18,14 @@ from sweeper.exports.schema import Export, OfPipeline, OfScript
 from sweeper.exports.verification import Verification
 from sweeper.race.log import Company, Ended, Started, Turned
 from sweeper.schema import SweepSpec
-from sweeper.schema.sections import Confirm, ExecutionOptions, Measure, Production, ScriptOptions, SearchOptions
+from sweeper.schema.sections import (
+    Confirm,
+    ExecutionOptions,
+    Measure,
+    Production,
+    ScriptOptions,
+    SearchOptions,
+)
 from sweeper.sweep.phases.interference import Interference
 from sweeper.sweep.store.result import ConfirmationResult
 from sweeper.trainer.checkpoint import Position

@@ -1,0 +1,1 @@
+"""Drives users' training scripts unmodified: runs them, listens, times windows, stops them."""

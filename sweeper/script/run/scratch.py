@@ -1,0 +1,44 @@
+"""Makes temporary folders that are removed at the next start if the process that made them was killed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from sweeper.script.run.mirror import remove_tree
+
+PREFIX, _MAKING = "sweeper-run-", "sweeper-making-"
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yields a folder, and removes those of processes that were killed."""
+    sweep()
+    made = Path(tempfile.mkdtemp(prefix=_MAKING))
+    lock = os.open(made, os.O_RDONLY | os.O_CLOEXEC)
+    # The kernel unlocks it when this process ends, however that happens.
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    folder = made.rename(made.with_name(PREFIX + made.name.removeprefix(_MAKING)))
+    try:
+        yield folder
+    finally:
+        remove_tree(folder)
+        os.close(lock)
+
+
+def sweep() -> None:
+    """Removes the folders that nobody holds."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        # Another user's may not be opened.
+        with contextlib.suppress(OSError):
+            lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if os.fstat(lock).st_uid == os.geteuid():
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    remove_tree(folder)
+            finally:
+                os.close(lock)
