@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sweeper.schema.sections import ExecutionOptions
-from sweeper.sweep.setup import device_model as device_model
+from sweeper.sweep.start.setup import device_model as device_model
 
 T = TypeVar("T")
 

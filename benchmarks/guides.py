@@ -33,7 +33,7 @@ from sweeper.core.measurement import Measurement
 from sweeper.race.log import rounds_of_speeds
 from sweeper.race.tally import Tally
 from sweeper.schema import load
-from sweeper.sweep.store.catalog import sweeps_of_name
+from sweeper.sweep.folder.catalog import sweeps_of_name
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / "mlruns" / "guides"

@@ -22,7 +22,7 @@ from sweeper.launch.local import LocalLauncher
 from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.schema import SweepSpec
 from sweeper.search import Searcher
-from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.folder.journal import Journal
 
 TRIALS = 50
 FRESH = 10

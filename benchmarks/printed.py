@@ -58,9 +58,9 @@ from sweeper.search.presets import presets
 from sweeper.sweep.dry_run import dry_run
 from sweeper.sweep.publish import run_views, sweep_info
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.store.journal import Journal, sweeps_folder
-from sweeper.sweep.store.load import load_sweep
-from sweeper.sweep.store.past import find_past_sweep
+from sweeper.sweep.folder.journal import Journal, sweeps_folder
+from sweeper.sweep.folder.load import load_sweep
+from sweeper.sweep.folder.past import find_past_sweep
 from sweeper.sweep.workloads import fingerprint
 from sweeper.system.cpu import cpu_name
 from sweeper.tracking import NullTracker

@@ -62,7 +62,7 @@ from sweeper.results.numbers.confirmation import Ratio
 from sweeper.schema import SweepSpec, load
 from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.folder.journal import Journal
 from sweeper.tracking import NullTracker
 
 SEEDS = 20

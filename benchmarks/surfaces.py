@@ -30,7 +30,7 @@ from sweeper.core.measurement import Failure, Measurement
 from sweeper.schema import SweepSpec, load
 from sweeper.schema.sections import ExecutionOptions
 from sweeper.search.distributions import combinations
-from sweeper.sweep.setup import device_model
+from sweeper.sweep.start.setup import device_model
 
 FOLDER = Path(__file__).parent / "surfaces"
 SHIPPED = FOLDER / "amd-epyc-2-cores"

@@ -33,7 +33,7 @@ from sweeper.sweep.commands import unsent_lines
 from sweeper.sweep.observer import QuietObserver, Status
 from sweeper.sweep.phases.reconfirm import Reconfirmation, reconfirm
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.store.load import LoadedSweep
+from sweeper.sweep.folder.load import LoadedSweep
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tuning.handover import TuneObserver
 from sweeper.tuning.options import TuneOptions

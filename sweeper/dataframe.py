@@ -11,8 +11,8 @@ from sweeper.core.record import TrialRecord
 from sweeper.core.template import spell
 from sweeper.errors import UserError, did_you_mean
 from sweeper.results.verdict.bottleneck import verdict_on
-from sweeper.sweep.store.catalog import find_sweep
-from sweeper.sweep.store.load import LoadedSweep, load_sweep
+from sweeper.sweep.folder.catalog import find_sweep
+from sweeper.sweep.folder.load import LoadedSweep, load_sweep
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,7 +16,7 @@ from sweeper.core.record import TrialRecord
 from sweeper.schema import SweepSpec
 from sweeper.sweep.observer import Status
 from sweeper.sweep.run import SweepRun, run_sweep
-from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.folder.journal import Journal
 from sweeper.tracking import NullTracker
 
 PIPELINE = '''\

@@ -15,7 +15,7 @@ import sweeper
 from sweeper.core.metrics import METRICS
 from sweeper.dataframe import FORMATS, render_table
 from sweeper.errors import UserError
-from sweeper.sweep.store.load import load_sweep
+from sweeper.sweep.folder.load import load_sweep
 
 TRIALS = 40
 

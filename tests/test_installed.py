@@ -46,7 +46,7 @@ assert options("data", {}, {"a": 1}) == {"a": 1}
 DIGESTS = """
 import json
 from sweeper.core.modules import shipped_pipelines
-from sweeper.sweep.store.fingerprint import digest_of_code
+from sweeper.sweep.folder.fingerprint import digest_of_code
 print(json.dumps({name: digest_of_code(name) for name in shipped_pipelines()}))
 """
 

@@ -24,7 +24,7 @@ from sweeper.race.storage import StoredLog
 from sweeper.results.numbers.confirmation import choose_winner, ratios
 from sweeper.schema import SweepSpec
 from sweeper.search.distributions import distribution, draw_value
-from sweeper.sweep.store.journal import FINAL_RACE, RESULT, SEARCH_RESULT, Journal, sweeps_folder
+from sweeper.sweep.folder.journal import FINAL_RACE, RESULT, SEARCH_RESULT, Journal, sweeps_folder
 
 QUALITY_SAMPLES = 60_000
 STARTED = 1_790_000_000.0

@@ -24,7 +24,7 @@ from sweeper.schema import SweepSpec
 from sweeper.search.distributions import combinations, distributions_of, values
 from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.folder.journal import Journal
 from sweeper.tracking import NullTracker
 
 from .surfaces import UNKNOWN, RecordedSurface, Recording

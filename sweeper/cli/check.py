@@ -17,7 +17,7 @@ from sweeper.errors import UserError
 from sweeper.results.formatting import count_of
 from sweeper.schema import CategoricalParameter, SweepSpec, load
 from sweeper.schema.space import Bounds, Condition
-from sweeper.sweep.setup import device_model
+from sweeper.sweep.start.setup import device_model
 from sweeper.sweep.workloads import fingerprint
 
 

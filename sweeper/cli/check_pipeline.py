@@ -13,7 +13,7 @@ from sweeper.results.formatting import loss, seconds, size
 from sweeper.results.numbers.labels import label
 from sweeper.scaffold.check_pipeline import PipelineCheck, StepResult, build_out, expected_gib
 from sweeper.schema import SweepSpec
-from sweeper.sweep.store.load import varied_names
+from sweeper.sweep.folder.load import varied_names
 
 FAILED = 1
 

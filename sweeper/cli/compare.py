@@ -23,10 +23,10 @@ from sweeper.results.comparison import MAX_MOVED, Comparison, SpeedRatio, SweepS
 from sweeper.results.comparison import compare as compare_sides
 from sweeper.results.formatting import interval, loss, rate, seconds, times
 from sweeper.results.verdict.bottleneck import verdict_on
-from sweeper.sweep.store.catalog import find_sweep
-from sweeper.sweep.store.fingerprint import differences
-from sweeper.sweep.store.journal import Journal, sweeps_folder
-from sweeper.sweep.store.load import LoadedSweep, load_sweep, summarise
+from sweeper.sweep.folder.catalog import find_sweep
+from sweeper.sweep.folder.fingerprint import differences
+from sweeper.sweep.folder.journal import Journal, sweeps_folder
+from sweeper.sweep.folder.load import LoadedSweep, load_sweep, summarise
 
 _DIGESTS = ("code", "data.files")
 """Fingerprint keys whose values only show whether they are equal."""

@@ -19,7 +19,7 @@ from sweeper.exports import read, variables_of
 from sweeper.script import inside
 from sweeper.script.changes.kept import VARIABLE as KEPT
 from sweeper.script.changes.loader import COLLATED, LoaderChange
-from sweeper.sweep.store.fingerprint import digest_of_scripts
+from sweeper.sweep.folder.fingerprint import digest_of_scripts
 
 
 def exec(

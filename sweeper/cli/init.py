@@ -20,7 +20,7 @@ from sweeper.scaffold.pipeline_space import first_space, machine_here, name_of, 
 from sweeper.schema.rules import leads_elsewhere
 from sweeper.script.run.command_line import CommandLine, parse_command
 from sweeper.script.run.first_look import FirstLook, look_at
-from sweeper.sweep.store.catalog import writing
+from sweeper.sweep.folder.catalog import writing
 from sweeper.system.files import STDOUT, check_out, write_atomic
 
 

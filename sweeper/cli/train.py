@@ -27,7 +27,7 @@ from sweeper.production.request import read_request
 from sweeper.production.run import TrainResult
 from sweeper.production.watch import RunState
 from sweeper.results.formatting import figure, loss, rate, seconds, times
-from sweeper.sweep.store.catalog import writing
+from sweeper.sweep.folder.catalog import writing
 from sweeper.system.environment import OF_A_RUN, held_back_line, trial_env
 from sweeper.system.files import write_atomic
 from sweeper.tracking.mlflow import MlflowTracker

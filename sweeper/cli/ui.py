@@ -18,7 +18,7 @@ from sweeper.cli.screen import console, say
 from sweeper.core.home import DEFAULT_HOME, home_option
 from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.sweep.commands import look_command, uri_option
-from sweeper.sweep.store.catalog import all_sweeps, find_sweep, writing
+from sweeper.sweep.folder.catalog import all_sweeps, find_sweep, writing
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.ui import (
     UI_ENV,

@@ -14,8 +14,8 @@ from sweeper.errors import NothingFeasibleError, UserError, did_you_mean
 from sweeper.exports import Options, Setting, make_export, read, read_map, reads_export, render_export
 from sweeper.results.numbers.pareto import RULES, pick
 from sweeper.results.numbers.summary import Summary
-from sweeper.sweep.store.catalog import find_sweep, writing
-from sweeper.sweep.store.load import LoadedSweep, load_sweep
+from sweeper.sweep.folder.catalog import find_sweep, writing
+from sweeper.sweep.folder.load import LoadedSweep, load_sweep
 from sweeper.system.files import STDOUT, check_out, write_atomic
 
 GIB = 2**30

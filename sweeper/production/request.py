@@ -14,7 +14,7 @@ from sweeper.core.training import Training
 from sweeper.errors import UserError
 from sweeper.exports import pass_env, read
 from sweeper.schema.training import training_options
-from sweeper.sweep.store.fingerprint import digest_of_code, digest_of_files
+from sweeper.sweep.folder.fingerprint import digest_of_code, digest_of_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from sweeper.core.job import ANYWHERE, OUTCOME, read_job, read_outcome
 from sweeper.core.place import read_place
 from sweeper.errors import EnvironmentStopError
 from sweeper.report.series import Series, read_series
-from sweeper.sweep.store.load import LoadedSweep
+from sweeper.sweep.folder.load import LoadedSweep
 
 PAUSE_SECONDS = 60.0
 """Gap between two processes beyond which the sweep counts as stopped and continued."""

@@ -10,7 +10,7 @@ from sweeper.results.numbers.decision import Decision
 from sweeper.results.numbers.sensitivity import Sensitivity
 from sweeper.results.numbers.summary import Summary
 from sweeper.schema import SweepSpec
-from sweeper.sweep.store.load import LoadedSweep
+from sweeper.sweep.folder.load import LoadedSweep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from sweeper.report.markdown import markdown
 from sweeper.report.page import html
 from sweeper.report.png import pngs
 from sweeper.report.report_data import ReportData, gather
-from sweeper.sweep.store.load import LoadedSweep
+from sweeper.sweep.folder.load import LoadedSweep
 from sweeper.system.files import write_atomic
 
 FORMATS = {"html": "report.html", "md": "report.md", "png": "report"}

@@ -13,8 +13,8 @@ from sweeper.scaffold.pipeline_options import PipelineOptions
 from sweeper.schema import SweepSpec
 from sweeper.schema.writer import to_yaml
 from sweeper.search.guidance import MEMORY_TARGET, preset_for, workers_for
-from sweeper.sweep.bootstrap import Launch, launcher_to_try_out, probe_machine
-from sweeper.sweep.setup import Machine
+from sweeper.sweep.start.bootstrap import Launch, launcher_to_try_out, probe_machine
+from sweeper.sweep.start.setup import Machine
 
 MAX_WORKERS = 16
 MAX_BATCH = {"cuda": 4096, "cpu": 1024}

@@ -17,8 +17,8 @@ from sweeper._version import __version__
 from sweeper.results.decision_lines import decision_lines
 from sweeper.results.numbers.summary import Summary
 from sweeper.schema import SweepSpec
-from sweeper.sweep.store.journal import Journal
-from sweeper.sweep.store.load import varied_names
+from sweeper.sweep.folder.journal import Journal
+from sweeper.sweep.folder.load import varied_names
 from sweeper.tracking import Dataset, SweepInfo
 
 COMMIT_TAG = "mlflow.source.git.commit"

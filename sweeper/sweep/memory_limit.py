@@ -11,7 +11,7 @@ from sweeper.core.metrics import METRICS
 from sweeper.core.past import PastSweep
 from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.search.memory import MemoryModel, PeakRecord
-from sweeper.sweep.setup import Machine
+from sweeper.sweep.start.setup import Machine
 
 MAX_HALVINGS = 3
 MAX_SEEN = 200

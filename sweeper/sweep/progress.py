@@ -11,7 +11,7 @@ from sweeper.core.job import Job
 from sweeper.race.scores import Score
 from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.sweep.budget import Budget
-from sweeper.sweep.context import SweepContext
+from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.observer import Racer, Status
 
 STATUS_SECONDS = 0.1

@@ -16,8 +16,8 @@ from sweeper.results.numbers.labels import run_name
 from sweeper.results.trial_card import trial_card
 from sweeper.results.verdict.bottleneck import verdict_on
 from sweeper.sweep.experiment import info_of, note_of
-from sweeper.sweep.store.journal import FINAL_RACE
-from sweeper.sweep.store.load import LoadedSweep
+from sweeper.sweep.folder.journal import FINAL_RACE
+from sweeper.sweep.folder.load import LoadedSweep
 from sweeper.system.failpoints import failpoint
 from sweeper.system.files import read_json, write_atomic
 from sweeper.tracking import Confirmation, RunView, Sender, SweepInfo, Tracker

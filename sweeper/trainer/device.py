@@ -208,7 +208,7 @@ def _uuid(named: str, index: int) -> str:
     """Returns the UUID of a visible device with its prefix.
 
     CUDA reports UUIDs without one. A MIG instance is recognised if it was requested by its UUID;
-    otherwise NVML knows (`sweeper.sweep.setup.devices_of`).
+    otherwise NVML knows (`sweeper.sweep.start.setup.devices_of`).
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     asked = visible[index].strip() if index < len(visible) else ""

@@ -11,7 +11,7 @@ from sweeper.exports.verification import Verification, VerifiedChange
 from sweeper.race.log import Verified
 from sweeper.race.policy import Start
 from sweeper.schema import SweepSpec
-from sweeper.sweep.store.fingerprint import digest_of_scripts
+from sweeper.sweep.folder.fingerprint import digest_of_scripts
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.contests import RaceState
 

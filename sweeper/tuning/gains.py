@@ -13,8 +13,8 @@ from sweeper.exports import verification
 from sweeper.race.policy import MAX_FAILURES
 from sweeper.race.tally import Tally
 from sweeper.script.changes import CHANGES
-from sweeper.sweep.store.journal import FINAL_RACE
-from sweeper.sweep.store.load import LoadedSweep
+from sweeper.sweep.folder.journal import FINAL_RACE
+from sweeper.sweep.folder.load import LoadedSweep
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.contests import REFUSED, Contest, Members, RaceState
 from sweeper.tuning.lives import FIRST_RACE

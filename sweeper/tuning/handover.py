@@ -13,7 +13,7 @@ from sweeper.core.workload import script_of
 from sweeper.exports import verification
 from sweeper.production.handover import hand_over
 from sweeper.sweep.observer import SweepObserver
-from sweeper.sweep.store.load import LoadedSweep
+from sweeper.sweep.folder.load import LoadedSweep
 
 
 class TuneObserver(SweepObserver, Protocol):

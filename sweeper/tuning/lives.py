@@ -26,7 +26,7 @@ from sweeper.race.policy import MIN_TURN_SECONDS, Action, Done, Start
 from sweeper.race.race import Taken
 from sweeper.race.storage import StoredLog
 from sweeper.script.run.warm import WarmProcess, read_warm
-from sweeper.sweep.context import SweepContext
+from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.phases.lives import JobLives
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.telemetry.room import gpu_memory_gib, has_room

@@ -14,7 +14,7 @@ from sweeper.results.numbers.confirmation import Ratio
 from sweeper.results.verdict.bottleneck import verdict_of
 from sweeper.script.changes.change import CLOSE, DRAWS, EXACT
 from sweeper.script.run.watch import NO_PARAMETERS
-from sweeper.sweep.store.load import LoadedSweep
+from sweeper.sweep.folder.load import LoadedSweep
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.contests import Members
 from sweeper.tuning.gains import ChangeGain, Interval, StartCost

@@ -43,13 +43,13 @@ MUTANTS = {
         SUPERVISORS,
     ),
     "what has an outcome runs again": Mutant(
-        "sweeper/sweep/store/load.py",
+        "sweeper/sweep/folder/load.py",
         "        if outcome is None:\n",
         "        if entry.result is None:\n",
         SUPERVISORS,
     ),
     "what was cut off stays so": Mutant(
-        "sweeper/sweep/store/load.py",
+        "sweeper/sweep/folder/load.py",
         "            unfinished.append(entry)\n",
         "            pass\n",
         SUPERVISORS,

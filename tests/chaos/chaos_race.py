@@ -24,7 +24,7 @@ import psutil
 from sweeper.launch.local import leftovers
 from sweeper.race.log import Round, comparable_rounds
 from sweeper.race.storage import read
-from sweeper.sweep.store.journal import FINAL_RACE, Journal
+from sweeper.sweep.folder.journal import FINAL_RACE, Journal
 
 REPOSITORY = Path(__file__).parents[2]
 MAX_SECONDS, KILLS_A_RACE = 8.0, 5

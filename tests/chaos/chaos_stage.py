@@ -226,7 +226,7 @@ def _place_witnesses(words: Sequence[str]) -> None:
     """Has sweeps run on a server whose trials testify."""
     from sweeper.launch.local import LocalLauncher
     from sweeper.report import png
-    from sweeper.sweep import bootstrap
+    from sweeper.sweep.start import bootstrap
 
     def launcher_for(folder, spec, **_):  # type: ignore[no-untyped-def]
         return LocalLauncher(

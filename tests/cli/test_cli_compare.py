@@ -12,7 +12,7 @@ import pytest
 from thousand import write_sweep
 
 from sweeper.cli import main
-from sweeper.sweep.store.journal import FINAL_RACE
+from sweeper.sweep.folder.journal import FINAL_RACE
 
 SCRIPT = {
     "pipeline": None,

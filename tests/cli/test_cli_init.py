@@ -18,7 +18,7 @@ from sweeper.errors import UserError
 from sweeper.schema import load
 from sweeper.script.run import first_look
 from sweeper.sweep.job_runner import Slot
-from sweeper.sweep.setup import Machine
+from sweeper.sweep.start.setup import Machine
 
 COMMAND = "python train.py --batch-size 64 --hidden-size 128"
 

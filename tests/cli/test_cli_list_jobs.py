@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.cli.list import list_sweeps
-from sweeper.sweep.store.lock import LOCK, SweepLock, is_gone
+from sweeper.sweep.folder.lock import LOCK, SweepLock, is_gone
 from sweeper.system.files import write_json
 
 JOBS = {"jobs": ["4", "5"], "workers": [{"host": "node1", "gpu": "0", "job": "4", "busy": True}]}

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import StorageError, SweepConflictError, UserError
-from sweeper.sweep.store.journal import Journal
-from sweeper.sweep.store.lock import SweepLock
+from sweeper.sweep.folder.journal import Journal
+from sweeper.sweep.folder.lock import SweepLock
 from sweeper.tracking.mlflow import MlflowTracker
 
 DEAD = "http://me:hunter2x@127.0.0.1:9"

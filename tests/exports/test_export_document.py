@@ -20,8 +20,8 @@ from sweeper.exports import Setting, make_export, pass_env, read, render_export,
 from sweeper.exports.schema import MeasurementBlock
 from sweeper.exports.verification import Verification
 from sweeper.results.numbers.confirmation import Ratio
-from sweeper.sweep.store.journal import Journal
-from sweeper.sweep.store.load import LoadedSweep, load_sweep, summarise
+from sweeper.sweep.folder.journal import Journal
+from sweeper.sweep.folder.load import LoadedSweep, load_sweep, summarise
 
 
 @pytest.fixture

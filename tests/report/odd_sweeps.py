@@ -11,8 +11,8 @@ from typing import Any
 from thousand import write_sweep
 
 from sweeper.core.job import OUTCOME
-from sweeper.sweep.store.journal import FINAL_RACE, INTERIM_RESULT, RESULT, Journal
-from sweeper.sweep.store.load import LoadedSweep, load_sweep
+from sweeper.sweep.folder.journal import FINAL_RACE, INTERIM_RESULT, RESULT, Journal
+from sweeper.sweep.folder.load import LoadedSweep, load_sweep
 
 HOSTILE = (
     "<script>alert(1)</script>",

@@ -25,7 +25,7 @@ from sweeper.report.trial_charts import effects, history, outcomes
 from sweeper.report.trial_tables import all_trials, failures, provenance, steps
 from sweeper.report.winner_charts import race
 from sweeper.results.numbers.summary import Summary
-from sweeper.sweep.store.journal import FINAL_RACE
+from sweeper.sweep.folder.journal import FINAL_RACE
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from thousand import write_sweep
 
 from sweeper.cli.compare import side_of
 from sweeper.results.comparison import SpeedRatio, compare, log_ratio
-from sweeper.sweep.store.load import load_sweep
+from sweeper.sweep.folder.load import load_sweep
 
 A = [100.0, 104.0, 99.0, 101.0, 97.0]
 B = [120.0, 131.0, 118.0]

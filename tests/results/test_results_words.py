@@ -28,7 +28,7 @@ from sweeper.results.numbers.limits import Yardstick
 from sweeper.results.numbers.summary import Summary
 from sweeper.results.numbers.time_to_loss import TimeToLoss
 from sweeper.sweep.observer import Racer, Status
-from sweeper.sweep.store.load import NUM_SEEDS, summarise
+from sweeper.sweep.folder.load import NUM_SEEDS, summarise
 
 ROOT = Path(__file__).parents[2]
 LITERAL = re.compile(r"95%|interval")

@@ -22,8 +22,8 @@ from sweeper.judging.speed import Speed, SpeedComparison
 from sweeper.judging.verdict import Verdict
 from sweeper.results.decision_lines import decision_lines
 from sweeper.results.trial_card import trial_card
-from sweeper.sweep.store.journal import Journal
-from sweeper.sweep.store.load import load_sweep
+from sweeper.sweep.folder.journal import Journal
+from sweeper.sweep.folder.load import load_sweep
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -7,7 +7,7 @@ import tarfile
 from pathlib import Path
 
 from sweeper.schema.sections import ExecutionOptions
-from sweeper.sweep.setup import device_model
+from sweeper.sweep.start.setup import device_model
 
 FILES = ("line.py", "line.yaml", "script.py", "script.yaml", "rows.py")
 VERSIONS = ("0.1.0", "0.2.0", "0.2.0-tune")

@@ -20,10 +20,10 @@ from sweeper.core.codec import encode
 from sweeper.core.job import Job, read_job, read_outcome
 from sweeper.errors import EnvironmentStopError, SweepConflictError
 from sweeper.exports import read
-from sweeper.sweep.store.catalog import latest_sweep, line_of_schema_1, require_schema, sweeps_of_name
-from sweeper.sweep.store.fingerprint import differences, settings_of
-from sweeper.sweep.store.journal import Journal
-from sweeper.sweep.store.load import load_sweep, summarise
+from sweeper.sweep.folder.catalog import latest_sweep, line_of_schema_1, require_schema, sweeps_of_name
+from sweeper.sweep.folder.fingerprint import differences, settings_of
+from sweeper.sweep.folder.journal import Journal
+from sweeper.sweep.folder.load import load_sweep, summarise
 from sweeper.worker.trial import RUNNERS, runner_of
 
 REPOSITORY = Path(__file__).parents[2]

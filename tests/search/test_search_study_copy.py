@@ -14,8 +14,8 @@ from sweeper.errors import UserError
 from sweeper.schema import SweepSpec
 from sweeper.search import copy_study
 from sweeper.search.study_file import NUMBER, StudyFile
-from sweeper.sweep.store.journal import Journal
-from sweeper.sweep.store.load import load_sweep
+from sweeper.sweep.folder.journal import Journal
+from sweeper.sweep.folder.load import load_sweep
 from sweeper.sweep.workloads import fingerprint
 
 AWAY = "postgresql://someone@127.0.0.1:9/optuna?sslmode=disable"

@@ -11,8 +11,8 @@ import pytest
 
 from sweeper.errors import EnvironmentStopError
 from sweeper.sweep.publish import run_views, sweep_info
-from sweeper.sweep.store.journal import Journal
-from sweeper.sweep.store.load import load_sweep, summarise
+from sweeper.sweep.folder.journal import Journal
+from sweeper.sweep.folder.load import load_sweep, summarise
 
 SPOILT = {
     "empty": b"",

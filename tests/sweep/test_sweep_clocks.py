@@ -21,9 +21,9 @@ from sweeper.core.measurement import Failure, FailureKind
 from sweeper.errors import SweepConflictError
 from sweeper.launch.local import leftovers
 from sweeper.sweep.job_runner import JobRunner, Slot
-from sweeper.sweep.store import lock as locking
-from sweeper.sweep.store.journal import Journal
-from sweeper.sweep.store.lock import EPOCH, SweepLock
+from sweeper.sweep.folder import lock as locking
+from sweeper.sweep.folder.journal import Journal
+from sweeper.sweep.folder.lock import EPOCH, SweepLock
 
 REPOSITORY = Path(__file__).parents[2]
 DAY = 86_400.0

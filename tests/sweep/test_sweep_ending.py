@@ -18,7 +18,7 @@ from sweeper.errors import EnvironmentStopError
 from sweeper.sweep import job_runner
 from sweeper.sweep.job_runner import INTERRUPTED, TICK_SECONDS, JobRunner, Slot
 from sweeper.sweep.stopping import EndedError
-from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.folder.journal import Journal
 
 NUMBER = 4
 

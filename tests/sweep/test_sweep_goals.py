@@ -18,8 +18,8 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Measurement
 from sweeper.results.decision_lines import decision_lines
 from sweeper.results.numbers.summary import to_json
-from sweeper.sweep.store.journal import Journal
-from sweeper.sweep.store.load import LoadedSweep, load_sweep, summarise
+from sweeper.sweep.folder.journal import Journal
+from sweeper.sweep.folder.load import LoadedSweep, load_sweep, summarise
 
 UNCONFIRMED = {"rounds": 0}
 

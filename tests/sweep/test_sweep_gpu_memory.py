@@ -10,9 +10,9 @@ import stub_nvml
 from replays import failing, spec_of
 
 from sweeper.core.measurement import DeviceInfo, FailureKind
-from sweeper.sweep import gpu_memory as under_test
+from sweeper.sweep.start import gpu_memory as under_test
 from sweeper.sweep import trial_runner
-from sweeper.sweep.gpu_memory import MemoryWaiter, uuids_of
+from sweeper.sweep.start.gpu_memory import MemoryWaiter, uuids_of
 from sweeper.telemetry.nvml.devices import awake
 
 

@@ -9,7 +9,7 @@ from replays import Bench, spec_of, surface, throughput
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import EnvironmentStopError, NothingFeasibleError, UserError
-from sweeper.sweep.store.past import _subject
+from sweeper.sweep.folder.past import _subject
 
 
 def origins(bench: Bench) -> list[str]:

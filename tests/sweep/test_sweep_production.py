@@ -13,9 +13,9 @@ from sweeper.production.promise import Judgement
 from sweeper.production.request import Promise, RunRequest
 from sweeper.production.run import remember
 from sweeper.race.drift import Block
-from sweeper.sweep.store.catalog import find_sweep
-from sweeper.sweep.store.load import load_sweep
-from sweeper.sweep.store.machine_record import MachineRecord
+from sweeper.sweep.folder.catalog import find_sweep
+from sweeper.sweep.folder.load import load_sweep
+from sweeper.sweep.folder.machine_record import MachineRecord
 
 CLEAN = Judgement(reached=2000.0, promised=1900.0, ratio=2000 / 1900, reasons=())
 

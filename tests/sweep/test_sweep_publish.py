@@ -19,7 +19,7 @@ from sweeper.core.record import TrialRecord
 from sweeper.errors import StorageError
 from sweeper.sweep.publish import view_of
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.store.load import LoadedSweep
+from sweeper.sweep.folder.load import LoadedSweep
 from sweeper.tracking import RejectedError, RunView, SweepInfo
 
 

@@ -19,8 +19,8 @@ from sweeper.core.measurement import Failure, FailureKind
 from sweeper.errors import SweepConflictError
 from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.sweep import job_runner as runner_module
-from sweeper.sweep.store.journal import SEARCH_RESULT, Journal
-from sweeper.sweep.store.lock import SweepLock
+from sweeper.sweep.folder.journal import SEARCH_RESULT, Journal
+from sweeper.sweep.folder.lock import SweepLock
 from sweeper.system.files import read_json, write_json
 
 

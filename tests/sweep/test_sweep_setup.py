@@ -15,7 +15,7 @@ from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
 from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.schema import SweepSpec
 from sweeper.schema.sections import ExecutionOptions
-from sweeper.sweep import setup
+from sweeper.sweep.start import setup
 from sweeper.sweep.phases.search import hints_of
 from sweeper.system import cpu_shares
 from sweeper.system.cpu import cpu_name

@@ -10,7 +10,7 @@ import pytest
 
 from sweeper.core.job import CONFIG, Job, read_job, write_job
 from sweeper.errors import EnvironmentStopError
-from sweeper.sweep.store.lock import SweepLock
+from sweeper.sweep.folder.lock import SweepLock
 from sweeper.system.files import read_json, reading, remove_temporaries, write_atomic
 
 

@@ -21,7 +21,7 @@ from sweeper.script.changes.loader import LoaderChange
 from sweeper.script.patch.edits import PatchedChange, Sources, canonical_path, edit_sources
 from sweeper.script.patch.source import CannotEditError, lines_of, statements_by_line
 from sweeper.script.run.command_line import parse_command
-from sweeper.sweep.store.fingerprint import files_named
+from sweeper.sweep.folder.fingerprint import files_named
 
 Say = Callable[[str], None]
 

@@ -10,7 +10,7 @@ from sweeper.core.measurement import Failure
 from sweeper.core.record import BASELINE
 from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.schema import SweepSpec
-from sweeper.sweep.context import SweepContext
+from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.trial_runner import TrialRunner
 
 TRACED_SECONDS = 1.5

@@ -16,7 +16,7 @@ from sweeper.core.measurement import Measurement
 from sweeper.core.registry import resolve
 from sweeper.errors import UserError
 from sweeper.schema import SweepSpec
-from sweeper.sweep.store.fingerprint import settings_of
+from sweeper.sweep.folder.fingerprint import settings_of
 
 
 class Workload(ABC):

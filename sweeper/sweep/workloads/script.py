@@ -13,7 +13,7 @@ from sweeper.core.modules import import_paths
 from sweeper.core.script import Script
 from sweeper.launch.local import own_environment
 from sweeper.schema import SweepSpec
-from sweeper.sweep.store.fingerprint import digest_of_command, settings_of
+from sweeper.sweep.folder.fingerprint import digest_of_command, settings_of
 from sweeper.sweep.workloads import Workload
 from sweeper.system.environment import PASS_ENV, pass_env_names
 from sweeper.tracking.script_store import empty_store

@@ -23,8 +23,8 @@ from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.sweep.phases.reconfirm import reconfirm
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.store.journal import Journal
-from sweeper.sweep.store.load import load_sweep, summarise
+from sweeper.sweep.folder.journal import Journal
+from sweeper.sweep.folder.load import load_sweep, summarise
 from sweeper.tracking import NullTracker
 
 pytestmark = pytest.mark.slow

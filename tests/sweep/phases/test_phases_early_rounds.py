@@ -13,7 +13,7 @@ from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import BASELINE
 from sweeper.sweep.phases import early_rounds
 from sweeper.sweep.progress import SweepProgress
-from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.folder.journal import Journal
 
 pytestmark = pytest.mark.slow
 

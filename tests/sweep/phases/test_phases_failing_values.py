@@ -20,7 +20,7 @@ from sweeper.core.record import TrialRecord
 from sweeper.errors import EnvironmentStopError
 from sweeper.sweep.phases.dropped_values import FailingValues, choices_of, without_numbers
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.folder.journal import Journal
 from sweeper.tracking import NullTracker
 
 FUSED = {"type": "categorical", "choices": [True, False]}

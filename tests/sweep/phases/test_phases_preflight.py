@@ -17,7 +17,7 @@ from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measureme
 from sweeper.schema import SweepSpec
 from sweeper.sweep.phases import preflight
 from sweeper.sweep.phases.preflight import FOUND, ValueCheck, drop_failed
-from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.folder.journal import Journal
 
 PRECISIONS = {"type": "categorical", "choices": ["fp32", "bf16", "fp16"]}
 MODES = {"type": "categorical", "choices": ["eager", "default", "graph"]}

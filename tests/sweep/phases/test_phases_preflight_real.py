@@ -16,7 +16,7 @@ from sweeper.launch.local import leftovers
 from sweeper.schema import SweepSpec
 from sweeper.sweep.phases import preflight
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.folder.journal import Journal
 from sweeper.system.files import read_json
 from sweeper.tracking import NullTracker
 

@@ -17,9 +17,9 @@ from sweeper.search.guidance import RECOMPUTATION
 from sweeper.sweep.job_runner import Slot
 from sweeper.sweep.memory_limit import Capacity
 from sweeper.sweep.phases.search import hints_of
-from sweeper.sweep.setup import Machine
-from sweeper.sweep.store.journal import Journal
-from sweeper.sweep.store.load import load_sweep, summarise
+from sweeper.sweep.start.setup import Machine
+from sweeper.sweep.folder.journal import Journal
+from sweeper.sweep.folder.load import load_sweep, summarise
 
 GPU = DeviceInfo(kind="cuda", name="NVIDIA A10", uuid="GPU-a", memory_gib=8.0)
 WIDE = {

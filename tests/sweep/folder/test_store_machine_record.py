@@ -10,7 +10,7 @@ import pytest
 
 from sweeper.core.config import TrialConfig
 from sweeper.race.drift import PRIOR_FREEDOM, Block
-from sweeper.sweep.store.machine_record import MAX_BLOCKS, MachineRecord, speed_key
+from sweeper.sweep.folder.machine_record import MAX_BLOCKS, MachineRecord, speed_key
 
 
 def block(at: float) -> Block:
@@ -61,7 +61,7 @@ def test_a_spoilt_file_is_no_record(tmp_path: Path, text: str) -> None:
 
 
 def test_the_latest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sweeper.sweep.store.machine_record.MAX_BLOCKS", 3)
+    monkeypatch.setattr("sweeper.sweep.folder.machine_record.MAX_BLOCKS", 3)
     record = MachineRecord(tmp_path, "2 cores", "node")
     for at in range(5):
         record.add(block(float(at)))

@@ -25,7 +25,7 @@ from sweeper.race.log import Event, Round, comparable_rounds, rounds_of_speeds
 from sweeper.race.storage import read
 from sweeper.schema import SweepSpec, read_yaml, to_yaml
 from sweeper.schema.reader import OWN, open_at_once
-from sweeper.sweep.store.result import SweepResult, decode_result, encode_result
+from sweeper.sweep.folder.result import SweepResult, decode_result, encode_result
 from sweeper.system.files import read_json, reading, write_atomic, write_json
 
 SWEEP = "sweep.yaml"

@@ -21,7 +21,7 @@ from sweeper.schema import CategoricalParameter, SweepSpec
 from sweeper.schema.cluster import BatchJob
 from sweeper.schema.enough_steps import whole_range
 from sweeper.schema.sections import ExecutionOptions
-from sweeper.sweep.gpu_memory import uuids_of
+from sweeper.sweep.start.gpu_memory import uuids_of
 from sweeper.sweep.job_runner import Slot
 from sweeper.system.cpu import cpu_name
 from sweeper.system.cpu_shares import shares

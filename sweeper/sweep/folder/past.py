@@ -16,9 +16,9 @@ from sweeper.core.record import TrialRecord
 from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.schema import SweepSpec
 from sweeper.schema.sections import LATEST, NONE
-from sweeper.sweep.store.catalog import all_sweeps, find_sweep
-from sweeper.sweep.store.fingerprint import differences
-from sweeper.sweep.store.journal import Journal
+from sweeper.sweep.folder.catalog import all_sweeps, find_sweep
+from sweeper.sweep.folder.fingerprint import differences
+from sweeper.sweep.folder.journal import Journal
 from sweeper.system.files import read_json, reading, write_json
 
 PAST = "past.json"

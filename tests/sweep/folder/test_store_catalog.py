@@ -15,10 +15,10 @@ from replays import PIPELINE, Bench, failing, spec_of, surface
 
 from sweeper.core.measurement import FailureKind
 from sweeper.errors import EnvironmentStopError, SweepConflictError, UserError
-from sweeper.sweep.store.catalog import all_sweeps, cannot_write, find_sweep
-from sweeper.sweep.store.fingerprint import differences
-from sweeper.sweep.store.journal import Journal
-from sweeper.sweep.store.lock import SweepLock
+from sweeper.sweep.folder.catalog import all_sweeps, cannot_write, find_sweep
+from sweeper.sweep.folder.fingerprint import differences
+from sweeper.sweep.folder.journal import Journal
+from sweeper.sweep.folder.lock import SweepLock
 from sweeper.sweep.workloads import fingerprint
 
 CHANGED = PIPELINE.replace("return {}", "return {'rows': 1}")

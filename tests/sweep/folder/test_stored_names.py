@@ -27,7 +27,7 @@ from sweeper.schema.sections import (
     SearchOptions,
 )
 from sweeper.sweep.phases.interference import Interference
-from sweeper.sweep.store.result import ConfirmationResult
+from sweeper.sweep.folder.result import ConfirmationResult
 from sweeper.trainer.checkpoint import Position
 
 FILE = Path(__file__).with_name("stored_names.yaml")

@@ -14,11 +14,11 @@ from sweeper.results.numbers.labels import run_name
 from sweeper.schema import SweepSpec
 from sweeper.sweep.observer import SweepObserver
 from sweeper.sweep.publish import Publisher
-from sweeper.sweep.setup import Machine
+from sweeper.sweep.start.setup import Machine
 from sweeper.sweep.stopping import StopHandler
-from sweeper.sweep.store.journal import Journal
-from sweeper.sweep.store.lock import SweepLock
-from sweeper.sweep.store.machine_record import speed_key
+from sweeper.sweep.folder.journal import Journal
+from sweeper.sweep.folder.lock import SweepLock
+from sweeper.sweep.folder.machine_record import speed_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
