@@ -56,11 +56,11 @@ from sweeper.schema.writer import to_yaml
 from sweeper.search.distributions import distribution, draw_value
 from sweeper.search.presets import presets
 from sweeper.sweep.dry_run import dry_run
-from sweeper.sweep.publish import run_views, sweep_info
-from sweeper.sweep.run import run_sweep
 from sweeper.sweep.folder.journal import Journal, sweeps_folder
 from sweeper.sweep.folder.load import load_sweep
 from sweeper.sweep.folder.past import find_past_sweep
+from sweeper.sweep.publish import run_views, sweep_info
+from sweeper.sweep.run import run_sweep
 from sweeper.sweep.workloads import fingerprint
 from sweeper.system.cpu import cpu_name
 from sweeper.tracking import NullTracker

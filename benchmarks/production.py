@@ -24,7 +24,7 @@ from pathlib import Path
 
 from common import Figure, chosen, publish, spread
 
-from sweeper.trainer.conditions import canary_ms
+from sweeper.trainer.timing.conditions import canary_ms
 
 ROOT = Path(__file__).parents[1]
 SWEEPER = [sys.executable, "-m", "sweeper"]

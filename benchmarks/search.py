@@ -60,9 +60,9 @@ from sweeper.core.measurement import Measurement
 from sweeper.errors import UserError
 from sweeper.results.numbers.confirmation import Ratio
 from sweeper.schema import SweepSpec, load
+from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.folder.journal import Journal
 from sweeper.tracking import NullTracker
 
 SEEDS = 20

@@ -28,9 +28,9 @@ from sweeper.telemetry.host.probe import HostProbe
 from sweeper.telemetry.nvml.probe import NvmlProbe
 from sweeper.telemetry.sampler import ProbeSampler
 from sweeper.trainer import device as devices
-from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.data import make_loader
-from sweeper.trainer.step import Stepper
+from sweeper.trainer.step.clocks import NoClock
+from sweeper.trainer.step.stepper import Stepper
 
 PAIRS = 60
 BLOCK_SECONDS = 0.5

@@ -34,10 +34,10 @@ from sweeper.launch.local import LocalLauncher
 from sweeper.telemetry.nvml.devices import full_uuid
 from sweeper.trainer import device as devices
 from sweeper.trainer import prepare
-from sweeper.trainer.clocks import DATA, H2D, Clock, EventClock, HostClock, NoClock
 from sweeper.trainer.data import make_loader
-from sweeper.trainer.graph import CapturedStep
-from sweeper.trainer.step import Stepper
+from sweeper.trainer.step.clocks import DATA, H2D, Clock, EventClock, HostClock, NoClock
+from sweeper.trainer.step.graph import CapturedStep
+from sweeper.trainer.step.stepper import Stepper
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda", 0) if GPU else torch.device("cpu")

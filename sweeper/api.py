@@ -30,10 +30,10 @@ from sweeper.schema import load
 from sweeper.schema.shipped import space_file
 from sweeper.script.metering import VARIABLE as METERED
 from sweeper.sweep.commands import unsent_lines
+from sweeper.sweep.folder.load import LoadedSweep
 from sweeper.sweep.observer import QuietObserver, Status
 from sweeper.sweep.phases.reconfirm import Reconfirmation, reconfirm
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.folder.load import LoadedSweep
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tuning.handover import TuneObserver
 from sweeper.tuning.options import TuneOptions

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from sweeper.system.process import waited_seconds
-from sweeper.trainer.conditions import read_conditions
+from sweeper.trainer.timing.conditions import read_conditions
 
 TRIES = 4
 SHARE = 0.05

@@ -14,9 +14,9 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.core.record import TrialRecord
 from sweeper.schema import SweepSpec
+from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.observer import Status
 from sweeper.sweep.run import SweepRun, run_sweep
-from sweeper.sweep.folder.journal import Journal
 from sweeper.tracking import NullTracker
 
 PIPELINE = '''\

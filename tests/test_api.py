@@ -21,9 +21,9 @@ from sweeper.core.measurement import Window
 from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
 from sweeper.script.changes.change import CLOSE, EXACT
+from sweeper.sweep.folder.load import load_sweep
 from sweeper.sweep.observer import Status
 from sweeper.sweep.run import SweepRun
-from sweeper.sweep.folder.load import load_sweep
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.gains import ChangeGain
 from sweeper.tuning.options import TuneOptions

@@ -250,7 +250,7 @@ def written_from_outside(tree: ast.AST) -> Found:
             yield node.lineno, dotted(node.func)
 
 
-@pytest.mark.parametrize("package", ["analysis", "sweep", "production", "report", "exports"])
+@pytest.mark.parametrize("package", ["results", "sweep", "production", "report", "exports"])
 def test_no_object_writes_anothers_attributes(package: str):
     for text in ("a.b = 1", "a.b.c += 1", "a.b, c = 1, 2", "self.a.b = 1", "setattr(a, 'b', 1)"):
         assert list(written_from_outside(ast.parse(text))), text

@@ -22,9 +22,9 @@ from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import UserError
 from sweeper.schema import SweepSpec
 from sweeper.search.distributions import combinations, distributions_of, values
+from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.folder.journal import Journal
 from sweeper.tracking import NullTracker
 
 from .surfaces import UNKNOWN, RecordedSurface, Recording

@@ -14,8 +14,8 @@ from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.metrics import round_to
 from sweeper.errors import UserError
 from sweeper.results.numbers.confirmation import Ratio
-from sweeper.sweep.phases.reconfirm import Reconfirmation, reconfirm
 from sweeper.sweep.folder.catalog import find_sweep
+from sweeper.sweep.phases.reconfirm import Reconfirmation, reconfirm
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 

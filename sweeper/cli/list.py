@@ -12,11 +12,11 @@ from sweeper.core.home import DEFAULT_HOME
 from sweeper.errors import EnvironmentStopError
 from sweeper.launch.cluster import jobs_of
 from sweeper.results.formatting import times
-from sweeper.sweep.start.launchers import waiting_sweeps
 from sweeper.sweep.folder.catalog import all_sweeps
 from sweeper.sweep.folder.journal import sweeps_folder
 from sweeper.sweep.folder.load import ListedSweep, listed_sweep
 from sweeper.sweep.folder.lock import is_gone
+from sweeper.sweep.start.launchers import waiting_sweeps
 
 
 def list_sweeps(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:

@@ -24,9 +24,9 @@ from sweeper.results.numbers.labels import label, run_name
 from sweeper.schema import SweepSpec, load
 from sweeper.sweep.commands import look_command, place_lines, unsent_lines
 from sweeper.sweep.dry_run import Plan, dry_run
-from sweeper.sweep.start.launchers import launcher_for, other_models
-from sweeper.sweep.run import run_sweep
 from sweeper.sweep.folder.load import LoadedSweep, varied_names
+from sweeper.sweep.run import run_sweep
+from sweeper.sweep.start.launchers import launcher_for, other_models
 from sweeper.tracking.mlflow import MlflowTracker, start_preload
 
 INTERRUPTED = 130

@@ -12,10 +12,10 @@ from sweeper.cli.screen import console, print_json, say
 from sweeper.core.home import DEFAULT_HOME, home_option
 from sweeper.errors import EnvironmentStopError, SweepConflictError, UserError
 from sweeper.sweep.commands import pending_line, uri_option
-from sweeper.sweep.publish import Publisher, made_files, publish_sweep, run_views, sweep_info
 from sweeper.sweep.folder.catalog import all_sweeps, find_sweep, line_of_schema_1, lock_of, require_schema
 from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.folder.load import load_sweep
+from sweeper.sweep.publish import Publisher, made_files, publish_sweep, run_views, sweep_info
 from sweeper.tracking import DeletedError
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.verify import compare

@@ -26,13 +26,13 @@ from sweeper.production.watch import Watch, Watcher
 from sweeper.race.drift import Block
 from sweeper.race.tally import SINGLE_VARIANCE
 from sweeper.schema.data_path import on_this_machine
-from sweeper.sweep.start.bootstrap import end_earlier_run
-from sweeper.sweep.job_runner import JobRunner, Slot
-from sweeper.sweep.start.setup import NO_WINDOWS, build_of, devices_of, probe_report, report_of
-from sweeper.sweep.stopping import StopHandler
 from sweeper.sweep.folder.catalog import find_sweep
 from sweeper.sweep.folder.fingerprint import digest_of_code, prepared_folder
 from sweeper.sweep.folder.machine_record import MachineRecord, speed_key
+from sweeper.sweep.job_runner import JobRunner, Slot
+from sweeper.sweep.start.bootstrap import end_earlier_run
+from sweeper.sweep.start.setup import NO_WINDOWS, build_of, devices_of, probe_report, report_of
+from sweeper.sweep.stopping import StopHandler
 from sweeper.system.environment import OF_A_RUN, held_back_line
 from sweeper.system.files import write_atomic
 from sweeper.telemetry.gpu_lines import Build, gpu_lines, why_unused

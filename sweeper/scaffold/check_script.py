@@ -10,8 +10,8 @@ from typing import Any
 from sweeper.core.job import RECORD, MeasurePlan
 from sweeper.core.measurement import Failure, Measurement
 from sweeper.schema import SweepSpec
-from sweeper.sweep.start.bootstrap import Launch, launcher_to_try_out, probe_machine
 from sweeper.sweep.job_runner import JobRunner
+from sweeper.sweep.start.bootstrap import Launch, launcher_to_try_out, probe_machine
 from sweeper.sweep.workloads import workload_of
 from sweeper.system.files import read_json
 

@@ -7,9 +7,9 @@ import shlex
 from pathlib import Path
 
 from sweeper.core.home import SHELL_URI, home_option
+from sweeper.sweep.folder.load import LoadedSweep
 from sweeper.sweep.publish import made_files
 from sweeper.sweep.run import SweepRun
-from sweeper.sweep.folder.load import LoadedSweep
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.ui import DATABASE, store_uri
 

@@ -18,16 +18,16 @@ from sweeper.schema import SweepSpec
 from sweeper.schema.enough_steps import with_enough_steps
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
 from sweeper.search.distributions import combinations
-from sweeper.sweep.start import setup
-from sweeper.sweep.start.bootstrap import Launch, launcher_to_try_out, probe_machine
-from sweeper.sweep.start.launchers import job_script_of
-from sweeper.sweep.phases.losses import QUALITY_SECONDS, QUALITY_SHARE, looks_at_loss
-from sweeper.sweep.phases.search import hints_of
 from sweeper.sweep.folder.catalog import find_continued, latest_sweep, line_of_schema_1, sweeps_of_name
 from sweeper.sweep.folder.fingerprint import differences
 from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.folder.load import NUM_SEEDS
 from sweeper.sweep.folder.past import find_past_sweep, recall
+from sweeper.sweep.phases.losses import QUALITY_SECONDS, QUALITY_SHARE, looks_at_loss
+from sweeper.sweep.phases.search import hints_of
+from sweeper.sweep.start import setup
+from sweeper.sweep.start.bootstrap import Launch, launcher_to_try_out, probe_machine
+from sweeper.sweep.start.launchers import job_script_of
 from sweeper.sweep.workloads import fingerprint
 
 COUNTED_AT_MOST = 5_000

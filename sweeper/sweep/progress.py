@@ -11,8 +11,8 @@ from sweeper.core.job import Job
 from sweeper.race.scores import Score
 from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.sweep.budget import Budget
-from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.observer import Racer, Status
+from sweeper.sweep.start.context import SweepContext
 
 STATUS_SECONDS = 0.1
 """Minimum number of seconds between two statuses: with a thousand workers, trials start more often."""

@@ -11,14 +11,14 @@ from sweeper.core.job import OUTCOME
 from sweeper.errors import UserError
 from sweeper.schema import SweepSpec
 from sweeper.search import copy_study
-from sweeper.sweep.start import setup
-from sweeper.sweep.start.bootstrap import Launch, OpenSweep, supervised
-from sweeper.sweep.start.context import SweepContext
-from sweeper.sweep.observer import SweepObserver
-from sweeper.sweep.publish import OUTPUTS, Publisher, made_files, publish_sweep, sweep_info
 from sweeper.sweep.folder.catalog import cannot_write, open_sweep, writing
 from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.folder.load import LoadedSweep, load_sweep
+from sweeper.sweep.observer import SweepObserver
+from sweeper.sweep.publish import OUTPUTS, Publisher, made_files, publish_sweep, sweep_info
+from sweeper.sweep.start import setup
+from sweeper.sweep.start.bootstrap import Launch, OpenSweep, supervised
+from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.supervisor import run_phases
 from sweeper.sweep.workloads import fingerprint
 from sweeper.system.files import write_json

@@ -15,17 +15,17 @@ from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, seconds_of
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.errors import NothingFeasibleError
 from sweeper.sweep.budget import union_seconds
-from sweeper.sweep.start.context import SweepContext
+from sweeper.sweep.folder.journal import FINAL_RACE, Entry
+from sweeper.sweep.folder.load import enter_trials
+from sweeper.sweep.folder.result import SweepResult
 from sweeper.sweep.phases.confirm import confirm, confirm_in_a_hurry
 from sweeper.sweep.phases.interference import check_interference
 from sweeper.sweep.phases.losses import measure_losses
 from sweeper.sweep.phases.preflight import preflight
 from sweeper.sweep.phases.search import Search
 from sweeper.sweep.phases.traces import is_traced, trace_seconds, write_traces
+from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.stopping import StopAskedError
-from sweeper.sweep.folder.journal import FINAL_RACE, Entry
-from sweeper.sweep.folder.load import enter_trials
-from sweeper.sweep.folder.result import SweepResult
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.failpoints import failpoint
 

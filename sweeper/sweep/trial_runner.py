@@ -16,13 +16,13 @@ from sweeper.core.measurement import Failure, Outcome, Report
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.sweep.budget import Budget
-from sweeper.sweep.start.context import SweepContext
-from sweeper.sweep.start.gpu_memory import MemoryWaiter
+from sweeper.sweep.folder.journal import Entry
 from sweeper.sweep.job_runner import JobRunner
 from sweeper.sweep.progress import SweepProgress
 from sweeper.sweep.publish import view_of
+from sweeper.sweep.start.context import SweepContext
+from sweeper.sweep.start.gpu_memory import MemoryWaiter
 from sweeper.sweep.stopping import EndedError
-from sweeper.sweep.folder.journal import Entry
 from sweeper.system.failpoints import failpoint
 
 QUALITY_CAP_SHARE = 1 / 15

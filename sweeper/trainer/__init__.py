@@ -1,1 +1,1 @@
-"""The optimised trainer and its measurements. Only this package, `inject` and `testing` import torch."""
+"""The optimised trainer and its measurements. Beside it, only `script.{inside, changes}` import torch."""

@@ -21,10 +21,10 @@ from sweeper.core.progress import Progress
 from sweeper.system.cpu import usable_cpus
 from sweeper.system.process import time_limit
 from sweeper.trainer import device as devices
-from sweeper.trainer.compiling import CompileWatch
 from sweeper.trainer.data import make_loader
 from sweeper.trainer.pipeline import Samples
 from sweeper.trainer.probe import lacks, lacks_compiler
+from sweeper.trainer.step.compiling import CompileWatch
 
 SECONDS = 0.2
 """Seconds for each figure; the best repeat counts, because a disturbance only ever adds time."""

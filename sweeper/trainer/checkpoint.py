@@ -25,7 +25,7 @@ from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS, checkpoints_of
 from sweeper.errors import UserError
 from sweeper.system.files import make_folder, read_json, write_json
 from sweeper.trainer import tensors
-from sweeper.trainer.step import Stepper
+from sweeper.trainer.step.stepper import Stepper
 
 STATE, POSITION = "state.safetensors", "position.json"
 _PICKLED = "state.pt"

@@ -10,12 +10,12 @@ from sweeper.core.measurement import FailureKind, Report
 from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.errors import UserError
 from sweeper.trainer import device as devices
-from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.data.protocol import Loader
 from sweeper.trainer.measure import group_of_one
 from sweeper.trainer.pipeline import Batch, Samples
 from sweeper.trainer.setup import set_up
-from sweeper.trainer.step import Stepper
+from sweeper.trainer.step.clocks import NoClock
+from sweeper.trainer.step.stepper import Stepper
 
 STEPS = 2
 

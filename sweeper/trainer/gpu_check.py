@@ -35,10 +35,10 @@ from sweeper.core.measurement import Report
 from sweeper.core.modules import is_shipped_pipeline, is_sweepers
 from sweeper.core.progress import Progress
 from sweeper.errors import UserError
-from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.pipeline import Batch, Pipeline, Samples
 from sweeper.trainer.setup import set_up
-from sweeper.trainer.step import Stepper
+from sweeper.trainer.step.clocks import NoClock
+from sweeper.trainer.step.stepper import Stepper
 
 META = torch.device("meta")
 MODEL, GATHER, STEP = "moving the model", "gathering", "the training step"

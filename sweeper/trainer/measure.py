@@ -22,27 +22,18 @@ from sweeper.core.measurement import Breakdown, Diagnosis, FailureKind, Measurem
 from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.trainer import device as devices
 from sweeper.trainer import quality
-from sweeper.trainer.clocks import (
-    BACKWARD,
-    DATA,
-    FORWARD,
-    GRAPH,
-    H2D,
-    OPTIMIZER,
-    EventClock,
-    NoClock,
-)
-from sweeper.trainer.compiling import CompileWatch
 from sweeper.trainer.data import make_loader
 from sweeper.trainer.data.protocol import Loader
-from sweeper.trainer.diagnose import diagnose
-from sweeper.trainer.group import Group, leave
 from sweeper.trainer.on_demand import RequestFiles
 from sweeper.trainer.pipeline import Pipeline
 from sweeper.trainer.setup import set_up
-from sweeper.trainer.step import Stepper
-from sweeper.trainer.timing import Timing
-from sweeper.trainer.windows import Windows
+from sweeper.trainer.step.clocks import BACKWARD, DATA, FORWARD, GRAPH, H2D, OPTIMIZER, EventClock, NoClock
+from sweeper.trainer.step.compiling import CompileWatch
+from sweeper.trainer.step.group import Group, leave
+from sweeper.trainer.step.stepper import Stepper
+from sweeper.trainer.timing.diagnose import diagnose
+from sweeper.trainer.timing.stretches import Timing
+from sweeper.trainer.timing.windows import Windows
 
 MIN_EVENT_STEPS, EVENT_STEPS, MAX_EVENT_STEPS = 4, 50, 2000
 BREAKDOWN_SECONDS = 3.0

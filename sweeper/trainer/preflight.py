@@ -9,11 +9,11 @@ from sweeper.core.job import Job
 from sweeper.core.measurement import Report
 from sweeper.core.progress import Progress
 from sweeper.trainer import device as devices
-from sweeper.trainer.clocks import NoClock
-from sweeper.trainer.graph import EAGER_STEPS
 from sweeper.trainer.measure import group_of_one
 from sweeper.trainer.setup import set_up
-from sweeper.trainer.step import RECORDED_AT
+from sweeper.trainer.step.clocks import NoClock
+from sweeper.trainer.step.graph import EAGER_STEPS
+from sweeper.trainer.step.stepper import RECORDED_AT
 
 STEPS = 2
 FIRST_STEPS = {"graph": EAGER_STEPS + 1, **RECORDED_AT}

@@ -16,8 +16,8 @@ from sweeper.core.progress import Progress
 from sweeper.system import numa
 from sweeper.system.cpu import usable_cpus
 from sweeper.trainer import device as devices
-from sweeper.trainer.conditions import canary_ms
-from sweeper.trainer.fp8 import lacks_fp8
+from sweeper.trainer.step.fp8 import lacks_fp8
+from sweeper.trainer.timing.conditions import canary_ms
 
 CANARIES = 5
 

@@ -32,17 +32,17 @@ from sweeper.system.files import write_atomic
 from sweeper.trainer import checkpoint as checkpoints
 from sweeper.trainer import device as devices
 from sweeper.trainer.checkpoint import Position
-from sweeper.trainer.clocks import NoClock
-from sweeper.trainer.conditions import undisturbed_canary_ms
 from sweeper.trainer.data.protocol import Loader
-from sweeper.trainer.group import Group
 from sweeper.trainer.measure import follow, join_group, run_in_group
 from sweeper.trainer.quality import metrics_of, unnoticed, validate
 from sweeper.trainer.setup import set_up
-from sweeper.trainer.steady import is_steady
-from sweeper.trainer.step import Stepper
-from sweeper.trainer.timing import BLOCK_SECONDS as WARM_UP_BLOCK_SECONDS
-from sweeper.trainer.timing import Timing
+from sweeper.trainer.step.clocks import NoClock
+from sweeper.trainer.step.group import Group
+from sweeper.trainer.step.stepper import Stepper
+from sweeper.trainer.timing.conditions import undisturbed_canary_ms
+from sweeper.trainer.timing.steady import is_steady
+from sweeper.trainer.timing.stretches import BLOCK_SECONDS as WARM_UP_BLOCK_SECONDS
+from sweeper.trainer.timing.stretches import Timing
 
 BLOCK_SECONDS = 2.0
 WARM_UP_CAP_SECONDS = 60.0

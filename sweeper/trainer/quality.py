@@ -19,12 +19,12 @@ from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.measurement import FailureKind, Quality, Report
 from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.errors import UserError
-from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.data.order import Epoch, Order
 from sweeper.trainer.data.resident import BatchReader
 from sweeper.trainer.pipeline import Batch, Pipeline, Samples
 from sweeper.trainer.setup import set_up
-from sweeper.trainer.step import Stepper
+from sweeper.trainer.step.clocks import NoClock
+from sweeper.trainer.step.stepper import Stepper
 
 VALIDATION_BATCH = 4096
 

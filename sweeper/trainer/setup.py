@@ -12,9 +12,9 @@ from sweeper.core.job import Job
 from sweeper.core.progress import Progress
 from sweeper.trainer import device as devices
 from sweeper.trainer import prepare
-from sweeper.trainer.compiling import CompileWatch
 from sweeper.trainer.pipeline import Pipeline, load_module
-from sweeper.trainer.step import Stepper
+from sweeper.trainer.step.compiling import CompileWatch
+from sweeper.trainer.step.stepper import Stepper
 
 
 def set_up(

@@ -20,12 +20,12 @@ from sweeper.core.progress import Progress
 from sweeper.script.inside.gpu import kernel_spans, union_length
 from sweeper.trainer import device as devices
 from sweeper.trainer.ceilings import matmul
-from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.data.protocol import Loader
 from sweeper.trainer.measure import group_of_one
 from sweeper.trainer.setup import set_up
-from sweeper.trainer.step import Stepper
-from sweeper.trainer.timing import Timing
+from sweeper.trainer.step.clocks import NoClock
+from sweeper.trainer.step.stepper import Stepper
+from sweeper.trainer.timing.stretches import Timing
 
 STEPS = 20
 TOP = 10

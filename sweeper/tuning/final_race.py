@@ -19,11 +19,11 @@ from sweeper.race.tally import Tally
 from sweeper.race.verify import MORE_SEEDS, OTHER_SEEDS
 from sweeper.script.changes.change import EXACT
 from sweeper.script.run.running import RECORD_ONLY
-from sweeper.sweep.start.context import SweepContext
+from sweeper.sweep.folder.result import ConfirmationResult
 from sweeper.sweep.phases.lives import MIN_START_SECONDS, REPORT_SECONDS, limit_recording, seconds_at_most
 from sweeper.sweep.phases.race import MAX_ROUNDS, SweepRace
+from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.stopping import StopAskedError, StopHandler
-from sweeper.sweep.folder.result import ConfirmationResult
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.tuning.timetable import FINAL_ROUNDS
 from sweeper.tuning.verifier import RaceVerifier

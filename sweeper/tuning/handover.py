@@ -12,8 +12,8 @@ from sweeper.core.template import arguments
 from sweeper.core.workload import script_of
 from sweeper.exports import verification
 from sweeper.production.handover import hand_over
-from sweeper.sweep.observer import SweepObserver
 from sweeper.sweep.folder.load import LoadedSweep
+from sweeper.sweep.observer import SweepObserver
 
 
 class TuneObserver(SweepObserver, Protocol):

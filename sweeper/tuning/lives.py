@@ -26,8 +26,8 @@ from sweeper.race.policy import MIN_TURN_SECONDS, Action, Done, Start
 from sweeper.race.race import Taken
 from sweeper.race.storage import StoredLog
 from sweeper.script.run.warm import WarmProcess, read_warm
-from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.phases.lives import JobLives
+from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.telemetry.room import gpu_memory_gib, has_room
 from sweeper.tuning.verifier import RaceVerifier

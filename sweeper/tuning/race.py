@@ -24,13 +24,13 @@ from sweeper.script.changes import CHANGES, takes_long
 from sweeper.script.changes.change import EXACT
 from sweeper.script.run.taken_apart import usual_seconds
 from sweeper.script.run.warm import WarmProcess, read_warm
-from sweeper.sweep.start.context import SweepContext
-from sweeper.sweep.phases.lives import REPORT_SECONDS, seconds_at_most
-from sweeper.sweep.phases.race import ARMS, SweepRace
-from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.folder.journal import DAMAGED_RACE, FINAL_RACE
 from sweeper.sweep.folder.machine_record import MachineRecord
 from sweeper.sweep.folder.result import ConfirmationResult, SweepResult
+from sweeper.sweep.phases.lives import REPORT_SECONDS, seconds_at_most
+from sweeper.sweep.phases.race import ARMS, SweepRace
+from sweeper.sweep.start.context import SweepContext
+from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.supervisor import load_trials
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import reading

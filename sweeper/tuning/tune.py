@@ -26,13 +26,13 @@ from sweeper.script.changes import BATCH_SIZE
 from sweeper.script.changes.kept import FOLDER as KEPT_FOLDER
 from sweeper.script.run.warm import read_warm
 from sweeper.script.run.watch import watch
-from sweeper.sweep.start.bootstrap import shared_cache
 from sweeper.sweep.commands import place_lines, unsent_lines
-from sweeper.sweep.observer import Status, SweepObserver
-from sweeper.sweep.run import Phases, SweepRun, run_sweep
 from sweeper.sweep.folder.catalog import latest_sweep, require_schema
 from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.folder.load import LoadedSweep
+from sweeper.sweep.observer import Status, SweepObserver
+from sweeper.sweep.run import Phases, SweepRun, run_sweep
+from sweeper.sweep.start.bootstrap import shared_cache
 from sweeper.sweep.supervisor import run_phases
 from sweeper.system.environment import pass_env_names, script_held_back_line
 from sweeper.telemetry.gpu_lines import gpus_for

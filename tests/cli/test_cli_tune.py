@@ -21,8 +21,8 @@ from sweeper.core.job import Job, write_job
 from sweeper.core.script import Script
 from sweeper.errors import EnvironmentStopError
 from sweeper.script.changes.change import CLOSE, EXACT
-from sweeper.sweep.observer import QuietObserver
 from sweeper.sweep.folder.fingerprint import digest_of_scripts
+from sweeper.sweep.observer import QuietObserver
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.handover import command_of
 from sweeper.tuning.options import TuneOptions

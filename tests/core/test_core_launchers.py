@@ -24,7 +24,7 @@ from sweeper.launch.launcher import Launcher
 from sweeper.schema import SweepSpec
 
 ROOT = Path(__file__).parents[2] / "sweeper"
-OWNERS = ("core/launchers.py", "execution/")
+OWNERS = ("core/launchers.py", "launch/")
 TYPES = ("LocalLauncher", "InlineLauncher", "RemoteLauncher")
 
 

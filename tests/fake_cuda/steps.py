@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sweeper.core.config import TrialConfig
-from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.pipeline import Batch, Pipeline
-from sweeper.trainer.step import Stepper
+from sweeper.trainer.step.clocks import NoClock
+from sweeper.trainer.step.stepper import Stepper
 
 CUDA = torch.device("cuda", 0)
 BASE = {"batch_size": 8, "optimizer.clip_norm": 1.0, "device.malloc": "default"}

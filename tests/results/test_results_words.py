@@ -27,8 +27,8 @@ from sweeper.results.numbers.decision import Decision, decide
 from sweeper.results.numbers.limits import Yardstick
 from sweeper.results.numbers.summary import Summary
 from sweeper.results.numbers.time_to_loss import TimeToLoss
-from sweeper.sweep.observer import Racer, Status
 from sweeper.sweep.folder.load import NUM_SEEDS, summarise
+from sweeper.sweep.observer import Racer, Status
 
 ROOT = Path(__file__).parents[2]
 LITERAL = re.compile(r"95%|interval")

@@ -12,8 +12,8 @@ from sweeper.errors import UserError
 from sweeper.scaffold.pipeline_options import PipelineOptions, pipeline_options
 from sweeper.scaffold.pipeline_space import first_space, searched_names
 from sweeper.schema import SweepSpec, read_yaml
-from sweeper.sweep.start import setup
 from sweeper.sweep.job_runner import Slot
+from sweeper.sweep.start import setup
 from sweeper.trainer.probe import lacks
 
 CPU = DeviceInfo(kind="cpu", name="a CPU")

@@ -18,9 +18,9 @@ from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.search.memory import PeakRecord
 from sweeper.sweep import memory_limit
 from sweeper.sweep.budget import union_seconds
+from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.memory_limit import MAX_SEEN, Capacity, informative_trials
 from sweeper.sweep.phases.search import Search
-from sweeper.sweep.folder.journal import Journal
 
 SLOTS = 64
 GPUS = [DeviceInfo(kind="cuda", name="NVIDIA A10", uuid=f"GPU-{i}", memory_gib=22.5) for i in range(SLOTS)]

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import EnvironmentStopError
-from sweeper.sweep.publish import run_views, sweep_info
 from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.folder.load import load_sweep, summarise
+from sweeper.sweep.publish import run_views, sweep_info
 
 SPOILT = {
     "empty": b"",

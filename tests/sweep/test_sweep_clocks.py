@@ -20,10 +20,10 @@ from sweeper.core.job import Job, read_job, read_outcome, seconds_of, write_outc
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.errors import SweepConflictError
 from sweeper.launch.local import leftovers
-from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.folder import lock as locking
 from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.folder.lock import EPOCH, SweepLock
+from sweeper.sweep.job_runner import JobRunner, Slot
 
 REPOSITORY = Path(__file__).parents[2]
 DAY = 86_400.0

@@ -16,9 +16,9 @@ from sweeper.core.job import read_job, read_outcome
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import EnvironmentStopError
 from sweeper.sweep import job_runner
+from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.job_runner import INTERRUPTED, TICK_SECONDS, JobRunner, Slot
 from sweeper.sweep.stopping import EndedError
-from sweeper.sweep.folder.journal import Journal
 
 NUMBER = 4
 

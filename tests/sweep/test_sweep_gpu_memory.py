@@ -10,8 +10,8 @@ import stub_nvml
 from replays import failing, spec_of
 
 from sweeper.core.measurement import DeviceInfo, FailureKind
-from sweeper.sweep.start import gpu_memory as under_test
 from sweeper.sweep import trial_runner
+from sweeper.sweep.start import gpu_memory as under_test
 from sweeper.sweep.start.gpu_memory import MemoryWaiter, uuids_of
 from sweeper.telemetry.nvml.devices import awake
 

@@ -17,9 +17,9 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.core.record import TrialRecord
 from sweeper.errors import StorageError
+from sweeper.sweep.folder.load import LoadedSweep
 from sweeper.sweep.publish import view_of
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.folder.load import LoadedSweep
 from sweeper.tracking import RejectedError, RunView, SweepInfo
 
 

@@ -17,10 +17,10 @@ from sweeper.core.record import BASELINE
 from sweeper.errors import EnvironmentStopError, NothingFeasibleError, UserError
 from sweeper.exports import make_export
 from sweeper.results.decision_lines import decision_lines
-from sweeper.sweep.start import bootstrap
 from sweeper.sweep import budget, progress
 from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.folder.load import load_sweep, summarise
+from sweeper.sweep.start import bootstrap
 from sweeper.sweep.trial_runner import TrialRunner
 
 JOURNAL = {

@@ -15,8 +15,8 @@ from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
 from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.schema import SweepSpec
 from sweeper.schema.sections import ExecutionOptions
-from sweeper.sweep.start import setup
 from sweeper.sweep.phases.search import hints_of
+from sweeper.sweep.start import setup
 from sweeper.system import cpu_shares
 from sweeper.system.cpu import cpu_name
 from sweeper.telemetry.gpu_lines import gpu_lines

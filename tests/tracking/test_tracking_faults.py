@@ -20,9 +20,9 @@ from replays import PIPELINE, Bench, spec_of
 
 from sweeper.cli.sync import sync_command
 from sweeper.core.job import read_job
-from sweeper.sweep.publish import Publisher, publish_sweep, sweep_info
 from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.folder.load import load_sweep
+from sweeper.sweep.publish import Publisher, publish_sweep, sweep_info
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.ui import DATABASE, repair_artifact_locations, ui_command, ui_url
 

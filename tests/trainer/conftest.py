@@ -13,7 +13,8 @@ import torch
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, MeasurePlan
 from sweeper.core.progress import SilentProgress
-from sweeper.trainer import prepare, windows
+from sweeper.trainer import prepare
+from sweeper.trainer.timing import windows
 
 HERE = str(Path(__file__).parent)
 MakeJob = Callable[..., Job]

@@ -18,7 +18,7 @@ from sweeper.errors import UserError
 from sweeper.trainer import checkpoint
 from sweeper.trainer.checkpoint import Position
 from sweeper.trainer.setup import set_up
-from sweeper.trainer.step import Stepper
+from sweeper.trainer.step.stepper import Stepper
 
 CPU = torch.device("cpu")
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from sweeper.core.config import TrialConfig
-from sweeper.trainer import compiling
-from sweeper.trainer.compiling import CompileWatch
+from sweeper.trainer.step import compiling
+from sweeper.trainer.step.compiling import CompileWatch
 
 
 def config(mode: str = "default", buckets: int = 1) -> TrialConfig:

@@ -27,16 +27,16 @@ from sweeper.core.measurement import Bottleneck, Diagnosis
 from sweeper.core.progress import SilentProgress
 from sweeper.results.verdict.bottleneck import verdict_of
 from sweeper.system.process import children
-from sweeper.trainer import diagnose as under_test
 from sweeper.trainer import measure, prepare
-from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.data import make_loader
 from sweeper.trainer.data.protocol import Handed
-from sweeper.trainer.diagnose import diagnose
-from sweeper.trainer.group import Group
 from sweeper.trainer.pipeline import Pipeline, Samples
-from sweeper.trainer.step import Stepper
-from sweeper.trainer.timing import Timing
+from sweeper.trainer.step.clocks import NoClock
+from sweeper.trainer.step.group import Group
+from sweeper.trainer.step.stepper import Stepper
+from sweeper.trainer.timing import diagnose as under_test
+from sweeper.trainer.timing.diagnose import diagnose
+from sweeper.trainer.timing.stretches import Timing
 
 ALONE = Group.start(1, lambda *_: None)
 CPU = torch.device("cpu")

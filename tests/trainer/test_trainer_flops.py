@@ -13,7 +13,7 @@ from sweeper.trainer import trace
 from sweeper.trainer.data.order import Order
 from sweeper.trainer.data.workers import WorkerLoader
 from sweeper.trainer.pipeline import Pipeline, Samples
-from sweeper.trainer.step import Stepper
+from sweeper.trainer.step.stepper import Stepper
 
 CPU = torch.device("cpu")
 TIME, WIDTH, HIDDEN = 5, 3, 4

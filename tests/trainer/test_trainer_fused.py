@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from sweeper.trainer.fused import FusedStep
+from sweeper.trainer.step.fused import FusedStep
 
 KINDS: dict[str, Any] = {
     "adam": lambda p: torch.optim.Adam(p, lr=1e-2, weight_decay=0.1, fused=True),

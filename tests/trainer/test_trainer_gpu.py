@@ -14,11 +14,11 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.progress import SilentProgress, TrialFailedError
 from sweeper.trainer import device as devices
 from sweeper.trainer import measure
-from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.data import make_loader
-from sweeper.trainer.fp8 import lacks_fp8
 from sweeper.trainer.pipeline import Pipeline, Samples
-from sweeper.trainer.step import Stepper
+from sweeper.trainer.step.clocks import NoClock
+from sweeper.trainer.step.fp8 import lacks_fp8
+from sweeper.trainer.step.stepper import Stepper
 
 pytestmark = [
     pytest.mark.gpu,

@@ -16,8 +16,8 @@ from trainer_cuda import CUDA, FakeCuda
 
 from sweeper.core import modules
 from sweeper.script.inside.gpu import union_length
-from sweeper.trainer import gpu_time
-from sweeper.trainer.gpu_time import kernel_seconds, queued_seconds, sync_places
+from sweeper.trainer.timing import gpu_time
+from sweeper.trainer.timing.gpu_time import kernel_seconds, queued_seconds, sync_places
 
 # -- the device and the host apart ----------------------------------------------------------------------
 

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from sweeper.core.progress import SilentProgress, TrialFailedError
-from sweeper.trainer import measure, quality, step
-from sweeper.trainer.clocks import GRAPH, H2D, OPTIMIZER, HostClock, NoClock
+from sweeper.trainer import measure, quality
 from sweeper.trainer.data import make_loader
-from sweeper.trainer.graph import EAGER_STEPS, CapturedStep
 from sweeper.trainer.setup import set_up
-from sweeper.trainer.step import Stepper
+from sweeper.trainer.step import stepper as stepper_module
+from sweeper.trainer.step.clocks import GRAPH, H2D, OPTIMIZER, HostClock, NoClock
+from sweeper.trainer.step.graph import EAGER_STEPS, CapturedStep
+from sweeper.trainer.step.stepper import Stepper
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -304,7 +305,7 @@ def test_an_optimiser_that_waits_for_the_device_cannot_be_captured(make_job, opt
 
 def test_recomputed_activations_are_captured_where_that_is_safe(make_job, monkeypatch):
     again = {"activation_checkpointing": True}
-    monkeypatch.setattr(step, "repeated_blocks", lambda model: [model])
+    monkeypatch.setattr(stepper_module, "repeated_blocks", lambda model: [model])
     monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion("2.10.0"))
     trained(make_job(again), 5, fake)
     with monkeypatch.context() as older:
@@ -316,7 +317,7 @@ def test_recomputed_activations_are_captured_where_that_is_safe(make_job, monkey
     with pytest.raises(TrialFailedError, match="the dropout of recurrent layers"):
         stepper.capture(SimpleNamespace(), Fake())
     # Without repeated blocks, nothing is computed again.
-    monkeypatch.setattr(step, "repeated_blocks", lambda model: [])
+    monkeypatch.setattr(stepper_module, "repeated_blocks", lambda model: [])
     _, stepper, _ = set_up(make_job(again), SilentProgress())
     stepper.model.add_module("recurrent", torch.nn.LSTM(2, 2, num_layers=2, dropout=0.1))
     stepper.capture(SimpleNamespace(materialise=None), Fake())

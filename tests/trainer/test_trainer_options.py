@@ -16,13 +16,14 @@ from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import TrialFailedError
 from sweeper.trainer import device as devices
-from sweeper.trainer import fp8, quality
-from sweeper.trainer import step as steps
+from sweeper.trainer import quality
 from sweeper.trainer.data.order import Order
 from sweeper.trainer.data.workers import WorkerLoader
-from sweeper.trainer.fp8 import lacks_fp8, use_fp8
 from sweeper.trainer.pipeline import Pipeline, Samples
-from sweeper.trainer.step import Stepper, repeated_blocks
+from sweeper.trainer.step import fp8
+from sweeper.trainer.step import stepper as steps
+from sweeper.trainer.step.fp8 import lacks_fp8, use_fp8
+from sweeper.trainer.step.stepper import Stepper, repeated_blocks
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 SAMPLES = Samples(tensors={"x": torch.arange(64.0)[:, None]}, length=64)

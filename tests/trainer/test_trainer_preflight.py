@@ -8,8 +8,8 @@ from sweeper.core.config import CompileConfig
 from sweeper.core.measurement import FailureKind, Report
 from sweeper.core.progress import SilentProgress, TrialFailedError
 from sweeper.trainer import preflight
-from sweeper.trainer.graph import EAGER_STEPS
-from sweeper.trainer.step import Stepper
+from sweeper.trainer.step.graph import EAGER_STEPS
+from sweeper.trainer.step.stepper import Stepper
 
 
 @pytest.fixture

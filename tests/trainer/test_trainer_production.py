@@ -25,9 +25,9 @@ from sweeper.launch.local import LocalLauncher
 from sweeper.system.files import read_json
 from sweeper.trainer import checkpoint, prepare, production
 from sweeper.trainer.data.order import Order
-from sweeper.trainer.fused import FusedStep
 from sweeper.trainer.quality import validate
 from sweeper.trainer.setup import set_up
+from sweeper.trainer.step.fused import FusedStep
 
 # Torch says so where there are fewer cores than workers.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

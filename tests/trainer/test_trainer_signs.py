@@ -14,9 +14,9 @@ from sweeper.core.progress import LocalSteps, SilentProgress
 from sweeper.core.training import Training
 from sweeper.system.files import write_atomic
 from sweeper.trainer import checkpoint, measure, production, quality
-from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.on_demand import GO, read_ready
 from sweeper.trainer.setup import set_up
+from sweeper.trainer.step.clocks import NoClock
 
 
 class Heard(SilentProgress):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sweeper.trainer.steady import is_steady
+from sweeper.trainer.timing.steady import is_steady
 
 
 def first_steady(blocks: list[float]) -> int | None:

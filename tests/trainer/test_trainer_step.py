@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from sweeper.core.config import OptimizerConfig, TrialConfig
-from sweeper.trainer.clocks import BACKWARD, DATA, FORWARD, GRAPH, H2D, OPTIMIZER, HostClock, NoClock
 from sweeper.trainer.data import make_loader
 from sweeper.trainer.data.order import Order
 from sweeper.trainer.data.resident import BatchReader
 from sweeper.trainer.pipeline import Pipeline, Samples
 from sweeper.trainer.setup import set_up
-from sweeper.trainer.step import Stepper, make_optimizer
+from sweeper.trainer.step.clocks import BACKWARD, DATA, FORWARD, GRAPH, H2D, OPTIMIZER, HostClock, NoClock
+from sweeper.trainer.step.stepper import Stepper, make_optimizer
 
 # Torch says so where there are fewer cores than workers.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

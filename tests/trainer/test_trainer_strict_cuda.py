@@ -26,15 +26,17 @@ from sweeper.core.progress import SilentProgress, TrialFailedError
 from sweeper.core.training import Training
 from sweeper.script.changes.environment import ALLOCATOR
 from sweeper.script.changes.recurrent import NAMES, NOTE
-from sweeper.trainer import ceilings, gpu_time, group, measure, preflight, prepare, probe, production, quality
+from sweeper.trainer import ceilings, measure, preflight, prepare, probe, production, quality
 from sweeper.trainer import device as devices
 from sweeper.trainer import trace as tracing
-from sweeper.trainer.clocks import NoClock
 from sweeper.trainer.data import make_loader
 from sweeper.trainer.data.resident import BatchReader
-from sweeper.trainer.graph import EAGER_STEPS
 from sweeper.trainer.pipeline import Samples
 from sweeper.trainer.setup import set_up
+from sweeper.trainer.step import group
+from sweeper.trainer.step.clocks import NoClock
+from sweeper.trainer.step.graph import EAGER_STEPS
+from sweeper.trainer.timing import gpu_time
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),

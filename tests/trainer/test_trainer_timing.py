@@ -16,15 +16,17 @@ from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Window
 from sweeper.core.progress import SilentProgress, TrialFailedError
 from sweeper.system.process import usage
-from sweeper.trainer import clocks, conditions, measure, windows
-from sweeper.trainer import timing as under_test
-from sweeper.trainer.clocks import BACKWARD, FORWARD, NUM_PHASES, NoClock
-from sweeper.trainer.conditions import Conditions
+from sweeper.trainer import measure
 from sweeper.trainer.data import make_loader
-from sweeper.trainer.group import Group
 from sweeper.trainer.setup import set_up
-from sweeper.trainer.timing import Timing
-from sweeper.trainer.windows import MAX_TRIES, TimedWindow, Windows, collect
+from sweeper.trainer.step import clocks
+from sweeper.trainer.step.clocks import BACKWARD, FORWARD, NUM_PHASES, NoClock
+from sweeper.trainer.step.group import Group
+from sweeper.trainer.timing import conditions, windows
+from sweeper.trainer.timing import stretches as under_test
+from sweeper.trainer.timing.conditions import Conditions
+from sweeper.trainer.timing.stretches import Timing
+from sweeper.trainer.timing.windows import MAX_TRIES, TimedWindow, Windows, collect
 
 ALONE = Group.start(1, lambda *_: None)
 OTHERS = "other processes took cores"

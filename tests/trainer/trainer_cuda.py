@@ -10,7 +10,7 @@ import torch
 
 from sweeper.core.measurement import DeviceInfo
 from sweeper.trainer import device as devices
-from sweeper.trainer import gpu_time
+from sweeper.trainer.timing import gpu_time
 
 CUDA = SimpleNamespace(type="cuda", index=0)
 CYCLES_PER_SECOND = 2e9

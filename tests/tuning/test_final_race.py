@@ -13,9 +13,9 @@ from sweeper.race.log import BASELINE, Company, Event, Round, Started, Turned, V
 from sweeper.race.verify import OTHER_SEEDS
 from sweeper.results.numbers.confirmation import ratios
 from sweeper.script.changes.change import CLOSE, EXACT
+from sweeper.sweep.folder.result import ConfirmationResult
 from sweeper.sweep.phases.lives import REPORT_SECONDS
 from sweeper.sweep.stopping import StopHandler
-from sweeper.sweep.folder.result import ConfirmationResult
 from sweeper.tuning.final_race import NOT_COMPARED, FinalRace
 
 SEED_SECONDS = 7.0

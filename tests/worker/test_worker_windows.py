@@ -26,8 +26,8 @@ from sweeper.core.measurement import DeviceInfo, FailureKind, Measurement, Windo
 from sweeper.core.progress import LocalSteps
 from sweeper.telemetry import probes
 from sweeper.telemetry.sampler import ProbeSampler, summarise
-from sweeper.trainer.group import Group
-from sweeper.trainer.timing import Timing
+from sweeper.trainer.step.group import Group
+from sweeper.trainer.timing.stretches import Timing
 from sweeper.worker import keeper
 from sweeper.worker.trial import PipeProgress
 

@@ -13,8 +13,8 @@ from sweeper.script.run.output import Listener
 from sweeper.script.run.sandbox import Sandbox
 from sweeper.script.run.timeline import Stretch
 from sweeper.system.process import peak_bytes
-from sweeper.trainer.conditions import Conditions, window_between
-from sweeper.trainer.windows import Windows
+from sweeper.trainer.timing.conditions import Conditions, window_between
+from sweeper.trainer.timing.windows import Windows
 
 
 def window_of(stretches: Sequence[Stretch], before: Conditions, after: Conditions) -> Window:

@@ -29,9 +29,9 @@ from sweeper.script.run.timeline import Stretch, Timeline
 from sweeper.script.run.warm import WarmProcess, write_warm
 from sweeper.script.run.watched import WatchedTraining
 from sweeper.system.process import proportional_bytes, tree, usage
-from sweeper.trainer.conditions import Conditions, read_conditions
 from sweeper.trainer.on_demand import WindowRequests
-from sweeper.trainer.windows import TimedWindow, Windows, collect
+from sweeper.trainer.timing.conditions import Conditions, read_conditions
+from sweeper.trainer.timing.windows import TimedWindow, Windows, collect
 from sweeper.worker.deadlines import STALL_RATIO
 
 PATIENCE_SECONDS = 5.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import TrialFailedError
-from sweeper.trainer.steady import is_steady
+from sweeper.trainer.timing.steady import is_steady
 
 BLOCK_SECONDS = 0.1
 LAST_SHARE = 0.1

@@ -14,10 +14,10 @@ from sweeper.core.job import SCHEMA
 from sweeper.core.measurement import Failure, Measurement
 from sweeper.errors import EnvironmentStopError, SweepConflictError, UserError, did_you_mean
 from sweeper.schema import SweepSpec
-from sweeper.sweep.observer import SweepObserver
 from sweeper.sweep.folder.fingerprint import differences
 from sweeper.sweep.folder.journal import Journal, sweeps_folder
 from sweeper.sweep.folder.lock import SweepLock
+from sweeper.sweep.observer import SweepObserver
 from sweeper.system.files import make_folder
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

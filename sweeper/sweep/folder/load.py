@@ -29,7 +29,15 @@ from sweeper.results.numbers.summary import Row, Summary, counts_of, find_fastes
 from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.schema import SweepSpec
 from sweeper.schema.enough_steps import with_enough_steps
-from sweeper.sweep.folder.journal import ENDS_ANEW, FINAL_RACE, INTERIM_RACE, INTERIM_RESULT, RESULT, Entry, Journal
+from sweeper.sweep.folder.journal import (
+    ENDS_ANEW,
+    FINAL_RACE,
+    INTERIM_RACE,
+    INTERIM_RESULT,
+    RESULT,
+    Entry,
+    Journal,
+)
 from sweeper.sweep.folder.result import ConfirmationResult, SweepResult
 from sweeper.system.files import reading
 from sweeper.tracking import Confirmation

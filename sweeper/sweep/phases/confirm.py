@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from sweeper.core.measurement import FailureKind
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.results.numbers.finalists import finalists
-from sweeper.sweep.start.context import SweepContext
+from sweeper.sweep.folder.journal import FINAL_RACE, INTERIM_RACE
+from sweeper.sweep.folder.result import ConfirmationResult
 from sweeper.sweep.phases.dropped_values import without_idle
 from sweeper.sweep.phases.early_rounds import early_rounds
 from sweeper.sweep.phases.losses import losses_over_seeds
 from sweeper.sweep.phases.race import ARMS, MAX_ROUNDS, SweepRace
 from sweeper.sweep.phases.reserve import confirm_seconds, loss_seconds
 from sweeper.sweep.phases.to_loss import to_loss
+from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.stopping import StopAskedError
-from sweeper.sweep.folder.journal import FINAL_RACE, INTERIM_RACE
-from sweeper.sweep.folder.result import ConfirmationResult
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import make_folder
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from sweeper.core.record import BASELINE
 from sweeper.race.log import Round
 from sweeper.results.numbers.finalists import is_speed
-from sweeper.sweep.start.context import SweepContext
+from sweeper.sweep.folder.journal import EARLY_RACE, Journal
 from sweeper.sweep.phases.race import SweepRace
 from sweeper.sweep.phases.reserve import run_seconds
-from sweeper.sweep.folder.journal import EARLY_RACE, Journal
+from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.trial_runner import TrialRunner
 
 AT = (0.25, 0.5)

@@ -16,8 +16,8 @@ from sweeper.core.job import Job, MeasurePlan, read_outcome
 from sweeper.core.measurement import Failure, Measurement, Outcome, Report
 from sweeper.core.record import BASELINE
 from sweeper.results.numbers.intervals import interval
-from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.job_runner import JobRunner, Slot
+from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import read_json, write_json
 

@@ -28,8 +28,8 @@ from sweeper.race.race import Taken
 from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.script.run.failure import is_for_want_of_room
 from sweeper.script.run.running import RECORD_ONLY
-from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.job_runner import JobRunner, Slot
+from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import write_atomic
 from sweeper.system.memory import available_bytes

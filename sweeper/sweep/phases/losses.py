@@ -13,9 +13,9 @@ from sweeper.results import words
 from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.schema import SweepSpec
 from sweeper.schema.enough_steps import with_enough_steps
-from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.folder.load import NUM_SEEDS, quality_of
+from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.sweep.workloads import workload_of
 

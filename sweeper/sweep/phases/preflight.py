@@ -26,10 +26,10 @@ from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.core.retries import MAX_ATTEMPTS
 from sweeper.schema import CategoricalParameter, SweepSpec
 from sweeper.schema.space import acts, is_same
-from sweeper.sweep.start.context import SweepContext
-from sweeper.sweep.phases.dropped_values import KINDS, Choice
-from sweeper.sweep.start.setup import NO_WINDOWS, left_line, yaml_of
 from sweeper.sweep.folder.journal import Journal
+from sweeper.sweep.phases.dropped_values import KINDS, Choice
+from sweeper.sweep.start.context import SweepContext
+from sweeper.sweep.start.setup import NO_WINDOWS, left_line, yaml_of
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import make_folder, read_json, write_json
 

@@ -28,12 +28,12 @@ from sweeper.race.storage import StoredLog
 from sweeper.results import words
 from sweeper.results.numbers.confirmation import Ratio, WinnerChoice, choose_winner, ratios
 from sweeper.results.numbers.finalists import is_speed
-from sweeper.sweep.start.context import SweepContext
-from sweeper.sweep.phases.lives import JobLives, Verifier, can_rest
-from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.folder.journal import DAMAGED_RACE
 from sweeper.sweep.folder.machine_record import MachineRecord
 from sweeper.sweep.folder.result import ConfirmationResult
+from sweeper.sweep.phases.lives import JobLives, Verifier, can_rest
+from sweeper.sweep.start.context import SweepContext
+from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.files import reading
 

@@ -16,16 +16,16 @@ from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.results import words
 from sweeper.results.formatting import rate, seconds
 from sweeper.results.numbers.confirmation import Ratio
-from sweeper.sweep.start import setup
-from sweeper.sweep.start.bootstrap import Launch, OpenSweep, supervised
-from sweeper.sweep.start.context import SweepContext
-from sweeper.sweep.observer import SweepObserver
-from sweeper.sweep.phases.race import MAX_ROUNDS, SweepRace
-from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.folder.catalog import find_sweep, lock_of, require_schema
 from sweeper.sweep.folder.fingerprint import differences
 from sweeper.sweep.folder.journal import REPEATED_RACE
 from sweeper.sweep.folder.load import load_sweep
+from sweeper.sweep.observer import SweepObserver
+from sweeper.sweep.phases.race import MAX_ROUNDS, SweepRace
+from sweeper.sweep.start import setup
+from sweeper.sweep.start.bootstrap import Launch, OpenSweep, supervised
+from sweeper.sweep.start.context import SweepContext
+from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.sweep.workloads import fingerprint
 from sweeper.system.files import write_json

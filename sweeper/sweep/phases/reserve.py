@@ -8,10 +8,10 @@ from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.race.policy import FIRST_TURNS
 from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.schema import SweepSpec
-from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.phases.lives import can_rest
 from sweeper.sweep.phases.losses import num_seeds
 from sweeper.sweep.phases.race import turn_limits, warmup_seconds
+from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.trial_runner import TrialRunner
 
 CONFIRM_SHARE, MAX_CONFIRM_SHARE = 0.2, 0.5

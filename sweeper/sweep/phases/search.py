@@ -17,7 +17,7 @@ from sweeper.schema import SweepSpec
 from sweeper.schema.space import acts
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
 from sweeper.search.guidance import ACCUMULATION, RECOMPUTATION
-from sweeper.sweep.start.context import SweepContext
+from sweeper.sweep.folder.journal import FINAL_RACE, Entry
 from sweeper.sweep.job_runner import TICK_SECONDS
 from sweeper.sweep.memory_limit import Capacity
 from sweeper.sweep.phases.dropped_values import (
@@ -31,8 +31,8 @@ from sweeper.sweep.phases.dropped_values import (
 )
 from sweeper.sweep.phases.early_rounds import EarlyRounds
 from sweeper.sweep.phases.reserve import seconds_after_search
+from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.start.setup import Machine, left_line
-from sweeper.sweep.folder.journal import FINAL_RACE, Entry
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.system.failpoints import failpoint
 

@@ -14,9 +14,9 @@ from sweeper.race.tally import Tally
 from sweeper.results.numbers.confirmation import Ratio
 from sweeper.results.numbers.projection import Curve
 from sweeper.results.numbers.time_to_loss import MAX_SAMPLES, MIN_POINTS, TimeToLoss, target, time_to_loss
-from sweeper.sweep.start.context import SweepContext
-from sweeper.sweep.phases.losses import PARTS
 from sweeper.sweep.folder.load import NUM_SEEDS, quality_of
+from sweeper.sweep.phases.losses import PARTS
+from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.trial_runner import TrialRunner
 
 SEEDS = 5

@@ -19,19 +19,19 @@ from sweeper.launch.launcher import Launcher
 from sweeper.launch.local import end_leftovers
 from sweeper.schema import SweepSpec
 from sweeper.schema.data_path import on_this_machine
-from sweeper.sweep.start import setup
-from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.experiment import info_of, provenance
-from sweeper.sweep.start.gpu_memory import uuids_of
-from sweeper.sweep.job_runner import JobRunner, Slot
-from sweeper.sweep.start.launchers import launcher_for
-from sweeper.sweep.observer import SweepObserver
-from sweeper.sweep.publish import Publisher
-from sweeper.sweep.stopping import StopHandler
 from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.folder.load import varied_names
 from sweeper.sweep.folder.lock import SweepLock
 from sweeper.sweep.folder.past import past_line, recall, remember
+from sweeper.sweep.job_runner import JobRunner, Slot
+from sweeper.sweep.observer import SweepObserver
+from sweeper.sweep.publish import Publisher
+from sweeper.sweep.start import setup
+from sweeper.sweep.start.context import SweepContext
+from sweeper.sweep.start.gpu_memory import uuids_of
+from sweeper.sweep.start.launchers import launcher_for
+from sweeper.sweep.stopping import StopHandler
 from sweeper.sweep.workloads import workload_of
 from sweeper.system.failpoints import failpoint
 from sweeper.telemetry.nvml.devices import awake

@@ -12,13 +12,13 @@ from sweeper.core.record import TrialRecord
 from sweeper.launch.launcher import Launcher
 from sweeper.results.numbers.labels import run_name
 from sweeper.schema import SweepSpec
+from sweeper.sweep.folder.journal import Journal
+from sweeper.sweep.folder.lock import SweepLock
+from sweeper.sweep.folder.machine_record import speed_key
 from sweeper.sweep.observer import SweepObserver
 from sweeper.sweep.publish import Publisher
 from sweeper.sweep.start.setup import Machine
 from sweeper.sweep.stopping import StopHandler
-from sweeper.sweep.folder.journal import Journal
-from sweeper.sweep.folder.lock import SweepLock
-from sweeper.sweep.folder.machine_record import speed_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,9 @@ from sweeper.launch.launcher import Launcher, LaunchRequest, make_launcher
 from sweeper.launch.parcel import Parcel
 from sweeper.schema import SweepSpec
 from sweeper.schema.sections import ExecutionOptions
-from sweeper.sweep.start.setup import devices_of_a_trial
 from sweeper.sweep.folder.journal import Journal, sweeps_folder
 from sweeper.sweep.folder.lock import epoch_of
+from sweeper.sweep.start.setup import devices_of_a_trial
 from sweeper.sweep.workloads import workload_of
 from sweeper.system.environment import added_variables, pass_env_names
 from sweeper.system.files import read_json

@@ -21,8 +21,8 @@ from sweeper.schema import CategoricalParameter, SweepSpec
 from sweeper.schema.cluster import BatchJob
 from sweeper.schema.enough_steps import whole_range
 from sweeper.schema.sections import ExecutionOptions
-from sweeper.sweep.start.gpu_memory import uuids_of
 from sweeper.sweep.job_runner import Slot
+from sweeper.sweep.start.gpu_memory import uuids_of
 from sweeper.system.cpu import cpu_name
 from sweeper.system.cpu_shares import shares
 from sweeper.telemetry.gpu_lines import Build, cuda_remedy, first_sentence, gpu_lines, why_unused

@@ -23,7 +23,7 @@ from sweeper.errors import UserError
 from sweeper.script.run import running, start
 from sweeper.script.run import trial as under_test
 from sweeper.script.run.watch import job_outside_a_sweep
-from sweeper.trainer import windows
+from sweeper.trainer.timing import windows
 
 
 def heard(folder: Path) -> dict[str, object]:

@@ -26,8 +26,8 @@ from sweeper.schema.sections import (
     ScriptOptions,
     SearchOptions,
 )
-from sweeper.sweep.phases.interference import Interference
 from sweeper.sweep.folder.result import ConfirmationResult
+from sweeper.sweep.phases.interference import Interference
 from sweeper.trainer.checkpoint import Position
 
 FILE = Path(__file__).with_name("stored_names.yaml")

@@ -21,10 +21,10 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import QUALITY_RUNNER, read_job
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import NothingFeasibleError, UserError
-from sweeper.sweep.phases.reconfirm import reconfirm
-from sweeper.sweep.run import run_sweep
 from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.folder.load import load_sweep, summarise
+from sweeper.sweep.phases.reconfirm import reconfirm
+from sweeper.sweep.run import run_sweep
 from sweeper.tracking import NullTracker
 
 pytestmark = pytest.mark.slow

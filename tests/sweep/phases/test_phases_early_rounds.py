@@ -11,9 +11,9 @@ from replays import Bench, spec_of, surface, throughput
 
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import BASELINE
+from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.phases import early_rounds
 from sweeper.sweep.progress import SweepProgress
-from sweeper.sweep.folder.journal import Journal
 
 pytestmark = pytest.mark.slow
 

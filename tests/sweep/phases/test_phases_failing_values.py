@@ -18,9 +18,9 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
 from sweeper.core.record import TrialRecord
 from sweeper.errors import EnvironmentStopError
+from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.phases.dropped_values import FailingValues, choices_of, without_numbers
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.folder.journal import Journal
 from sweeper.tracking import NullTracker
 
 FUSED = {"type": "categorical", "choices": [True, False]}

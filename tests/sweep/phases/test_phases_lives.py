@@ -23,11 +23,11 @@ from sweeper.core.recording import Recording
 from sweeper.race.log import Started, Verified, rounds_of
 from sweeper.race.policy import FIRST_TURNS
 from sweeper.race.storage import read
+from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.phases import lives
 from sweeper.sweep.phases.lives import JobLives, can_be_stopped, is_expensive, may_fit_together
 from sweeper.sweep.phases.race import SweepRace
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.folder.journal import Journal
 from sweeper.system.files import write_atomic
 from sweeper.tracking import NullTracker
 from sweeper.trainer import on_demand as taking

@@ -15,9 +15,9 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import PREFLIGHT_RUNNER, Job
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement
 from sweeper.schema import SweepSpec
+from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.phases import preflight
 from sweeper.sweep.phases.preflight import FOUND, ValueCheck, drop_failed
-from sweeper.sweep.folder.journal import Journal
 
 PRECISIONS = {"type": "categorical", "choices": ["fp32", "bf16", "fp16"]}
 MODES = {"type": "categorical", "choices": ["eager", "default", "graph"]}

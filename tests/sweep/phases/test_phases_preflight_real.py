@@ -14,9 +14,9 @@ from sweeper.core.job import CONFIG
 from sweeper.core.measurement import Measurement
 from sweeper.launch.local import leftovers
 from sweeper.schema import SweepSpec
+from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.phases import preflight
 from sweeper.sweep.run import run_sweep
-from sweeper.sweep.folder.journal import Journal
 from sweeper.system.files import read_json
 from sweeper.tracking import NullTracker
 

@@ -14,12 +14,12 @@ from sweeper.core.job import Job
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measurement
 from sweeper.search import Hints
 from sweeper.search.guidance import RECOMPUTATION
+from sweeper.sweep.folder.journal import Journal
+from sweeper.sweep.folder.load import load_sweep, summarise
 from sweeper.sweep.job_runner import Slot
 from sweeper.sweep.memory_limit import Capacity
 from sweeper.sweep.phases.search import hints_of
 from sweeper.sweep.start.setup import Machine
-from sweeper.sweep.folder.journal import Journal
-from sweeper.sweep.folder.load import load_sweep, summarise
 
 GPU = DeviceInfo(kind="cuda", name="NVIDIA A10", uuid="GPU-a", memory_gib=8.0)
 WIDE = {

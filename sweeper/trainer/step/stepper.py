@@ -24,12 +24,12 @@ from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import Progress, SilentProgress, TrialFailedError
 from sweeper.script.changes.recurrent import NOTE, has_recurrent, keep_in_float32
 from sweeper.trainer import device as devices
-from sweeper.trainer.clocks import BACKWARD, DATA, FORWARD, GRAPH, H2D, OPTIMIZER, Clock, NoClock
 from sweeper.trainer.data.protocol import Handed, Loader
-from sweeper.trainer.fp8 import MULTIPLE, lacks_fp8, use_fp8
-from sweeper.trainer.fused import FusedStep
-from sweeper.trainer.graph import Capture, CapturedStep, CudaCapture
 from sweeper.trainer.pipeline import Batch, Pipeline
+from sweeper.trainer.step.clocks import BACKWARD, DATA, FORWARD, GRAPH, H2D, OPTIMIZER, Clock, NoClock
+from sweeper.trainer.step.fp8 import MULTIPLE, lacks_fp8, use_fp8
+from sweeper.trainer.step.fused import FusedStep
+from sweeper.trainer.step.graph import Capture, CapturedStep, CudaCapture
 
 RECORDED_AT = {"reduce-overhead": 2, "max-autotune": 2}
 """The run of a shape in which the compiler records its graph, if that is not the first."""

@@ -19,14 +19,14 @@ from sweeper.core.measurement import Diagnosis
 from sweeper.system.cpu import usable_cpus
 from sweeper.system.process import waited_seconds, waits
 from sweeper.trainer import device as devices
-from sweeper.trainer.clocks import ARITHMETIC, BusyClock, NoClock
-from sweeper.trainer.conditions import processor_seconds
 from sweeper.trainer.data.protocol import Handed, Loader
-from sweeper.trainer.gpu_time import kernel_seconds, queued_seconds, sync_places
 from sweeper.trainer.pipeline import Samples
 from sweeper.trainer.probe import lacks
-from sweeper.trainer.step import Stepper
-from sweeper.trainer.timing import Timing
+from sweeper.trainer.step.clocks import ARITHMETIC, BusyClock, NoClock
+from sweeper.trainer.step.stepper import Stepper
+from sweeper.trainer.timing.conditions import processor_seconds
+from sweeper.trainer.timing.gpu_time import kernel_seconds, queued_seconds, sync_places
+from sweeper.trainer.timing.stretches import Timing
 
 PART_SECONDS = 0.1
 DRAIN_SECONDS = 0.3

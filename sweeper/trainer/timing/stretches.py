@@ -11,14 +11,14 @@ from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Window
 from sweeper.core.progress import Progress
 from sweeper.trainer import device as devices
-from sweeper.trainer.clocks import NUM_PHASES, Clock, HostClock, NoClock
-from sweeper.trainer.conditions import read_conditions, undisturbed_canary_ms, window_between
 from sweeper.trainer.data.protocol import Loader
-from sweeper.trainer.group import Group
 from sweeper.trainer.on_demand import RequestFiles
-from sweeper.trainer.steady import is_steady
-from sweeper.trainer.step import Stepper
-from sweeper.trainer.windows import TimedWindow, Windows, collect
+from sweeper.trainer.step.clocks import NUM_PHASES, Clock, HostClock, NoClock
+from sweeper.trainer.step.group import Group
+from sweeper.trainer.step.stepper import Stepper
+from sweeper.trainer.timing.conditions import read_conditions, undisturbed_canary_ms, window_between
+from sweeper.trainer.timing.steady import is_steady
+from sweeper.trainer.timing.windows import TimedWindow, Windows, collect
 
 BLOCK_SECONDS = 0.1
 DRAIN_SECONDS = 0.02
@@ -120,7 +120,7 @@ class Timing:
     def windows(
         self, plan: MeasurePlan, global_batch: int, progress: Progress, turns: RequestFiles | None = None
     ) -> Windows:
-        """Returns the windows of `plan` (`sweeper.trainer.windows.collect`).
+        """Returns the windows of `plan` (`sweeper.trainer.timing.windows.collect`).
 
         Args:
             turns: Requests for each window, if windows do not follow each other directly.

@@ -10,7 +10,15 @@ import pytest
 
 from sweeper.errors import UserError
 from sweeper.schema.sections import Measure, ScriptOptions
-from sweeper.sweep.folder.fingerprint import code_of, differences, digest_of_code, digest_of_files, digest_of_files_named, digest_of_scripts, settings_of
+from sweeper.sweep.folder.fingerprint import (
+    code_of,
+    differences,
+    digest_of_code,
+    digest_of_files,
+    digest_of_files_named,
+    digest_of_scripts,
+    settings_of,
+)
 
 REPOSITORY = Path(__file__).parents[3]
 

@@ -1,0 +1,1 @@
+"""Begins a sweep: its folder, its machine, its launcher, and what all phases are given."""

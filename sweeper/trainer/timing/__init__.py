@@ -1,0 +1,1 @@
+"""Times steps: warm-up until steady, undisturbed windows, and the parts of a step on their own."""
