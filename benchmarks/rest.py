@@ -25,7 +25,7 @@ from common import Figure, publish
 from sweeper.judging.arms import Arm
 from sweeper.judging.lives import ScriptLives
 from sweeper.race.policy import Start
-from sweeper.results.numbers.intervals import interval
+from sweeper.race.tally import interval_of
 from sweeper.script.changes import VARIABLE as CHANGES
 
 UNEDITED = Path(__file__).parent / "unedited"
@@ -111,7 +111,7 @@ def _busy_loop() -> Iterator[None]:
 
 
 def _figure(name: str, logs: list[float], bar: str) -> Figure:
-    mean, low, high = interval(logs)
+    mean, low, high = interval_of(logs)
     half = (high - low) / 2
     return Figure(
         figure=name,

@@ -10,8 +10,7 @@ from sweeper.cli.screen import console, print_json, say
 from sweeper.core.measurement import Failure
 from sweeper.core.quantities import QUANTITIES
 from sweeper.results.formatting import figure, rate, seconds
-from sweeper.scaffold.check_script import ScriptCheck, try_out
-from sweeper.scaffold.suggest_pattern import suggest_pattern
+from sweeper.scaffold.check_script import ScriptCheck, suggest_pattern, try_out
 from sweeper.schema import SweepSpec
 
 FAILED = 1

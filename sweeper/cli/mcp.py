@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from sweeper.errors import UserError
-from sweeper.system.interpreter import python_module
+from sweeper.system.process import python_module
 
 MAX_MINUTES = 10.0
 MAX_OUTPUT = 32_000

@@ -10,7 +10,7 @@ from typing import Any
 from sweeper.core import schema_1
 from sweeper.core.codec import decode, encode
 from sweeper.core.config import TrialConfig
-from sweeper.core.measurement import Failure, Measurement, Outcome, Report
+from sweeper.core.measurement import Failure, FailureKind, Measurement, Outcome, Report
 from sweeper.core.recording import Recording
 from sweeper.core.script import Script
 from sweeper.core.training import Training
@@ -225,3 +225,16 @@ def seconds_of(job: Job, outcome: Outcome | Report) -> float:
         return known
     most = (1 + job.attempt) * job.timeout_seconds
     return max(known, min(outcome.finished_at - job.created_at, most))
+
+
+MAX_ATTEMPTS = 3
+"""Maximum attempts at a job that the environment ends or that is running when the sweep is killed."""
+RETRIED = frozenset(
+    {FailureKind.LOST, FailureKind.PREEMPTED, FailureKind.DEVICE_LOST, FailureKind.DEVICE_BUSY}
+)
+"""Failures that the environment causes; no other failure is retried."""
+
+
+def is_retried(job: Job, outcome: Outcome | Report | None) -> bool:
+    """Returns whether the environment caused `outcome`, and the job has attempts left."""
+    return isinstance(outcome, Failure) and outcome.kind in RETRIED and job.attempt + 1 < MAX_ATTEMPTS

@@ -16,7 +16,7 @@ from sweeper.core.measurement import Failure, Report
 from sweeper.doctor import gpus as nvidia
 from sweeper.doctor.finding import Ceiling, Check, State
 from sweeper.launch.local import TRIAL_ENV
-from sweeper.system.interpreter import python_module
+from sweeper.system.process import python_module
 from sweeper.telemetry.nvml.devices import GpuFacts
 
 TIMEOUT_SECONDS = 50.0

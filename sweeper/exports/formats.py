@@ -11,7 +11,7 @@ from typing import Any
 from sweeper.core.export_formats import FORMATS
 from sweeper.core.registry import resolve
 from sweeper.errors import UserError
-from sweeper.exports.description import origin, promise
+from sweeper.exports.document import origin, promise
 from sweeper.exports.flags import flags
 from sweeper.exports.reading import variables_of
 from sweeper.schema import to_yaml

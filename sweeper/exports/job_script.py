@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sweeper.core.config import Scalar
-from sweeper.exports.description import origin, promise
+from sweeper.exports.document import origin, promise
 from sweeper.exports.formats import Options
 from sweeper.script.changes.environment import RETAIN
 

@@ -11,7 +11,7 @@ from sweeper.core.loaders import traits
 from sweeper.core.template import spell
 from sweeper.errors import UserError
 from sweeper.exports import python_loading, python_step
-from sweeper.exports.description import origin, promise
+from sweeper.exports.document import origin, promise
 from sweeper.exports.flags import effective_settings
 from sweeper.exports.formats import Options
 from sweeper.script.changes.recurrent import NOTE

@@ -22,7 +22,7 @@ from sweeper.core.measurement import Outcome, Report
 from sweeper.errors import EnvironmentStopError
 from sweeper.launch.launcher import Launcher, LaunchRequest, outcome_or_lost
 from sweeper.system.environment import held_back_line, trial_env
-from sweeper.system.interpreter import python_module
+from sweeper.system.process import python_module
 
 MARK = "SWEEPER_SWEEP"
 """Environment variable that marks every process of a sweep; its value is the sweep's folder."""

@@ -203,3 +203,16 @@ def contenders(rounds: Sequence[Round], among: Iterable[int], level: float = EAR
             best = other
     rest = [arm for arm in order if arm != best]
     return [best, *(arm for arm in rest if Tally.of(rounds, arm, best).interval(level)[1] >= 0)]
+
+
+def interval_of(logs: Sequence[float], level: float = LEVEL) -> tuple[float, float, float]:
+    """Returns mean, low and high of the t interval (95%); infinite for fewer than two values.
+
+    From `ROBUST_ROUNDS` on, they are trimmed (Yuen 1974, 10.1093/biomet/61.1.165).
+    """
+    mean, count = trimmed_mean(logs), len(logs)
+    if count < 2:
+        return mean, -math.inf, math.inf
+    of_one, freedom = trimmed_variance(logs)
+    half = Variance(of_one / count, freedom).half_width(level)
+    return mean, mean - half, mean + half

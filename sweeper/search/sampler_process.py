@@ -23,7 +23,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from sweeper.core.config import Scalar
 from sweeper.errors import EnvironmentStopError
 from sweeper.search.samplers import make
-from sweeper.system.interpreter import python_module
+from sweeper.system.process import python_module
 
 TIMEOUT_SECONDS = 300.0
 

@@ -11,10 +11,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.core.job import ANYWHERE, OUTCOME, Job, read_job, read_outcome, write_job, write_outcome
+from sweeper.core.job import (
+    ANYWHERE,
+    MAX_ATTEMPTS,
+    OUTCOME,
+    Job,
+    is_retried,
+    read_job,
+    read_outcome,
+    write_job,
+    write_outcome,
+)
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.place import TrialPlace, write_place
-from sweeper.core.retries import MAX_ATTEMPTS, is_retried
 from sweeper.errors import EnvironmentStopError
 from sweeper.launch.launcher import Handle, Launcher, wait_any
 from sweeper.system.failpoints import failpoint

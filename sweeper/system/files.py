@@ -131,3 +131,18 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
         text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
         why = " ".join(text.split()).rstrip(".")[:_MAX_WHY]
         raise EnvironmentStopError(f"{path} is damaged ({why}). Nothing was changed. {remedy}.") from error
+
+
+def drop_from_page_cache(root: Path) -> None:
+    """Drops a file, or all files of a folder, from memory, so that they are read from the disk again.
+
+    Pages that another process has mapped, or that are not yet on the disk, stay in memory.
+    """
+    files = (path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
+    for path in files:
+        with contextlib.suppress(OSError):
+            number = os.open(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(number)

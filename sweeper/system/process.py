@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,3 +146,17 @@ def _of_threads(pid: int, file: str) -> Iterator[tuple[int, str]]:
         for task in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):
                 yield int(task.name), (task / file).read_text(encoding="utf-8", errors="replace")
+
+
+_CHECKOUT = Path(__file__).resolve().parents[2]
+"""The folder that contains the package."""
+
+
+def python_module(name: str, *arguments: str) -> list[str]:
+    """Returns the command that runs a module of this very installation of sweeper.
+
+    The current folder is not searched for modules: a project may contain a `queue.py`, or a clone named
+    `sweeper`. The exception is a checkout of sweeper that runs from its own folder, installed or not.
+    """
+    options = ["-m"] if Path.cwd() == _CHECKOUT else ["-P", "-m"]
+    return [sys.executable, *options, name, *arguments]

@@ -16,8 +16,7 @@ from sweeper.core.job import Job
 from sweeper.core.measurement import Report
 from sweeper.core.progress import Progress
 from sweeper.errors import UserError
-from sweeper.system import page_cache
-from sweeper.system.files import read_json, write_json
+from sweeper.system.files import drop_from_page_cache, read_json, write_json
 from sweeper.system.remote_data import data_cache
 from sweeper.trainer.pipeline import Prepared, Source, load_module
 
@@ -107,7 +106,7 @@ def load(job: Job) -> Prepared | Source:
     about = read_json(folder / META)
     if job.cold_cache:
         for place in (folder, data_cache(), Path(str(job.data.get("path") or folder)).expanduser()):
-            page_cache.forget(place)
+            drop_from_page_cache(place)
     if about.get("source"):
         source = load_module(job).prepare(dict(job.data))
         assert isinstance(source, Source)

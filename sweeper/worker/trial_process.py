@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from sweeper.core.job import Job, read_job
-from sweeper.system.interpreter import python_module
+from sweeper.system.process import python_module
 from sweeper.worker.step_counter import SharedSteps, make_counter
 
 _PR_SET_PDEATHSIG = 1

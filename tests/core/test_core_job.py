@@ -7,9 +7,8 @@ from pathlib import Path
 from parts import noop
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.job import CONFIG, Job, read_job, read_outcome, write_job, write_outcome
+from sweeper.core.job import CONFIG, RETRIED, Job, read_job, read_outcome, write_job, write_outcome
 from sweeper.core.measurement import INFEASIBLE, Failure, FailureKind, Report
-from sweeper.core.retries import RETRIED
 from sweeper.system.files import read_json
 
 

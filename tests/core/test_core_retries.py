@@ -7,9 +7,8 @@ import dataclasses
 import pytest
 from measurements import measurement
 
-from sweeper.core.job import Job
+from sweeper.core.job import MAX_ATTEMPTS, Job, is_retried
 from sweeper.core.measurement import Failure, FailureKind
-from sweeper.core.retries import MAX_ATTEMPTS, is_retried
 
 JOB = Job(uid="x", timeout_seconds=100.0)
 

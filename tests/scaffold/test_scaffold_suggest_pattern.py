@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeper.scaffold.suggest_pattern import suggest_pattern
+from sweeper.scaffold.check_script import suggest_pattern
 from sweeper.script.run.patterns import Patterns
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from services.processes import wait_for
-from sweeper.core.retries import MAX_ATTEMPTS
+from sweeper.core.job import MAX_ATTEMPTS
 
 REPOSITORY = Path(__file__).parents[2]
 NAME = "afar"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.system.page_cache import forget
+from sweeper.system.files import forget
 
 
 def in_memory(path: Path) -> int:

@@ -19,7 +19,7 @@ import torch
 from sweeper.core.job import Job
 from sweeper.core.progress import SilentProgress
 from sweeper.errors import UserError
-from sweeper.system import page_cache
+from sweeper.system.files import drop_from_page_cache
 from sweeper.trainer import prepare, probe
 from sweeper.trainer.pipeline import Prepared, Source, load_module
 
@@ -289,7 +289,7 @@ def test_a_cold_trial_drops_all_its_data_and_faults_in_none(tmp_path: Path, monk
     job = cold_job(tmp_path, "mine_cold", monkeypatch)
     dropped: list[Path] = []
     faulted: list[np.memmap] = []
-    monkeypatch.setattr(prepare.page_cache, "forget", dropped.append)
+    monkeypatch.setattr(prepare, "drop_from_page_cache", dropped.append)
     monkeypatch.setattr(prepare, "_fault_in", faulted.append)
     prepare.load(job)
     assert dropped == [Path(job.prepared), tmp_path / "copies", tmp_path / "rows"]
@@ -314,7 +314,7 @@ def test_a_cold_trials_data_is_not_in_memory(monkeypatch):
         array, rows = Path(job.prepared) / "a.npy", folder / "rows"
         (folder / "other").write_bytes(b"1" * SIZE)
         os.sync()
-        page_cache.forget(folder / "other")
+        drop_from_page_cache(folder / "other")
         if in_memory(folder / "other"):
             pytest.skip("this file system is memory")
         assert min(in_memory(array), in_memory(rows)) >= SIZE

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
+from sweeper.core.job import RETRIED
 from sweeper.core.measurement import INFEASIBLE, FailureKind
 from sweeper.core.progress import STAGES, STEPPING, TRAINING_STAGE, LocalSteps
-from sweeper.core.retries import RETRIED
 from sweeper.worker.deadlines import LATE_SECONDS, LOOK_SECONDS, STALL_RATIO, KillReason, OverdueWatch
 from sweeper.worker.step_counter import SharedSteps, make_counter
 

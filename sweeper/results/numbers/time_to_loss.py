@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sweeper.race.quantiles import t_quantile
-from sweeper.race.tally import LEVEL
+from sweeper.race.tally import LEVEL, interval_of
 from sweeper.results.numbers.confirmation import Ratio
-from sweeper.results.numbers.intervals import interval
 from sweeper.results.numbers.projection import Curve, samples_to_loss
 
 Points = tuple[tuple[int, float], ...]
@@ -106,5 +105,5 @@ def band(curves: Sequence[Curve]) -> list[tuple[int, float, float, float]]:
         losses = [loss for _, loss in points]
         if len(losses) < 2 or len({samples for samples, _ in points}) > 1:
             break
-        rows.append((points[0][0], *interval(losses)))
+        rows.append((points[0][0], *interval_of(losses)))
     return rows

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.codec import decode
-from sweeper.core.job import CONFIG, OUTCOME, RESTORE_HINT, read_job, read_outcome
+from sweeper.core.job import CONFIG, OUTCOME, RESTORE_HINT, is_retried, read_job, read_outcome
 from sweeper.core.measurement import Outcome, Quality, Report
 from sweeper.core.metrics import is_known_metric
 from sweeper.core.record import BASELINE, TrialRecord
-from sweeper.core.retries import is_retried
 from sweeper.exports import verification
 from sweeper.race.log import Round
 from sweeper.race.tally import trimmed_mean

@@ -15,7 +15,7 @@ from sweeper.core.codec import decode, encode
 from sweeper.core.job import Job, MeasurePlan, read_outcome
 from sweeper.core.measurement import Failure, Measurement, Outcome, Report
 from sweeper.core.record import BASELINE
-from sweeper.results.numbers.intervals import interval
+from sweeper.race.tally import interval_of
 from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.trial_runner import TrialRunner
@@ -59,7 +59,7 @@ class Interference:
         """Throughput among others over throughput alone, on the slot that loses most."""
         alone, *together = zip(*self.rounds, strict=True)
         logs = [[math.log(own / base) for own, base in zip(slot, alone, strict=True)] for slot in together]
-        return Share(*map(_exp, min(map(interval, logs))))
+        return Share(*map(_exp, min(map(interval_of, logs))))
 
     @property
     def disturbs(self) -> bool:

@@ -15,12 +15,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from sweeper.core.job import Job, read_job
+from sweeper.core.job import MAX_ATTEMPTS, Job, read_job
 from sweeper.core.launchers import traits
 from sweeper.core.measurement import Failure, Measurement, Outcome, Report, Window
 from sweeper.core.record import TrialRecord
 from sweeper.core.recording import Recording
-from sweeper.core.retries import MAX_ATTEMPTS
 from sweeper.core.script import WATCH
 from sweeper.race.log import Verified
 from sweeper.race.policy import MAX_TURNS, Start

@@ -20,10 +20,9 @@ from typing import Any
 from sweeper._version import __version__
 from sweeper.core.codec import decode, encode
 from sweeper.core.config import Scalar, TrialConfig
-from sweeper.core.job import PREFLIGHT_RUNNER
+from sweeper.core.job import MAX_ATTEMPTS, PREFLIGHT_RUNNER
 from sweeper.core.measurement import Failure
 from sweeper.core.record import BASELINE, TrialRecord
-from sweeper.core.retries import MAX_ATTEMPTS
 from sweeper.schema import CategoricalParameter, SweepSpec
 from sweeper.schema.space import acts, is_same
 from sweeper.sweep.folder.journal import Journal

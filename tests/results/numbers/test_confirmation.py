@@ -13,9 +13,8 @@ from scipy import stats
 from sweeper.core.config import TrialConfig
 from sweeper.race.drift import Drift
 from sweeper.race.log import Round, rounds_of_speeds
-from sweeper.race.tally import Variance, contenders
+from sweeper.race.tally import Variance, contenders, interval_of
 from sweeper.results.numbers.confirmation import WinnerChoice, choose_winner, ratios
-from sweeper.results.numbers.intervals import interval
 
 EAGER = TrialConfig(batch_size=512)
 COMPILED = EAGER.replace({"compile.mode": "default"})
@@ -40,7 +39,7 @@ def rounds_of(*factors: float, noise: float = 0.01, count: int = 8) -> list[Roun
 def test_the_interval_is_that_of_a_t_test(count):
     rng = random.Random(count)
     logs = [rng.gauss(0.3, 0.1) for _ in range(count)]
-    mean, low, high = interval(logs)
+    mean, low, high = interval_of(logs)
     expected = stats.t.interval(0.95, count - 1, loc=mean, scale=stats.sem(logs))
     assert mean == pytest.approx(sum(logs) / count)
     assert (low, high) == pytest.approx(expected)
@@ -50,7 +49,7 @@ def test_the_interval_is_that_of_a_t_test(count):
 def test_from_eight_rounds_on_it_is_that_of_the_trimmed_mean(count):
     rng = random.Random(count)
     logs = [rng.gauss(0.3, 0.1) for _ in range(count)]
-    mean, low, high = interval(logs)
+    mean, low, high = interval_of(logs)
     assert mean == pytest.approx(stats.trim_mean(logs, 0.2))
     kept = count - 2 * int(0.2 * count)
     drawn_in = stats.mstats.winsorize(np.array(logs), limits=(0.2, 0.2))
@@ -65,7 +64,7 @@ def test_it_holds_where_a_neighbour_disturbs_some_rounds(disturbed):
     for _ in range(runs):
         logs = [rng.gauss(0, 0.05) for _ in range(12)]
         logs = [each + rng.choice([-0.4, 0.4]) * (rng.random() < disturbed) for each in logs]
-        _, low, high = interval(logs)
+        _, low, high = interval_of(logs)
         held += low <= 0 <= high
         plain = stats.t.interval(0.95, 11, loc=0, scale=stats.sem(logs))
         widths.append((high - low) / (plain[1] - plain[0]))

@@ -14,9 +14,8 @@ from parts.replay import ReplayLauncher
 from replays import Bench, Watcher, failing, spec_of, surface
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.job import Job, read_outcome
+from sweeper.core.job import MAX_ATTEMPTS, RETRIED, Job, read_outcome
 from sweeper.core.measurement import INFEASIBLE, DeviceInfo, Failure, FailureKind, Outcome, Report
-from sweeper.core.retries import MAX_ATTEMPTS, RETRIED
 from sweeper.errors import EnvironmentStopError
 from sweeper.sweep.job_runner import JobRunner
 from sweeper.sweep.run import run_sweep
