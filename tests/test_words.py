@@ -38,6 +38,14 @@ PRONOUNS = {
     "found": "the noun of what it is",
 }
 """Names that say nothing alone; as a part of a name they may."""
+PARTICIPLES = {
+    # What happened in a race, and what a script says of itself: events.
+    *("Added", "Ended", "Started", "Turned", "Verified"),
+    # Changes, named after the value that asks for them.
+    *("Compiled", "Fused", "Pinned"),
+    "Prepared",  # public
+}
+"""Classes that are named after a deed. Of every other class, the name says what it is."""
 IN_FILE_NAMES = {
     *GIVEN_UP,
     *("again", "ending", "starting", "building", "offered", "capacity", "publishing"),
@@ -82,6 +90,26 @@ def test_no_identifier_has_an_old_word():
     sources = {path: old_names(path.read_text()) for path in sorted(ROOT.glob("sweeper/**/*.py"))}
     assert {str(path.relative_to(ROOT)): names for path, names in sources.items() if names} == {}
     assert len(sources) > 100
+
+
+def classes() -> Iterator[tuple[str, Path]]:
+    for path in sorted(ROOT.glob("sweeper/**/*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                yield node.name, path.relative_to(ROOT)
+
+
+def test_a_class_is_a_noun():
+    participles = {name for name, _ in classes() if len(parts(name)) == 1 and name.endswith("ed")}
+    assert participles - {"Speed"} == PARTICIPLES
+
+
+def test_no_two_classes_have_the_same_name():
+    homes: dict[str, list[str]] = {}
+    for name, path in classes():
+        homes.setdefault(name, []).append(str(path))
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+    assert len(homes) > 400
 
 
 def test_no_file_has_one():

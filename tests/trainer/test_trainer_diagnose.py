@@ -29,7 +29,7 @@ from sweeper.results.verdict.bottleneck import verdict_of
 from sweeper.system.process import children
 from sweeper.trainer import measure, prepare
 from sweeper.trainer.data import make_loader
-from sweeper.trainer.data.protocol import Handed
+from sweeper.trainer.data.protocol import LoadedBatch
 from sweeper.trainer.pipeline import Pipeline, Samples
 from sweeper.trainer.step.clocks import NoClock
 from sweeper.trainer.step.group import Group
@@ -233,12 +233,12 @@ class Ready:
         self.ready = ready
         self.batch = {"x": torch.zeros(10, 1)}
 
-    def next(self) -> Handed:
+    def next(self) -> LoadedBatch:
         if self.ready:
             self.ready -= 1
         else:
             time.sleep(2e-3)
-        return Handed(self.batch, 10, 0)
+        return LoadedBatch(self.batch, 10, 0)
 
     def to_device(self, batch):
         return batch
@@ -347,11 +347,11 @@ def test_a_batch_of_one_is_compared_with_two():
 
 
 def test_half_a_batch_of_one_is_extrapolated():
-    one = under_test.Handed({}, 1, 0)
+    one = under_test.LoadedBatch({}, 1, 0)
     assert under_test._half_seconds(one, 1.0, 1.2) == pytest.approx(0.9)
     assert under_test._half_seconds(one, None, None) is None
-    assert under_test._half_seconds(under_test.Handed({}, 3, 0), 1.0, 1.2) == pytest.approx(0.9)
-    assert under_test._half_seconds(under_test.Handed({}, 4, 0), 1.0, 0.7) == 0.7
+    assert under_test._half_seconds(under_test.LoadedBatch({}, 3, 0), 1.0, 1.2) == pytest.approx(0.9)
+    assert under_test._half_seconds(under_test.LoadedBatch({}, 4, 0), 1.0, 0.7) == 0.7
 
 
 def test_no_batch_is_halved_to_one_sample():
@@ -435,7 +435,7 @@ class Gpu(FakeCuda):
         if self.waiting:
             self.wait()
 
-    def replay(self, handed: Handed) -> None:
+    def replay(self, handed: LoadedBatch) -> None:
         self.train(handed.batch)
 
     def step(self, *_: Any) -> int:
@@ -450,9 +450,9 @@ class Gpu(FakeCuda):
         )
         batch = {"x": torch.zeros(BATCH, 1)}
 
-        def hand() -> Handed:
+        def hand() -> LoadedBatch:
             self.launch(2e-3, 0.0)
-            return Handed(batch, BATCH, 0)
+            return LoadedBatch(batch, BATCH, 0)
 
         loader = SimpleNamespace(
             drain_steps=1,

@@ -18,7 +18,7 @@ from sweeper.trainer.pipeline import Batch
 T = TypeVar("T")
 
 
-class Handed(NamedTuple):
+class LoadedBatch(NamedTuple):
     """A loader's result: a batch or its index, its number of samples, its static length or 0."""
 
     batch: Batch
@@ -48,7 +48,7 @@ class Loader(Protocol):
     def start(self) -> None:
         """Makes the first batch: starts workers and threads, or copies tensors to the device."""
 
-    def next(self) -> Handed:
+    def next(self) -> LoadedBatch:
         """Returns the next batch."""
 
     def to_device(self, batch: Batch) -> Batch:
@@ -82,14 +82,14 @@ def chunks(epoch: Epoch, most: int) -> Iterator[tuple[Tensor, list[int], int]]:
             batch, at, left = batch + len(sizes), at + sum(sizes), left - len(sizes)
 
 
-def parts(batch: Batch, sizes: list[int], length: int) -> Iterator[Handed]:
+def parts(batch: Batch, sizes: list[int], length: int) -> Iterator[LoadedBatch]:
     """Yields the batches that were gathered together, as views."""
     if len(sizes) == 1:
-        yield Handed(batch, sizes[0], length)
+        yield LoadedBatch(batch, sizes[0], length)
         return
     names = list(batch)
     for size, *tensors in zip(sizes, *(batch[name].split(sizes) for name in names), strict=True):
-        yield Handed(dict(zip(names, tensors, strict=True)), size, length)
+        yield LoadedBatch(dict(zip(names, tensors, strict=True)), size, length)
 
 
 def chunk_size(

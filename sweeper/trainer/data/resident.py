@@ -12,7 +12,7 @@ from sweeper.core.config import LoaderConfig
 from sweeper.system.cpu import usable_cpus
 from sweeper.trainer import device as devices
 from sweeper.trainer.data.order import Epoch, Order
-from sweeper.trainer.data.protocol import Handed, chunk_size, chunks, parts, prefetch
+from sweeper.trainer.data.protocol import LoadedBatch, chunk_size, chunks, parts, prefetch
 from sweeper.trainer.pipeline import Batch, Samples
 
 INDEX = "index"
@@ -59,12 +59,12 @@ class ResidentLoader:
         epoch = self.order.epoch(number)
         return Epoch(epoch.index.pin_memory(), epoch.sizes, epoch.lengths)
 
-    def _index(self) -> Iterator[Handed]:
+    def _index(self) -> Iterator[LoadedBatch]:
         for epoch in self._epochs():
             for index, length in epoch.batches():
-                yield Handed({INDEX: index}, len(index), length)
+                yield LoadedBatch({INDEX: index}, len(index), length)
 
-    def _gather(self) -> Iterator[Handed]:
+    def _gather(self) -> Iterator[LoadedBatch]:
         together = self._chunks()
         # A spare core gathers the next batches during the steps.
         for batch, sizes, length in prefetch(together) if self._has_spare_core() else together:
@@ -91,7 +91,7 @@ class ResidentLoader:
             most = -(-self.samples.length // self.order.batch_size)
             self.period_steps = chunk_size(self.read, self.order, index, CHUNK_BYTES, most)
 
-    def next(self) -> Handed:
+    def next(self) -> LoadedBatch:
         """Returns the next batch or its index, on the device."""
         return next(self._stream)
 

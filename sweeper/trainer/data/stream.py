@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sweeper.core.config import LoaderConfig
 from sweeper.trainer.data.order import Order
-from sweeper.trainer.data.protocol import Handed, chunk_size, chunks, parts
+from sweeper.trainer.data.protocol import LoadedBatch, chunk_size, chunks, parts
 from sweeper.trainer.pipeline import Batch, Samples
 
 CHUNK_BYTES = {"cpu": 4 * 2**20, "cuda": 16 * 2**20}
@@ -71,7 +71,7 @@ class StreamLoader:
             }
             return there, copies.record_event()
 
-    def _receive(self) -> Iterator[Handed]:
+    def _receive(self) -> Iterator[LoadedBatch]:
         while True:
             chunk = self._queue.get()
             if isinstance(chunk, BaseException):
@@ -94,7 +94,7 @@ class StreamLoader:
         self._thread.start()
         self._stream = itertools.chain([next(self._stream)], self._stream)
 
-    def next(self) -> Handed:
+    def next(self) -> LoadedBatch:
         """Returns the next batch, on the device."""
         return next(self._stream)
 

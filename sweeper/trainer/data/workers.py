@@ -14,7 +14,7 @@ from sweeper.core.loaders import traits
 from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import TrialFailedError
 from sweeper.trainer.data.order import Order, epoch_seed
-from sweeper.trainer.data.protocol import Handed
+from sweeper.trainer.data.protocol import LoadedBatch
 from sweeper.trainer.pipeline import Batch, Samples
 
 
@@ -100,13 +100,13 @@ class WorkerLoader:
         self._epoch: Iterator[Batch] = iter(())
         self._stream = self._hand_over()
 
-    def _hand_over(self) -> Iterator[Handed]:
+    def _hand_over(self) -> Iterator[LoadedBatch]:
         for epoch in itertools.count(self.order.first_epoch):
             self._random.manual_seed(epoch_seed(self.order.seed, epoch))
             # Kept so that `close` stops its workers even if an exception's traceback holds it, too.
             self._epoch = self._begin_epoch()
             for batch in self._epoch:
-                yield Handed(batch, len(next(iter(batch.values()))), 0)
+                yield LoadedBatch(batch, len(next(iter(batch.values()))), 0)
 
     def _begin_epoch(self) -> Iterator[Batch]:
         """Starts the workers and returns the batches of one epoch.
@@ -135,7 +135,7 @@ class WorkerLoader:
         """
         self._stream = itertools.chain([next(self._stream)], self._stream)
 
-    def next(self) -> Handed:
+    def next(self) -> LoadedBatch:
         """Returns the next batch, on the host."""
         return next(self._stream)
 

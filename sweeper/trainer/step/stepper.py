@@ -24,7 +24,7 @@ from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import Progress, SilentProgress, TrialFailedError
 from sweeper.script.changes.recurrent import NOTE, has_recurrent, keep_in_float32
 from sweeper.trainer import device as devices
-from sweeper.trainer.data.protocol import Handed, Loader
+from sweeper.trainer.data.protocol import LoadedBatch, Loader
 from sweeper.trainer.pipeline import Batch, Pipeline
 from sweeper.trainer.step.clocks import BACKWARD, DATA, FORWARD, GRAPH, H2D, OPTIMIZER, Clock, NoClock
 from sweeper.trainer.step.fp8 import MULTIPLE, lacks_fp8, use_fp8
@@ -284,7 +284,7 @@ class Stepper:
         self.train_on(loader.materialise(batch, length), clock, size)
         return size
 
-    def replay(self, handed: Handed) -> None:
+    def replay(self, handed: LoadedBatch) -> None:
         """Takes a captured step on a loader's batch, which is on the device."""
         assert self.captured is not None
         self.captured(handed.batch, handed.length, self._advance())

@@ -19,7 +19,7 @@ from sweeper.core.measurement import Diagnosis
 from sweeper.system.cpu import usable_cpus
 from sweeper.system.process import waited_seconds, waits
 from sweeper.trainer import device as devices
-from sweeper.trainer.data.protocol import Handed, Loader
+from sweeper.trainer.data.protocol import LoadedBatch, Loader
 from sweeper.trainer.pipeline import Samples
 from sweeper.trainer.probe import lacks
 from sweeper.trainer.step.clocks import ARITHMETIC, BusyClock, NoClock
@@ -53,7 +53,7 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
     if timing.group.size > 1:
         return diagnosis
     loading = _load_alone(loader, device)
-    handed = loading.handed
+    loaded = loading.loaded
     processes = min(usable_cpus(), max(1, stepper.config.loader.num_workers))
     diagnosis = dataclasses.replace(
         diagnosis,
@@ -64,20 +64,20 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
     if loader.num_shapes > 1:
         # A batch has one length, but the timed steps had all lengths.
         return diagnosis
-    step = _step_on(stepper, loader, handed)
+    step = _step_on(stepper, loader, loaded)
     alone = _seconds_per_call(step, device, PART_SECONDS, step_s)
-    diagnosis = dataclasses.replace(diagnosis, device_samples_s=handed.size / alone)
+    diagnosis = dataclasses.replace(diagnosis, device_samples_s=loaded.size / alone)
     # For a compiler, half a batch would be another shape.
     other = None
     if not stepper.compiles and stepper.captured is None:
-        if handed.size >= MIN_HALVED:
-            other = _step_on(stepper, loader, _half_of(handed))
+        if loaded.size >= MIN_HALVED:
+            other = _step_on(stepper, loader, _half_of(loaded))
         elif _has_room_for_two(device, stepper.config.device.memory_fraction):
-            other = _step_on(stepper, loader, _double(handed))
+            other = _step_on(stepper, loader, _double(loaded))
     if device.type == "cpu":
         full_s, other_s = _alternate(step, other) if other else (None, None)
         return dataclasses.replace(
-            diagnosis, full_step_s=full_s, half_step_s=_half_seconds(handed, full_s, other_s)
+            diagnosis, full_step_s=full_s, half_step_s=_half_seconds(loaded, full_s, other_s)
         )
     turn = stepper.config.accumulate_steps
     # A captured step cannot wait.
@@ -100,7 +100,7 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
         issue_s=issue,
         sync_places=places,
         full_step_s=busy,
-        half_step_s=_half_seconds(handed, busy, other_s),
+        half_step_s=_half_seconds(loaded, busy, other_s),
     )
 
 
@@ -132,13 +132,13 @@ class _LoadedBatches(NamedTuple):
 
     Attributes:
         cpu_seconds: Processor seconds of all processes.
-        handed: A full batch, on the device.
+        loaded: A full batch, on the device.
     """
 
     seconds: float
     cpu_seconds: float
     samples: int
-    handed: Handed
+    loaded: LoadedBatch
 
     @property
     def rate(self) -> float:
@@ -148,7 +148,7 @@ class _LoadedBatches(NamedTuple):
 
 def _load_alone(loader: Loader, device: torch.device) -> _LoadedBatches:
     """Loads without training."""
-    whole: Handed | None = None
+    whole: LoadedBatch | None = None
     began = time.perf_counter()
     # Batches that are ready in the queues say nothing about the loader's sustained speed.
     for _ in range(max(loader.drain_steps, 2 * loader.period_steps)):
@@ -159,35 +159,37 @@ def _load_alone(loader: Loader, device: torch.device) -> _LoadedBatches:
     began, before = time.perf_counter(), processor_seconds()
     count = 0
     while whole is None or time.perf_counter() - began < PART_SECONDS:
-        handed = _hand(loader)
-        count += handed.size
-        if whole is None or handed.size > whole.size:
-            whole = handed
+        loaded = _hand(loader)
+        count += loaded.size
+        if whole is None or loaded.size > whole.size:
+            whole = loaded
     devices.synchronize(device)
     return _LoadedBatches(time.perf_counter() - began, processor_seconds() - before, count, whole)
 
 
-def _hand(loader: Loader) -> Handed:
+def _hand(loader: Loader) -> LoadedBatch:
     batch, size, length = loader.next()
-    return Handed(loader.to_device(batch), size, length)
+    return LoadedBatch(loader.to_device(batch), size, length)
 
 
-def _step_on(stepper: Stepper, loader: Loader, handed: Handed) -> Callable[[], None]:
-    """Returns a function that trains on `handed` like the trial's steps, but without its loader."""
-    if stepper.captured is not None and handed.size == stepper.config.batch_size:
-        return lambda: stepper.replay(handed)
-    batch = loader.materialise(handed.batch, handed.length)
-    return lambda: stepper.train_on(batch, NoClock(), handed.size)
+def _step_on(stepper: Stepper, loader: Loader, loaded: LoadedBatch) -> Callable[[], None]:
+    """Returns a function that trains on `loaded` like the trial's steps, but without its loader."""
+    if stepper.captured is not None and loaded.size == stepper.config.batch_size:
+        return lambda: stepper.replay(loaded)
+    batch = loader.materialise(loaded.batch, loaded.length)
+    return lambda: stepper.train_on(batch, NoClock(), loaded.size)
 
 
-def _half_of(handed: Handed) -> Handed:
-    size = handed.size // 2
-    return Handed({name: tensor[:size].clone() for name, tensor in handed.batch.items()}, size, handed.length)
+def _half_of(loaded: LoadedBatch) -> LoadedBatch:
+    size = loaded.size // 2
+    return LoadedBatch(
+        {name: tensor[:size].clone() for name, tensor in loaded.batch.items()}, size, loaded.length
+    )
 
 
-def _double(handed: Handed) -> Handed:
-    batch = {name: torch.cat([tensor, tensor]) for name, tensor in handed.batch.items()}
-    return Handed(batch, 2 * handed.size, handed.length)
+def _double(loaded: LoadedBatch) -> LoadedBatch:
+    batch = {name: torch.cat([tensor, tensor]) for name, tensor in loaded.batch.items()}
+    return LoadedBatch(batch, 2 * loaded.size, loaded.length)
 
 
 def _has_room_for_two(device: torch.device, memory_fraction: float) -> bool:
@@ -198,9 +200,9 @@ def _has_room_for_two(device: torch.device, memory_fraction: float) -> bool:
     return psutil.Process().memory_info().rss <= psutil.virtual_memory().available
 
 
-def _half_seconds(handed: Handed, full_s: float | None, other_s: float | None) -> float | None:
+def _half_seconds(loaded: LoadedBatch, full_s: float | None, other_s: float | None) -> float | None:
     """Returns the seconds of half a batch; one too small to halve is extrapolated from its double."""
-    if full_s is None or other_s is None or handed.size >= MIN_HALVED:
+    if full_s is None or other_s is None or loaded.size >= MIN_HALVED:
         return other_s
     return full_s - (other_s - full_s) / 2
 
