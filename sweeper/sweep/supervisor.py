@@ -89,7 +89,7 @@ def _run_to_search(context: SweepContext, trials: TrialRunner, unfinished: Unfin
     _run_baseline(context, trials, unfinished)
     check_interference(context, trials)
     spec = measure_losses(context, trials)
-    trials.table.judge_all()
+    trials.table.update_all()
     for number, config in enumerate(references[1:], start=1):
         origin = f"entry {number} of the space's `also_try`"
         _run_reference(trials, number, "reference", config, origin, unfinished)

@@ -1,4 +1,4 @@
-"""Judges whether a trial is feasible, and which values the sampler gets for it."""
+"""Says whether a trial is feasible, and which values the sampler gets for it."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def constraint_names(spec: SweepSpec) -> list[str]:
     return [RAN, *spec.constraints]
 
 
-def judge(record: TrialRecord, limits: Sequence[Limit], spec: SweepSpec) -> TrialRecord:
+def with_violations(record: TrialRecord, limits: Sequence[Limit], spec: SweepSpec) -> TrialRecord:
     """Returns `record` with its violations. A metric that was not measured violates nothing."""
     if record.outcome is None:
         return record

@@ -1,4 +1,4 @@
-"""Holds the trials of a sweep, judged by everything known about them.
+"""Holds the trials of a sweep, each with its loss, derived metrics and violations.
 
 Nothing here reads or writes a file, and only the table itself grows with the number of trials.
 """
@@ -14,7 +14,7 @@ from sweeper.core.measurement import FailureKind, Measurement, Quality
 from sweeper.core.metrics import is_known_metric, with_added
 from sweeper.core.record import BASELINE, SearchResult, TrialRecord
 from sweeper.results.numbers.finalists import is_speed
-from sweeper.results.numbers.limits import Limit, Yardstick, judge, objective_values, with_quality
+from sweeper.results.numbers.limits import Limit, Yardstick, objective_values, with_quality, with_violations
 from sweeper.results.numbers.projection import with_derived
 from sweeper.schema import SweepSpec
 
@@ -29,7 +29,7 @@ class TrialTable:
     """All trials of one sweep, in memory; the sweep's folder has the same.
 
     Attributes:
-        records: Trials by number, as judged now.
+        records: Trials by number, up to date.
         results: Results recorded for the sampler, by number.
         last: The highest number so far; -1 before the first trial.
         num_searched: Number of search trials started, without skipped configurations.
@@ -61,17 +61,17 @@ class TrialTable:
         self._extremes = _Extremes(spec, needs_loss=False)
 
     def enter(self, record: TrialRecord) -> TrialRecord:
-        """Enters a started or finished trial and returns it as judged."""
+        """Enters a started or finished trial, and returns it with its derived values."""
         self._enter(record)
-        record = self._judge(record.number)
+        record = self._update(record.number)
         self._extremes.add(record)
         return record
 
     def enter_all(self, records: Iterable[TrialRecord]) -> None:
-        """Enters many trials, then judges them all."""
+        """Enters many trials, then updates them all."""
         for record in records:
             self._enter(record)
-        self.judge_all()
+        self.update_all()
 
     def _enter(self, record: TrialRecord) -> None:
         outcome = record.outcome
@@ -121,19 +121,19 @@ class TrialTable:
         return f"{config.quality_key()}-{samples}"
 
     def refresh(self, number: int) -> TrialRecord:
-        """Returns a record, judged again by all that is known now."""
-        record = self._judge(number)
+        """Returns a record, updated by all that is known now."""
+        record = self._update(number)
         self._take_stock()
         return record
 
-    def judge_all(self) -> None:
-        """Judges every record again, once the limits are known."""
+    def update_all(self) -> None:
+        """Updates every record, once the limits are known."""
         if BASELINE in self.records:
-            self._judge(BASELINE)
+            self._update(BASELINE)
         # They depend only on the baseline.
         limits = self.limits()
         for number in self.records:
-            self._judge(number, limits)
+            self._update(number, limits)
         self._take_stock()
 
     def _take_stock(self) -> None:
@@ -141,8 +141,8 @@ class TrialTable:
         for number in self.ended:
             self._extremes.add(self.records[number])
 
-    def _judge(self, number: int, limits: Sequence[Limit] | None = None) -> TrialRecord:
-        """Returns a record with its loss, derived metrics and violations.
+    def _update(self, number: int, limits: Sequence[Limit] | None = None) -> TrialRecord:
+        """Updates and returns a record, with its loss, derived metrics and violations.
 
         Args:
             limits: The sweep's limits, if they are known and do not depend on this record.
@@ -156,7 +156,7 @@ class TrialTable:
         record = with_derived(record, self.yardstick, samples, price)
         record = with_added(record, self._metrics)
         self.records[number] = record
-        record = judge(record, self.limits() if limits is None else limits, self._spec)
+        record = with_violations(record, self.limits() if limits is None else limits, self._spec)
         record = self._as_recorded(record)
         self.records[number] = record
         return record

@@ -251,7 +251,7 @@ class Journal:
             yield Entry(number=int(name), folder=folder, job=job, outcome=outcome, result=result)
 
     def record(self, number: int, job: Job, outcome: Outcome | None) -> TrialRecord:
-        """Returns the record of a trial that has begun or ended, not judged yet."""
+        """Returns the record of a trial that has begun or ended; nothing is derived yet."""
         folder = self.trial_folder(number)
         return TrialRecord(
             number=number,

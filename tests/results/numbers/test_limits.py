@@ -13,7 +13,7 @@ from replays import spec_of
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import INFEASIBLE, Failure, FailureKind, Quality
 from sweeper.core.record import TrialRecord
-from sweeper.results.numbers.limits import Limit, Yardstick, judge, objective_values, with_quality
+from sweeper.results.numbers.limits import Limit, Yardstick, objective_values, with_quality, with_violations
 
 LOSSES = (1.0, 1.1, 0.9)
 
@@ -109,13 +109,13 @@ def test_bounds_at_and_below_zero():
 def test_every_record_has_a_violation_for_every_constraint():
     spec = spec_of(constraints={"val_loss": {"max": 1.0}, "throughput": {"min": 10.0}})
     limits = Yardstick(record(0)).limits(spec)
-    good = judge(record(loss=1.0), limits, spec)
+    good = with_violations(record(loss=1.0), limits, spec)
     assert good.violations == {"ran": 0.0, "val_loss": 0.0, "throughput": 0.0}
     assert good.feasible
-    bad = judge(record(loss=1.5), limits, spec)
+    bad = with_violations(record(loss=1.5), limits, spec)
     assert bad.violations == {"ran": 0.0, "val_loss": 0.5, "throughput": 0.0}
     assert not bad.feasible
-    broken = judge(failed(FailureKind.OOM), limits, spec)
+    broken = with_violations(failed(FailureKind.OOM), limits, spec)
     assert broken.violations == {"ran": 1.0, "val_loss": 1.0, "throughput": 1.0}
     assert not broken.feasible
 
@@ -123,9 +123,9 @@ def test_every_record_has_a_violation_for_every_constraint():
 def test_what_was_not_looked_at_violates_nothing_and_what_runs_is_not_judged():
     spec = spec_of(constraints={"val_loss": {"max": 1.0}})
     limits = Yardstick(record(0)).limits(spec)
-    assert judge(record(), limits, spec).feasible
+    assert with_violations(record(), limits, spec).feasible
     running = dataclasses.replace(record(), outcome=None)
-    assert judge(running, limits, spec).violations == {}
+    assert with_violations(running, limits, spec).violations == {}
 
 
 def test_a_feasible_trial_is_told_as_it_is():

@@ -11,7 +11,7 @@ from replays import spec_of
 
 from sweeper.core.measurement import Quality, Stats
 from sweeper.core.record import TrialRecord
-from sweeper.results.numbers.limits import Yardstick, judge
+from sweeper.results.numbers.limits import Yardstick, with_violations
 from sweeper.results.numbers.projection import (
     break_even_steps,
     eager_rival,
@@ -175,7 +175,7 @@ def test_a_loss_that_is_never_reached_is_beyond_every_limit_on_the_time():
     limits = Yardstick(baseline, YARDSTICK.losses).limits(spec)
     assert [(limit.metric, limit.bound) for limit in limits] == [("time_to_loss_s", pytest.approx(21.0))]
     rising, unknown, near = (
-        judge(with_derived(record, YARDSTICK, None), limits, spec)
+        with_violations(with_derived(record, YARDSTICK, None), limits, spec)
         for record in (
             looked_at(trial(), (500, 0.7), (1000, 0.8)),
             trial(),
