@@ -141,6 +141,8 @@ def test_a_shipped_space_runs_by_its_name_and_leaves_nothing_in_the_folder(insta
     assert found["trials"][0]["stage"] == "baseline"
     assert found["baseline"]["metrics"]["val_loss"] > 0
     assert list(here.iterdir()) == []
+    # Its templates, style and script are in the wheel.
+    assert (installed.home / "sweeps/quick/report.html").read_text().startswith("<!doctype html>")
 
 
 def test_spaces_are_listed_checked_and_written(installed: Installed, here: Path):

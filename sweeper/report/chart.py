@@ -62,6 +62,13 @@ class Marks:
     dashed: bool = False
     texts: tuple[str, ...] = ()
 
+    @property
+    def glyph(self) -> str:
+        """Symbol in a legend."""
+        if self.kind in ("line", "steps"):
+            return "┅" if self.dashed else "━"
+        return TONES[self.tone].glyph
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
@@ -106,6 +113,11 @@ class Chart:
     def rows(self) -> int:
         """Number of rows of bars; 0 without bars."""
         return len(self.y.categories) if any(marks.kind == "bars" for marks in self.marks) else 0
+
+
+def kinds_of_marks(charts: Iterable[Chart]) -> dict[tuple[str, str], str]:
+    """Returns the symbol of each kind of mark, by its name and tone."""
+    return {(marks.name, marks.tone): marks.glyph for chart in charts for marks in chart.marks}
 
 
 def axis_label(value: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
 from sweeper.results.formatting import ABSENT
@@ -20,6 +21,11 @@ class Cell:
     text: str
     value: float | None = None
     tone: str = ""
+
+    @property
+    def sort_value(self) -> float | None:
+        """The value as a float; None for NaN too."""
+        return None if self.value is None or math.isnan(self.value) else float(self.value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import odd_sweeps as odd
@@ -38,6 +40,12 @@ def test_a_dash_prints_the_report_alone(
     report("toy", home, form, tmp_path / "report")
     assert printed == (tmp_path / "report").read_text()
     assert not (tmp_path / "-").exists()
+
+
+def test_the_template_engine_is_imported_only_for_a_page() -> None:
+    code = "import sys, sweeper.cli.app, sweeper.cli.report; print('jinja2' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_nothing_to_draw_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
