@@ -51,7 +51,7 @@ def trial(
     number: int,
 ) -> None:
     """One whole trial that does nothing, as the supervisor does it."""
-    params, _ = searcher.ask(number, table.asked)
+    params, _ = searcher.ask(number, table.trial_numbers)
     job = Job(
         uid=str(number),
         runner=RUNNER,

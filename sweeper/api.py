@@ -121,10 +121,10 @@ def run(
             on; what was measured is kept.
     """
     _check_not_measured("sweeper.run")
-    asked = load(spec if isinstance(spec, Mapping) else space_file(str(spec)), overrides)
+    sweep_spec = load(spec if isinstance(spec, Mapping) else space_file(str(spec)), overrides)
     tracker = MlflowTracker(Path(home), tracking_uri)
     with _observer(progress) as observer:
-        ran = run_sweep(Path(home), asked, tracker, observer, new=new, extend=extend)
+        ran = run_sweep(Path(home), sweep_spec, tracker, observer, new=new, extend=extend)
         unsent = tuple(unsent_lines(ran, tracker, tracking_uri, Path(home)))
         for line in unsent:
             observer.line(line)

@@ -162,10 +162,10 @@ def _check_current_folder() -> None:
 
 def _code_of(error: BaseException) -> int:
     """Prints why the program ended, if the user needs to know, and returns the exit code."""
-    taken = signals.current_handler()
-    if taken is not None and (taken.unwinding or taken.count > 1):
+    handler = signals.current_handler()
+    if handler is not None and (handler.unwinding or handler.count > 1):
         # A library may have raised another error in its place.
-        return signals.report_stop(taken.first)
+        return signals.report_stop(handler.first)
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return signals.report_stop(signal.SIGINT)
     if isinstance(error, SweeperError):

@@ -74,7 +74,9 @@ def space_lines(spec: SweepSpec, size: int | None = None) -> Iterator[str]:
             values = ", ".join(map(_value_text, parameter.choices))
         else:
             values = f"{parameter.low} to {parameter.high}{' (log)' if parameter.log else ''}"
-        when = " and ".join(f"{target} is {_condition(asked)}" for target, asked in parameter.when.items())
+        when = " and ".join(
+            f"{target} is {_condition(condition)}" for target, condition in parameter.when.items()
+        )
         yield f"  {name}: {values}{f'  when {when}' if when else ''}"
     combined = spec.size()
     if size is not None:
@@ -89,11 +91,13 @@ def space_lines(spec: SweepSpec, size: int | None = None) -> Iterator[str]:
     yield f"  {goals}; {count}; {budget}; {first}."
 
 
-def _condition(asked: Condition) -> str:
-    if isinstance(asked, Bounds):
-        ends = (("at least", asked.min), ("at most", asked.max))
+def _condition(condition: Condition) -> str:
+    if isinstance(condition, Bounds):
+        ends = (("at least", condition.min), ("at most", condition.max))
         return " and ".join(f"{word} {end}" for word, end in ends if end is not None)
-    return " or ".join(map(_value_text, asked)) if isinstance(asked, tuple) else _value_text(asked)
+    return (
+        " or ".join(map(_value_text, condition)) if isinstance(condition, tuple) else _value_text(condition)
+    )
 
 
 def _value_text(value: object) -> str:

@@ -102,16 +102,19 @@ def _gpu_lines(built: PipelineCheck) -> Iterator[str]:
 
 def _largest_lines(built: PipelineCheck) -> Iterator[str]:
     assert built.largest is not None
-    most = built.largest.batch_size
+    batch_size = built.largest.batch_size
     if built.stepped:
         yield _model_line(built.stepped[-1])
     for step in built.stepped:
         yield _cost_line(built, step)
     if built.not_run:
-        yield f"  batch {most:,} was not run: {built.not_run}."
-        expected = expected_gib(built.stepped, most)
+        yield f"  batch {batch_size:,} was not run: {built.not_run}."
+        expected = expected_gib(built.stepped, batch_size)
         if expected is not None:
-            yield f"  batch {most:,}: about {_gib(built, expected)} (estimated from the two smaller batches)."
+            yield (
+                f"  batch {batch_size:,}: about {_gib(built, expected)}"
+                " (estimated from the two smaller batches)."
+            )
 
 
 def _model_line(stepped: StepResult) -> str:
@@ -121,9 +124,9 @@ def _model_line(stepped: StepResult) -> str:
 
 def _cost_line(built: PipelineCheck, stepped: StepResult) -> str:
     of = "on the GPU" if built.on_gpu else "in the process"
-    taken = ", then ".join(map(seconds, stepped.values["step_seconds"]))
+    step_times = ", then ".join(map(seconds, stepped.values["step_seconds"]))
     peak = _gib(built, stepped.values["peak_gib"])
-    return f"  batch {stepped.config.batch_size:,}: a step took {taken}; peak {peak} {of}"
+    return f"  batch {stepped.config.batch_size:,}: a step took {step_times}; peak {peak} {of}"
 
 
 def _gib(built: PipelineCheck, gib: float) -> str:

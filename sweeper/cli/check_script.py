@@ -18,19 +18,19 @@ FAILED = 1
 
 def deep_command(spec: SweepSpec, _home: Path, *, as_json: bool) -> int:
     """Runs the baseline for a few seconds and prints what was read; returns the exit code."""
-    tried = try_out(spec)
+    check = try_out(spec)
     if as_json:
-        print_json(tried)
+        print_json(check)
     else:
-        say(console(), *tried_lines(tried))
-    return FAILED if isinstance(tried.outcome, Failure) else 0
+        say(console(), *tried_lines(check))
+    return FAILED if isinstance(check.outcome, Failure) else 0
 
 
-def tried_lines(tried: ScriptCheck) -> Iterator[str]:
+def tried_lines(check: ScriptCheck) -> Iterator[str]:
     """Yields what ran, what was read from its output, and the result."""
-    outcome, heard = tried.outcome, tried.record.get("heard", {})
-    if "command" in tried.record:
-        yield f"Ran {shlex.join(tried.record['command'])} on {tried.device}."
+    outcome, heard = check.outcome, check.record.get("heard", {})
+    if "command" in check.record:
+        yield f"Ran {shlex.join(check.record['command'])} on {check.device}."
     for name, (value, line) in heard.get("understood", {}).items():
         yield f"  {QUANTITIES[name]:<26} {figure(value):<12} in: {line.strip()}"
     # A script whose steps torch reports need not print anything.

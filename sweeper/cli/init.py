@@ -75,10 +75,10 @@ def init_pipeline_command(name: str, out: Path | None, *, force: bool) -> None:
         EnvironmentStopError: The device cannot be probed.
     """
     offer = pipeline_options(name)
-    usual = Path(f"{name_of(offer)}.yaml")
-    path = _check_free(out or usual, force=force)
+    default = Path(f"{name_of(offer)}.yaml")
+    path = _check_free(out or default, force=force)
     machine = machine_here()
-    shown = shlex.quote(str(usual if path == STDOUT else path))
+    shown = shlex.quote(str(default if path == STDOUT else path))
     if _write(path, first_space(offer, machine, shown)):
         searches = _names(searched_names(offer, machine))
         _say(path, [f"Written to {path}, for {machine.line}: it searches {searches}."])
@@ -107,24 +107,24 @@ def init_command(command: str, out: Path | None, *, force: bool, watch: bool = T
     proposal = propose(line, help_of(line), look)
     if not _write(path, yaml_of(proposal)):
         return
-    said = [_describe(look)] if look else []
-    said.append(
+    lines = [_describe(look)] if look else []
+    lines.append(
         f"Written to {path}: it searches {_names(dimension.name for dimension in proposal.searched)}."
     )
     if proposal.undecided:
-        said.append(
+        lines.append(
             f"Commented out, for you to decide: {_names(dimension.name for dimension in proposal.undecided)}."
         )
-    _say(path, said)
+    _say(path, lines)
 
 
 def _look(line: CommandLine) -> FirstLook | None:
-    said = console(stderr=True)
+    screen = console(stderr=True)
     words = [*line.start, *(word for group in line.options for word in group)]
     if reason := leads_elsewhere(words):
-        said.print(f"The command is not run, because {reason}.")
+        screen.print(f"The command is not run, because {reason}.")
         return None
-    said.print("Watching the command for a few seconds ...")
+    screen.print("Watching the command for a few seconds ...")
     return look_at(words, Path.cwd(), line.env)
 
 
@@ -145,9 +145,9 @@ def _write(path: Path, text: str) -> bool:
     return True
 
 
-def _say(path: Path, said: list[str]) -> None:
+def _say(path: Path, lines: list[str]) -> None:
     name = shlex.quote(str(path))
-    say(console(), *said, "Review it, then run:", f"  sweeper check {name} --deep", f"  sweeper run {name}")
+    say(console(), *lines, "Review it, then run:", f"  sweeper check {name} --deep", f"  sweeper run {name}")
 
 
 def _names(names: Iterable[str]) -> str:

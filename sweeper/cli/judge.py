@@ -188,8 +188,8 @@ def lines(verdict: Verdict, require: RequiredSpeed | None) -> Iterator[str]:
     """Yields the verdict in words."""
     speed = verdict.speed
     yield ""
-    known = interval_text(speed.low, speed.high, len(speed.before), of="", what="start")
-    yield f"{speed.answer}: {speed.ratio:.3g}x ({known}); losses {words(verdict.training)}."
+    interval = interval_text(speed.low, speed.high, len(speed.before), of="", what="start")
+    yield f"{speed.answer}: {speed.ratio:.3g}x ({interval}); losses {words(verdict.training)}."
     sides = verdict.to_dict()
     for key, what, unit in _COSTS:
         before, after = (sides[arm][key] for arm in ("before", "after"))
@@ -226,5 +226,5 @@ def _of_both_kinds(speed: SpeedComparison) -> Iterator[str]:
     """Yields the ratios without and with other programs, where there are rounds of both kinds."""
     if speed.quiet is not None and speed.busy is not None:
         for kind, part in (("On a quiet machine", speed.quiet), ("Beside other programs", speed.busy)):
-            known = interval_text(part.low, part.high, part.rounds, of="", what="start")
-            yield f"  {kind}: {times(part.ratio)} ({known})."
+            interval = interval_text(part.low, part.high, part.rounds, of="", what="start")
+            yield f"  {kind}: {times(part.ratio)} ({interval})."

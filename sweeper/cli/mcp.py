@@ -84,11 +84,11 @@ class Runner:
     max_minutes: float
     is_busy: bool = field(default=False, init=False)
 
-    async def run(self, words: Sequence[str], minutes: float, most: int = MAX_OUTPUT) -> str:
+    async def run(self, words: Sequence[str], minutes: float, max_chars: int = MAX_OUTPUT) -> str:
         """Returns what `sweeper WORDS` prints, and its exit code if that is not 0.
 
         Args:
-            most: Maximum length in characters; the beginning of a longer text is left out.
+            max_chars: Maximum length in characters; the beginning of a longer text is left out.
 
         Raises:
             RequestError: Another command is running, or the minutes are beyond the limit.
@@ -100,11 +100,11 @@ class Runner:
             raise RequestError("another measurement is running and would be disturbed. Wait for its answer.")
         self.is_busy = True
         try:
-            return await self._run(words, 60 * minutes + GRACE_SECONDS, most)
+            return await self._run(words, 60 * minutes + GRACE_SECONDS, max_chars)
         finally:
             self.is_busy = False
 
-    async def _run(self, words: Sequence[str], seconds: float, most: int) -> str:
+    async def _run(self, words: Sequence[str], seconds: float, max_chars: int) -> str:
         import anyio
 
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
@@ -124,10 +124,10 @@ class Runner:
             finally:
                 with anyio.CancelScope(shield=True):
                     await _end(process)
-            output.seek(max(0, output.seek(0, os.SEEK_END) - 4 * most))
+            output.seek(max(0, output.seek(0, os.SEEK_END) - 4 * max_chars))
             text = output.read()
-        if len(text) > most:
-            text = f"(the beginning is left out)\n{text[-most:]}"
+        if len(text) > max_chars:
+            text = f"(the beginning is left out)\n{text[-max_chars:]}"
         if is_late:
             return f"{text}\n(stopped: it took longer than {seconds:.0f} s)"
         return text if not process.returncode else f"{text}\n(exit code {process.returncode})"
@@ -162,7 +162,7 @@ def server(runner: Runner) -> Any:
 
         return call
 
-    made = MCPServer("sweeper", instructions=INSTRUCTIONS)
+    mcp_server = MCPServer("sweeper", instructions=INSTRUCTIONS)
     training = ["--", *runner.command]
 
     async def watch() -> str:
@@ -192,13 +192,13 @@ def server(runner: Runner) -> Any:
             raise RequestError("name either `patch` or `ref`.")
         if len(patch) > MAX_PATCH:
             raise RequestError(f"`patch` must have at most {MAX_PATCH:,} characters, but has {len(patch):,}.")
-        asked = ["judge", "--json", f"--minutes={minutes}"]
+        words = ["judge", "--json", f"--minutes={minutes}"]
         if ref:
-            return await runner.run([*asked, f"--ref={ref}", *training], minutes)
+            return await runner.run([*words, f"--ref={ref}", *training], minutes)
         with tempfile.NamedTemporaryFile("w", suffix=".diff", encoding="utf-8") as file:
             file.write(patch)
             file.flush()
-            return await runner.run([*asked, f"--patch={file.name}", *training], minutes)
+            return await runner.run([*words, f"--patch={file.name}", *training], minutes)
 
     async def show(name: str) -> str:
         """The summary of a sweep, such as a tune's, without its individual trials, as JSON."""
@@ -211,5 +211,5 @@ def server(runner: Runner) -> Any:
         return json.dumps(summary, indent=1)
 
     for tool in (watch, tune, judge, show):
-        made.tool()(with_refusals(tool))
-    return made
+        mcp_server.tool()(with_refusals(tool))
+    return mcp_server

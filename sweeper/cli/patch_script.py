@@ -44,7 +44,7 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
             or the patch is not shown to be faster.
     """
     sweep = load_sweep(find_sweep(home, name))
-    made = _patched_changes(sweep)
+    changes = _patched_changes(sweep)
     job = read_job(sweep.journal.trial_folder(BASELINE))
     script = script_of(job)
     # With the values that its own options had, if a tune searched those, too.
@@ -56,9 +56,9 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
         check_out(path)
     screen = console(stderr=path == STDOUT)
     with gpus_for(command, lambda line: prose(screen, line)), LiveScreen(screen) as live:
-        live.line(f"Writing {', '.join(f'{e.name} {e.value}' for e in made)} into a copy of {folder}.")
+        live.line(f"Writing {', '.join(f'{e.name} {e.value}' for e in changes)} into a copy of {folder}.")
         try:
-            patch = make(command, folder, made, MINUTES, live.line, load_changes(file))
+            patch = make(command, folder, changes, MINUTES, live.line, load_changes(file))
         except TrialFailedError as error:
             raise NothingFeasibleError(f"the script cannot be measured: {error}") from error
     if patch.speed is None:
@@ -155,9 +155,9 @@ def _gains(sweep: LoadedSweep, names: Sequence[str]) -> Mapping[str, str]:
         return {names[0]: f"{times(ratio.ratio)} as fast ({words.later_interval(ratio)})"}
     # No intervals: those of single changes hold for the hour of their rounds, not for later runs.
     return {
-        gain.name: f"{known[0]:.3g}x as fast {'on top of the other changes' if gain.stacked else 'alone'}"
+        gain.name: f"{interval[0]:.3g}x as fast {'on top of the other changes' if gain.stacked else 'alone'}"
         for gain in gains_of(sweep)
-        if (known := gain.stacked or gain.alone)
+        if (interval := gain.stacked or gain.alone)
     }
 
 

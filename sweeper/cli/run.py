@@ -189,9 +189,9 @@ def run_spec(
     if not ran.ran:
         out.print(f"`{ran.sweep.journal.name}` is already finished; nothing was run.")
     sweep = ran.sweep
-    said = sensitivity_line(sweep.sensitivity)
+    line = sensitivity_line(sweep.sensitivity)
     look = look_command(tracker, uri, sweep.journal.name, home)
-    print_summary(out, sweep.summary, home_option(home), [said] if said else [], look)
+    print_summary(out, sweep.summary, home_option(home), [line] if line else [], look)
     say(out, *place_lines(sweep, tracker, home))
     if ran.stopped:
         return INTERRUPTED, sweep.journal.folder

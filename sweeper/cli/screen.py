@@ -46,8 +46,8 @@ def console(*, stderr: bool = False) -> Console:
     """
     # A terminal of unknown width reports 0.
     width = None if os.environ.get("COLUMNS", "").strip() != "0" else 80
-    made = _Console(width, stderr=stderr)
-    return made if made.is_terminal else _Console(120, stderr=stderr)
+    screen = _Console(width, stderr=stderr)
+    return screen if screen.is_terminal else _Console(120, stderr=stderr)
 
 
 def columns(out: Console) -> int | None:

@@ -39,8 +39,8 @@ def _ground(sensitivities: Sequence[Sensitivity]) -> str:
     worst = ground.costliest
     if ground.word == "plateau":
         # Rounded up, because it is a bound.
-        most = math.ceil(100 * max(0.0, 1 - worst.ratio) - 1e-9)
-        return f"The winner is on a plateau: no neighbouring number costs more than {most}%."
+        max_percent = math.ceil(100 * max(0.0, 1 - worst.ratio) - 1e-9)
+        return f"The winner is on a plateau: no neighbouring number costs more than {max_percent}%."
     return f"The winner is on a peak: {worst.name} at {worst.value} {words.cost(worst)}."
 
 
@@ -48,15 +48,15 @@ def sensitivity_table(sensitivities: Sequence[Sensitivity]) -> list[Table | str]
     """Returns a table of parameters and a line on plateau or peak; empty if unknown."""
     if not sensitivities:
         return []
-    made = Table(title="What matters", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    made.add_column("")
-    made.add_column("vs the winner's value")
+    table = Table(title="What matters", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("")
+    table.add_column("vs the winner's value")
     for name, near in by_parameter(sensitivities).items():
-        made.add_row(name, words.costs(near, _value_text))
+        table.add_row(name, words.costs(near, _value_text))
     if any(neighbour.how == "predicted" for neighbour in sensitivities):
-        made.caption, made.caption_justify = "about: predicted from all trials", "left"
-    said = _ground(sensitivities)
-    return [made, *([said] if said else [])]
+        table.caption, table.caption_justify = "about: predicted from all trials", "left"
+    line = _ground(sensitivities)
+    return [table, *([line] if line else [])]
 
 
 def _value_text(value: object) -> str:

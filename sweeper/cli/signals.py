@@ -139,8 +139,8 @@ class SignalHandler:
                 elif self.count > 2:
                     self._end_hard()
                 if seconds is not None:
-                    asked = time.monotonic() + seconds
-                    deadline = asked if deadline is None else min(deadline, asked)
+                    end = time.monotonic() + seconds
+                    deadline = end if deadline is None else min(deadline, end)
 
     def _repeat_if_swallowed(self) -> None:
         """Raises the exception again if the main thread neither propagates nor handles it any more."""
@@ -264,8 +264,8 @@ def _let_go() -> None:
 def _give_back() -> None:
     signal.set_wakeup_fd(-1)
     for number in CODES:
-        usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-        signal.signal(number, usual)
+        default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, default)
     _let_go()
 
 

@@ -16,10 +16,12 @@ def spaces(as_json: Json = False) -> None:
 
     Example: sweeper spaces
     """
-    known = shipped_spaces()
+    descriptions = shipped_spaces()
     if as_json:
-        print_json([{"name": n, "about": about, "file": str(space_file(n))} for n, about in known.items()])
+        print_json(
+            [{"name": n, "about": about, "file": str(space_file(n))} for n, about in descriptions.items()]
+        )
         return
-    width = max(map(len, known), default=0)
+    width = max(map(len, descriptions), default=0)
     hint = "`sweeper run NAME` runs one; `sweeper init PIPELINE` writes one for this machine."
-    say(console(), *(f"{name:<{width}}  {about}" for name, about in known.items()), hint)
+    say(console(), *(f"{name:<{width}}  {about}" for name, about in descriptions.items()), hint)

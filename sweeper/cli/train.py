@@ -80,7 +80,7 @@ def train(
 
     Example: sweeper train mlruns/sweeps/stocks-a10/best.yaml --epochs 20 --require 0.95
     """
-    asked = TrainOptions(
+    options = TrainOptions(
         epochs=epochs,
         max_minutes=max_minutes,
         overrides=tuple(overrides or ()),
@@ -91,7 +91,7 @@ def train(
         tracking_uri=tracking_uri,
         as_json=as_json,
     )
-    raise typer.Exit(train_command(exported, home, asked))
+    raise typer.Exit(train_command(exported, home, options))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class TrainOptions:
     as_json: bool = False
 
 
-def train_command(exported: Path, home: Path, asked: TrainOptions) -> int:
+def train_command(exported: Path, home: Path, options: TrainOptions) -> int:
     """Runs an export. A pipeline runs in the trainer; a command replaces this process.
 
     Raises:
@@ -117,16 +117,16 @@ def train_command(exported: Path, home: Path, asked: TrainOptions) -> int:
     """
     value = read(exported)
     if "command" in value:
-        _become(value, asked)
-    if asked.require is not None and not 0 < asked.require <= 2:
-        raise UserError(f"`--require` must be a share such as 0.95, but got {asked.require:g}.")
-    if asked.device not in ("auto", "cpu") and not _names_gpu(asked.device):
-        raise UserError(f"`--device` must be `cpu` or `cuda:N` such as `cuda:0`, but got {asked.device!r}.")
-    want = read_request(exported, asked.overrides, asked.epochs, asked.max_minutes)
-    out = console(stderr=asked.as_json)
+        _become(value, options)
+    if options.require is not None and not 0 < options.require <= 2:
+        raise UserError(f"`--require` must be a share such as 0.95, but got {options.require:g}.")
+    if options.device not in ("auto", "cpu") and not _names_gpu(options.device):
+        raise UserError(f"`--device` must be `cpu` or `cuda:N` such as `cuda:0`, but got {options.device!r}.")
+    want = read_request(exported, options.overrides, options.epochs, options.max_minutes)
+    out = console(stderr=options.as_json)
     # Ctrl-C waits for a checkpoint, however long it takes: the user can press it again.
     signals.allow(SAVING_SECONDS, None)
-    tracker = MlflowTracker(home, asked.tracking_uri)
+    tracker = MlflowTracker(home, options.tracking_uri)
     with _Screen(out) as screen:
         for name in want.changed:
             screen.line(f"`{name}` was changed, so no speed is promised.")
@@ -136,21 +136,21 @@ def train_command(exported: Path, home: Path, asked: TrainOptions) -> int:
                 "`loader.in_order` is false. If this run stops and resumes within an epoch, it may skip some "
                 "samples and repeat others. `--set config.loader.in_order=true` prevents that."
             )
-        ran = production.train(home, want, tracker, screen, device=asked.device, new=asked.new)
-    if asked.as_json:
+        ran = production.train(home, want, tracker, screen, device=options.device, new=options.new)
+    if options.as_json:
         print_json(_as_json(ran))
     else:
         _print_end(out, ran)
-    return _code(ran, asked, out)
+    return _code(ran, options, out)
 
 
-def _code(ran: TrainResult, asked: TrainOptions, out: Console) -> int:
+def _code(ran: TrainResult, options: TrainOptions, out: Console) -> int:
     # With --new, it would start another run.
-    same = "the same command without --new" if asked.new else "the same command"
+    same = "the same command without --new" if options.new else "the same command"
     if ran.values["ended"] == "stopped":
         out.print(f"Stopped; {same} continues from the last checkpoint.")
         return INTERRUPTED
-    ratio, require = ran.judgement.ratio, asked.require
+    ratio, require = ran.judgement.ratio, options.require
     if require is not None and (ratio is None or ratio < require):
         got = "there is nothing to compare" if ratio is None else f"reached {ratio:.3f}"
         out.print(f"--require {require:g} of the promised speed was not met: {got}.")
@@ -171,19 +171,19 @@ _ENDED = {
 
 def _print_end(out: Console, ran: TrainResult) -> None:
     values, judgement = ran.values, ran.judgement
-    said = [] if ran.ran else ["The run was already finished; nothing was run."]
-    said.append(
+    lines = [] if ran.ran else ["The run was already finished; nothing was run."]
+    lines.append(
         f"Trained {figure(values['epochs'])} epochs, {values['samples']:,} samples,"
         f" in {seconds(values['seconds'])}: {_ENDED[values['ended']]}."
     )
     if values["val_loss"] is not None:
         best = f", best {loss(values['best_loss'])} after epoch {values['best_epoch']}"
-        said.append(f"  loss {loss(values['val_loss'])}{best}")
-        said += [f"  {name} {figure(value)}" for name, value in values["metrics"].items()]
-    said.append(f"  {judgement.words}")
-    said += [f"  {reason}" for reason in judgement.reasons]
-    said.append(f"Weights: {ran.path / BEST / WEIGHTS} (best), {ran.path / CHECKPOINTS} (last)")
-    say(out, "", *said)
+        lines.append(f"  loss {loss(values['val_loss'])}{best}")
+        lines += [f"  {name} {figure(value)}" for name, value in values["metrics"].items()]
+    lines.append(f"  {judgement.words}")
+    lines += [f"  {reason}" for reason in judgement.reasons]
+    lines.append(f"Weights: {ran.path / BEST / WEIGHTS} (best), {ran.path / CHECKPOINTS} (last)")
+    say(out, "", *lines)
 
 
 def _as_json(ran: TrainResult) -> dict[str, Any]:
@@ -240,9 +240,9 @@ def now_line(now: RunState) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _become(value: Mapping[str, Any], asked: TrainOptions) -> NoReturn:
+def _become(value: Mapping[str, Any], options: TrainOptions) -> NoReturn:
     """Writes the files of an exported command and replaces this process with it."""
-    if asked != TrainOptions(force=asked.force, tracking_uri=asked.tracking_uri):
+    if options != TrainOptions(force=options.force, tracking_uri=options.tracking_uri):
         raise UserError(
             "the options of `sweeper train` are for pipelines, but this is an exported command,"
             " which takes only --force. Change the command itself."
@@ -250,7 +250,7 @@ def _become(value: Mapping[str, Any], asked: TrainOptions) -> NoReturn:
     for name, text in value["files"].items():
         path = Path(name)
         with writing(path.parent):
-            if not asked.force and path.exists() and path.read_bytes() != text.encode():
+            if not options.force and path.exists() and path.read_bytes() != text.encode():
                 raise UserError(f"{name} already exists and differs; --force overwrites it.")
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, text)

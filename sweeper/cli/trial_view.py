@@ -104,7 +104,7 @@ def _arithmetic(config: TrialConfig, measurement: Measurement, traced: Mapping[s
     """
     if flops := traced.get("flops_per_sample"):
         # The trace runs on one device.
-        here, most = flops * measurement.throughput, traced["matmul_flops"] * config.device.count
+        here, peak = flops * measurement.throughput, traced["matmul_flops"] * config.device.count
         # `sweeper.trainer.trace` compares float8 with bf16.
         precision = "bf16" if config.precision.amp == "fp8" else "its precision"
         recomputes = (
@@ -112,8 +112,8 @@ def _arithmetic(config: TrialConfig, measurement: Measurement, traced: Mapping[s
         )
         yield (
             f"  {_flops(flops)} per sample{' with recomputation' if recomputes else ''}: {_flops(here)}/s of "
-            f"the {_flops(most)}/s that matrix products reach here in {precision} "
-            f"({'HFU' if recomputes else 'MFU'} {100 * here / most:.2g}%)"
+            f"the {_flops(peak)}/s that matrix products reach here in {precision} "
+            f"({'HFU' if recomputes else 'MFU'} {100 * here / peak:.2g}%)"
         )
 
 
@@ -163,13 +163,13 @@ def _charts(folder: Path) -> Iterator[str]:
     moments = _read(folder / "time_s.npy")
     for name, title in _CHARTED:
         column = _read(folder / f"{name}.npy")
-        known = [(t, v) for t, v in zip(moments, column, strict=False) if not math.isnan(v)]
-        if len(known) < 2:
+        points = [(t, v) for t, v in zip(moments, column, strict=False) if not math.isnan(v)]
+        if len(points) < 2:
             continue
-        begin, end = known[0][0], known[-1][0]
+        begin, end = points[0][0], points[-1][0]
         yield ""
         yield f"{title} over {seconds(end - begin)}, 0 to 100%"
-        yield f"  {_bars([(t - begin) / max(end - begin, 1e-9) for t, _ in known], [v for _, v in known])}"
+        yield f"  {_bars([(t - begin) / max(end - begin, 1e-9) for t, _ in points], [v for _, v in points])}"
 
 
 def _bars(places: Sequence[float], values: Sequence[float]) -> str:

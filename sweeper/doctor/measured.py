@@ -51,7 +51,7 @@ def measure(cache: Path | None, num_gpus: int | None = 0, runner: str = CEILINGS
     job = Job(uid="doctor", runner=runner, device=device, plan=plan, cache=kept, timeout_seconds=seconds)
     write_job(folder, job)
     try:
-        said = _run_job(folder, seconds)
+        output = _run_job(folder, seconds)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -59,7 +59,7 @@ def measure(cache: Path | None, num_gpus: int | None = 0, runner: str = CEILINGS
     if isinstance(outcome, Report):
         shutil.rmtree(folder, ignore_errors=True)
         return outcome
-    line, text = (said.strip().splitlines() or [""])[-1], "the measuring process ended without a result"
+    line, text = (output.strip().splitlines() or [""])[-1], "the measuring process ended without a result"
     if isinstance(outcome, Failure):
         line, text = outcome.last_words, f"{outcome.message} ({outcome.kind}, in stage `{outcome.stage}`)"
     return Check("measuring", State.FAIL, f"{text}. {line}".strip(), f"Its log is {folder / LOG}")

@@ -68,8 +68,8 @@ def effective_settings(value: Mapping[str, Any]) -> dict[str, Scalar]:
     (TF32 on a CPU) have the values that ran; settings of workers are absent without workers.
     """
     config = decode(TrialConfig, value["config"])
-    asked, notes = config.flatten(), value["measurement"]["effective"]
-    ran = {name: _parse_note(name, note, asked[name]) for name, note in notes.items() if name in asked}
+    flat, notes = config.flatten(), value["measurement"]["effective"]
+    ran = {name: _parse_note(name, note, flat[name]) for name, note in notes.items() if name in flat}
     config = config.replace(ran).canonical()
     settings = config.flatten()
     settings["optimizer.lr"] = float(f"{config.optimizer.lr_at(config.global_batch):.6g}")
@@ -79,7 +79,7 @@ def effective_settings(value: Mapping[str, Any]) -> dict[str, Scalar]:
     return {name: setting for name, setting in settings.items() if name not in without}
 
 
-def _parse_note(name: str, note: str, asked: Scalar) -> Scalar:
+def _parse_note(name: str, note: str, value: Scalar) -> Scalar:
     """Returns the value that ran, read from the beginning of a note of `Measurement.effective`."""
     begin = note.partition(":")[0]
     if begin in _NOT_APPLIED:
@@ -89,32 +89,32 @@ def _parse_note(name: str, note: str, asked: Scalar) -> Scalar:
         return in_type(name, plain_scalar_or_text(begin))
     except UserError:
         # Such as `default in 3 pieces`, which is how the requested value ran.
-        return asked
+        return value
 
 
-def flags(value: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
+def flags(value: Mapping[str, Any], flag_map: Mapping[str, Any]) -> list[str]:
     """Returns an exported configuration as arguments; a boolean is a flag, present if true.
 
     A boolean that is on by default has a flag only if it is false: `--no-in-order`.
 
     Args:
-        own: The script's own flags by dotted name, from `read_map`.
+        flag_map: The script's own flags by dotted name, from `read_map`.
 
     Raises:
-        UserError: `own` names an unknown setting, or has no flag for a value.
+        UserError: `flag_map` names an unknown setting, or has no flag for a value.
     """
     settings = effective_settings(value)
-    _check(own, {*settings, *FIELDS})
-    usual = _default_flags(settings)
+    _check(flag_map, {*settings, *FIELDS})
+    defaults = _default_flags(settings)
     arguments: list[str] = []
     for name, setting in settings.items():
-        if name in own:
-            arguments += _mapped_flags(name, setting, own[name])
-        elif name in usual and setting is not None and setting != _NOTHING_ASKED.get(name, None):
+        if name in flag_map:
+            arguments += _mapped_flags(name, setting, flag_map[name])
+        elif name in defaults and setting is not None and setting != _NOTHING_ASKED.get(name, None):
             # These are on unless a script is told otherwise: leaving the flag out would not turn them off.
             is_off = setting is False and _NOTHING_ASKED.get(name) is True
             arguments += (
-                [f"--no-{usual[name].removeprefix('--')}"] if is_off else _words(usual[name], setting)
+                [f"--no-{defaults[name].removeprefix('--')}"] if is_off else _words(defaults[name], setting)
             )
     return arguments
 
@@ -189,8 +189,8 @@ def _split(name: str, text: str) -> list[str]:
         ) from error
 
 
-def _check(own: Mapping[str, Any], known: set[str]) -> None:
-    for name in own:
-        if name not in known:
-            near = did_you_mean(name, known)
+def _check(flag_map: Mapping[str, Any], names: set[str]) -> None:
+    for name in flag_map:
+        if name not in names:
+            near = did_you_mean(name, names)
             raise UserError(f"`--map` must name settings of the trial, but got {name!r}.{near}")

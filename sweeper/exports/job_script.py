@@ -136,5 +136,5 @@ def reads_export(value: Mapping[str, Any]) -> bool:
 def _command(value: Mapping[str, Any], runs: str) -> str:
     if reads_export(value):
         return f"sweeper train {shlex.quote(runs)}"
-    own = [f"{name}={text}" for name, text in value["env"].items()]
-    return shlex.join([*(["env", *own] if own else []), *value["command"]])
+    variables = [f"{name}={text}" for name, text in value["env"].items()]
+    return shlex.join([*(["env", *variables] if variables else []), *value["command"]])

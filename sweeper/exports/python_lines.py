@@ -97,9 +97,9 @@ class _ReasonWriter:
         """Yields a comment for each of these settings that has a reason."""
         for name in names:
             what = _purpose(name, self._settings, self._measured)
-            said = [reason for reason in (what, self._note(name), self._reasons.get(name)) if reason]
-            if said:
-                yield from _comment(f"{name} {spell(self._settings[name])}: {'; '.join(said)}.")
+            reasons = [reason for reason in (what, self._note(name), self._reasons.get(name)) if reason]
+            if reasons:
+                yield from _comment(f"{name} {spell(self._settings[name])}: {'; '.join(reasons)}.")
 
     def _note(self, name: str) -> str:
         """Returns the note on what ran, without the value if the comment begins with it."""
@@ -166,7 +166,7 @@ _MODES: Mapping[str, str] = {
 
 def _head(value: Mapping[str, Any], settings: Mapping[str, Scalar]) -> Iterator[str]:
     blocks = "`BLOCKS` (the list of layers that it repeats), " if _has_blocks(settings) else ""
-    said = [
+    texts = [
         f"Lines for a plain PyTorch script that trains like {origin(value)}.",
         f"You supply a `dataset` (a TensorDataset where its `tensors` are used), a `model`, {blocks}and "
         "`loss_of(model, batch)`, where a batch is a list of tensors.",
@@ -174,7 +174,7 @@ def _head(value: Mapping[str, Any], settings: Mapping[str, Scalar]) -> Iterator[
         *([f"It is {verdict}."] if (verdict := value["measurement"]["verdict"]) else []),
         *(f"Warning: {warning}" for warning in value["warnings"]),
     ]
-    for text in said:
+    for text in texts:
         yield from _comment(text)
 
 
@@ -270,9 +270,9 @@ def _loader_names(settings: Mapping[str, Scalar]) -> Iterator[str]:
 
 
 def _model(settings: Mapping[str, Scalar], writer: _ReasonWriter) -> Iterator[str]:
-    own = {name: value for name, value in settings.items() if name.partition(".")[0] in ("model", "data")}
-    if own:
-        yield f"MEASURED_WITH = {own!r}  # Options of the model and the data; use the same."
+    options = {name: value for name, value in settings.items() if name.partition(".")[0] in ("model", "data")}
+    if options:
+        yield f"MEASURED_WITH = {options!r}  # Options of the model and the data; use the same."
     if settings["loader.buckets"] != 1:
         yield from _comment(
             f"loader.buckets {settings['loader.buckets']}: samples of similar length were batched "

@@ -85,17 +85,17 @@ def _check_config(config: Mapping[str, Any], path: Path) -> None:
         check_value("loader.kind", decoded.loader.kind)
     except (DecodeError, UserError) as error:
         raise UserError(f"{path}: `config`: {error}") from error
-    known = encode(decoded)
-    for name, near in _unknown_names(config, known):
+    fields = encode(decoded)
+    for name, near in _unknown_names(config, fields):
         raise UserError(f"{path}: `config.{name}` must be a field of a trial.{near}")
 
 
 def _unknown_names(
-    config: Mapping[str, Any], known: Mapping[str, Any], above: str = ""
+    config: Mapping[str, Any], fields: Mapping[str, Any], above: str = ""
 ) -> Iterator[tuple[str, str]]:
     """Yields unknown names, each with a suggestion."""
     for name, value in config.items():
-        if name not in known:
-            yield above + name, did_you_mean(name, known)
+        if name not in fields:
+            yield above + name, did_you_mean(name, fields)
         elif isinstance(value, Mapping) and name not in (*OPEN_SECTIONS, "args"):
-            yield from _unknown_names(value, known[name], f"{above}{name}.")
+            yield from _unknown_names(value, fields[name], f"{above}{name}.")

@@ -65,10 +65,10 @@ def since(revision: str, command: Sequence[str], folder: Path) -> Iterator[tuple
     root = _repository(folder)
     if root is None:
         raise UserError(f"`--ref` needs a git repository, but {str(folder)!r} is in none.")
-    known = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-    if known is None:
+    output = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    if output is None:
         raise UserError(f"`--ref` must be a revision of {str(root)!r}, but got {revision!r}.")
-    commit = known.decode().strip()
+    commit = output.decode().strip()
     listed = _git(root, "diff", "--raw", "--no-renames", "-z", commit)
     if listed is None:
         raise UserError(

@@ -209,8 +209,8 @@ class ScriptLives:
         now = gpu_memory_gib()
         if not now and turns.has_open(CUDA):
             return False
-        taken = {uuid: used - self._before.get(uuid, 0.0) for uuid, used in now.items()}
-        return has_room(1, turns.memory_bytes() / 2**30, taken, now)
+        gpu_gib = {uuid: used - self._before.get(uuid, 0.0) for uuid, used in now.items()}
+        return has_room(1, turns.memory_bytes() / 2**30, gpu_gib, now)
 
     def turn(self, life: int) -> Taken | None:
         """Lets a process take a turn; returns None if it has ended."""

@@ -102,8 +102,8 @@ class Baseline:
         if reference.records:
             (other,) = self._records([(arm, 0)])
         else:
-            own, other = self._records([(self._arm, 0), (arm, 0)])
-            reference.enter(own)
+            original, other = self._records([(self._arm, 0), (arm, 0)])
+            reference.enter(original)
         if why := reference.records[0].failure:
             return LossComparison(answer=LossAgreement.UNKNOWN, why=why)
         if other.failure:

@@ -221,8 +221,8 @@ def _progress_line(rounds: Sequence[Round]) -> str:
         return f"start {len(rounds)}: the two versions have no turn in common"
     low, high = tally.interval()
     so_far = f"{times(math.exp(tally.mean))} {interval(math.exp(low), math.exp(high))}"
-    own = "" if len(rounds) == 1 else f"{times(math.exp(latest.mean))}, so far "
-    return f"start {len(rounds)}: {own}{so_far}"
+    prefix = "" if len(rounds) == 1 else f"{times(math.exp(latest.mean))}, so far "
+    return f"start {len(rounds)}: {prefix}{so_far}"
 
 
 def _is_busy(round_: Round) -> bool:

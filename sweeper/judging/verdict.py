@@ -167,5 +167,5 @@ def _joules(measurements: Sequence[Measurement]) -> float | None:
         joules_per_sample(measurement, int(measurement.observed.get("ranks", 1)))
         for measurement in measurements
     )
-    known = [value for value in joules if value is not None]
-    return statistics.fmean(known) if known else None
+    values = [value for value in joules if value is not None]
+    return statistics.fmean(values) if values else None

@@ -95,10 +95,10 @@ class RunFolder:
 
     def forget_uncommitted(self) -> None:
         """Cuts the history to its committed part, from which training resumes, and drops partial lines."""
-        for name, most in ((HISTORY, self.committed_bytes()), (SYSTEM, None)):
+        for name, max_bytes in ((HISTORY, self.committed_bytes()), (SYSTEM, None)):
             path = self.path / name
             if path.exists():
-                kept = path.read_bytes()[:most]
+                kept = path.read_bytes()[:max_bytes]
                 os.truncate(path, kept.rfind(b"\n") + 1)
 
 

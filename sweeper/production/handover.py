@@ -134,7 +134,7 @@ def _pick_trial(summary: Summary, sweep: LoadedSweep, rule: str, trial: int | No
             f"{summary.objectives[0]}. Name a trial with --trial N."
         )
     front = [row.record for row in summary.front]
-    record = pick(front, sweep.spec.objectives, next(known for known in RULES if known == rule))
+    record = pick(front, sweep.spec.objectives, next(name for name in RULES if name == rule))
     if record is None:
         raise NothingFeasibleError(f"`{summary.name}` has no trial that `--rule {rule}` could pick.")
     return record.number

@@ -25,16 +25,16 @@ class Judgement:
         reached: Samples per second of steady training; None if the run was too short.
         ratio: `reached` over `promised`; None if nothing was promised.
         reasons: Conditions that differ from the promise's, and what disturbed the run.
-        least: Lowest `reached` that keeps the promise.
-        most: Highest `reached` that does not exceed the promise.
+        min_throughput: Lowest `reached` that keeps the promise.
+        max_throughput: Highest `reached` that does not exceed the promise.
     """
 
     reached: float | None
     promised: float | None
     ratio: float | None
     reasons: tuple[str, ...]
-    least: float = 0.0
-    most: float = math.inf
+    min_throughput: float = 0.0
+    max_throughput: float = math.inf
 
     @property
     def words(self) -> str:
@@ -44,9 +44,9 @@ class Judgement:
         if self.ratio is None:
             return f"{self.reached:,.0f} samples/s; no speed was promised"
         share = f"{self.reached:,.0f} samples/s, {self.ratio:.2f}x the promised {self.promised:,.0f}"
-        if self.reached < self.least:
+        if self.reached < self.min_throughput:
             return f"missed: {share}"
-        return f"kept: {share}" if self.reached <= self.most else f"exceeded: {share}"
+        return f"kept: {share}" if self.reached <= self.max_throughput else f"exceeded: {share}"
 
 
 def assess(
@@ -74,8 +74,8 @@ def assess(
         promised=promised,
         ratio=reached / promised if reached and promised else None,
         reasons=tuple(reasons),
-        least=(promise.low or promise.throughput * (1 - TOLERANCE)) if promise else 0.0,
-        most=(promise.high or promise.throughput * (1 + TOLERANCE)) if promise else math.inf,
+        min_throughput=(promise.low or promise.throughput * (1 - TOLERANCE)) if promise else 0.0,
+        max_throughput=(promise.high or promise.throughput * (1 + TOLERANCE)) if promise else math.inf,
     )
 
 

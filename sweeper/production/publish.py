@@ -115,10 +115,10 @@ def content_of(
 
 
 def _note(wanted: RunRequest, judgement: Judgement | None) -> str:
-    said = f"Production run of trial {wanted.trial} of the sweep `{wanted.sweep}`."
+    sentence = f"Production run of trial {wanted.trial} of the sweep `{wanted.sweep}`."
     if judgement is None:
-        return said
-    return "\n\n".join([f"**{text(judgement.words)}**", *judgement.reasons, said])
+        return sentence
+    return "\n\n".join([f"**{text(judgement.words)}**", *judgement.reasons, sentence])
 
 
 def _points(folder: RunFolder) -> Iterator[Point]:

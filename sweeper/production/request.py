@@ -83,10 +83,10 @@ def read_request(
     before, value = read(path), read(path, overrides)
     if "command" in value:
         raise UserError(f"{str(path)!r} is the export of a command, which takes no options.")
-    asked = {"epochs": epochs, "max_minutes": max_minutes}
-    said = {name: option for name, option in asked.items() if option is not None}
+    limits = {"epochs": epochs, "max_minutes": max_minutes}
+    given_limits = {name: option for name, option in limits.items() if option is not None}
     section = value.get("train") or {}
-    options = training_options({**section, **said} if isinstance(section, Mapping) else section)
+    options = training_options({**section, **given_limits} if isinstance(section, Mapping) else section)
     changed = tuple(_changed_fields(before, value))
     source = value["provenance"]
     return RunRequest(

@@ -190,7 +190,7 @@ def _prepare_job(
         stage="production",
     )
     runner = JobRunner(launcher, [Slot(kind), Slot(kind)], lambda: None)
-    asked = {
+    jobs = {
         "the probe of the device": Job(
             uid="probe", runner=PROBE_RUNNER, plan=NO_WINDOWS, timeout_seconds=PREPARE_SECONDS
         ),
@@ -199,13 +199,13 @@ def _prepare_job(
         ),
     }
     setup = folder.path / "setup"
-    for number, task in enumerate(asked.values()):
+    for number, task in enumerate(jobs.values()):
         (setup / task.uid / OUTCOME).unlink(missing_ok=True)
         runner.start(number, setup / task.uid, task)
     reports: dict[int, Mapping[str, Any]] = {}
     while runner.running:
         for number, _, outcome in runner.wait():
-            doing, task = list(asked.items())[number]
+            doing, task = list(jobs.items())[number]
             is_probe = task.runner == PROBE_RUNNER
             log = setup / task.uid / LOG
             reports[number] = probe_report(outcome) if is_probe else report_of(outcome, doing, log=log)
@@ -248,7 +248,7 @@ def _pick_devices(
 
 
 def _error_of(failure: Failure, folder: RunFolder, *, new: bool) -> Exception:
-    said = f"{failure.message} ({failure.kind}); see {folder.job / 'worker.log'}"
+    message = f"{failure.message} ({failure.kind}); see {folder.job / 'worker.log'}"
     # With --new, it would start another run.
     kept = f"; the same command{' without --new' if new else ''} resumes from the latest checkpoint"
     if failure.kind is FailureKind.NON_FINITE:
@@ -256,5 +256,5 @@ def _error_of(failure: Failure, folder: RunFolder, *, new: bool) -> Exception:
     elif not folder.committed_bytes():
         kept = ""
     if failure.kind in (FailureKind.USER_ERROR, FailureKind.UNSUPPORTED, FailureKind.DATA_TOO_SMALL):
-        return UserError(f"{said}.")
-    return EnvironmentStopError(f"training ended: {said}{kept}.")
+        return UserError(f"{message}.")
+    return EnvironmentStopError(f"training ended: {message}{kept}.")

@@ -181,9 +181,9 @@ def _last_begin(text: bytes) -> int:
 def _means(columns: Mapping[str, Sequence[float]]) -> dict[str, float]:
     means = {}
     for name, values in columns.items():
-        known = [value for value in values if not math.isnan(value)]
-        if name != TIME and known:
-            means[name] = statistics.fmean(known)
+        numbers = [value for value in values if not math.isnan(value)]
+        if name != TIME and numbers:
+            means[name] = statistics.fmean(numbers)
     return means
 
 

@@ -116,11 +116,11 @@ def drift(blocks: Sequence[Block]) -> Drift:
 def _speeds(blocks: Sequence[Block]) -> Iterator[Return]:
     last: dict[str, tuple[float, float]] = {}
     for block in blocks:
-        known = last.keys() & block.speeds.keys()
+        names = last.keys() & block.speeds.keys()
         for name, now in block.speeds.items():
-            if name in known:
+            if name in names:
                 # A slow hour slows down the whole block.
-                yield Return(now[0] - last[name][0], now[1] + last[name][1], weight=1 / len(known))
+                yield Return(now[0] - last[name][0], now[1] + last[name][1], weight=1 / len(names))
         last.update(block.speeds)
 
 
@@ -160,9 +160,9 @@ def later_mean(tally: Tally, drift: Variance, early: Sequence[float] = ()) -> tu
         drift: Variance between measurements.
         early: Logs of earlier rounds, each at another time: each weighs more than a consecutive round.
     """
-    own, of_mean = tally.round_variance, tally.mean_variance
+    round_variance, of_mean = tally.round_variance, tally.mean_variance
     # Other load occasionally slows one process by a third, which consecutive rounds may not show.
-    alone = max(own.value, SINGLE_VARIANCE)
+    alone = max(round_variance.value, SINGLE_VARIANCE)
     blocks = [*((log, alone) for log in early), (tally.mean, of_mean.value)]
     variances = [max(drift.value + noise, TINY) for _, noise in blocks]
     weights = [1 / value / math.fsum(1 / other for other in variances) for value in variances]
@@ -171,10 +171,10 @@ def later_mean(tally: Tally, drift: Variance, early: Sequence[float] = ()) -> tu
     noise = math.fsum(share * noise for share, (_, noise) in zip(squared, blocks, strict=True))
     # Noise and drift of both the present and the later mean; the freedom is Satterthwaite's.
     parts = [
-        Variance(noise + of_mean.value, own.freedom),
+        Variance(noise + of_mean.value, round_variance.freedom),
         Variance((math.fsum(squared) + 1) * drift.value, drift.freedom),
     ]
     total = sum(part.value for part in parts)
     squares = sum(part.value**2 / part.freedom for part in parts)
-    half = Variance(total, total**2 / squares if squares else own.freedom).half_width()
+    half = Variance(total, total**2 / squares if squares else round_variance.freedom).half_width()
     return mean, mean - half, mean + half

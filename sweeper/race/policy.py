@@ -140,18 +140,18 @@ class Policy:
         kept = self._contenders(complete, latest) or self._contenders(complete, others)
         return [arm for arm in self.arms if arm == BASELINE or arm in kept]
 
-    def _contenders(self, complete: Sequence[Round], among: Sequence[int]) -> set[int]:
+    def _contenders(self, complete: Sequence[Round], arms: Sequence[int]) -> set[int]:
         """Returns the arms that may be the fastest, as far as they can be measured."""
-        among = [arm for arm in among if not keeps_failing(complete, arm)]
-        unknown = {arm for arm in among if not Tally.of(complete, arm).logs}
-        return {*contenders(complete, among), *unknown}
+        arms = [arm for arm in arms if not keeps_failing(complete, arm)]
+        unknown = {arm for arm in arms if not Tally.of(complete, arm).logs}
+        return {*contenders(complete, arms), *unknown}
 
     def is_clear(self, complete: Sequence[Round]) -> bool:
         """Returns whether more rounds would hardly change the answer for any arm that is continued."""
-        among = [arm for arm in self.arms_after(complete) if arm != BASELINE]
+        arms = [arm for arm in self.arms_after(complete) if arm != BASELINE]
         if self.precision is None:
-            return all(_is_clear(Tally.of(complete, arm)) for arm in among)
-        if not (order := contenders(complete, among)):
+            return all(_is_clear(Tally.of(complete, arm)) for arm in arms)
+        if not (order := contenders(complete, arms)):
             return False
         best, *others = order
         if any(Tally.of(complete, other, best).interval()[1] > self.precision for other in others):
@@ -235,33 +235,33 @@ class Policy:
             return Turn(life.number) if len(life.turns) < wanted and not is_late else End(life.number)
         if now.lives[BASELINE].is_over or len(alive) < 2:
             return End(alive[0].number)
-        taken = min(len(life.turns) for life in alive)
-        is_first = taken == max(len(life.turns) for life in alive)
+        num_turns = min(len(life.turns) for life in alive)
+        is_first = num_turns == max(len(life.turns) for life in alive)
         # A turn that is asked for in an evaluation begins at its end.
-        is_late = taken > 0 and at > self.seconds
-        if is_late or (is_first and self._has_enough(now, complete, taken, at)):
+        is_late = num_turns > 0 and at > self.seconds
+        if is_late or (is_first and self._has_enough(now, complete, num_turns, at)):
             # Without it, the others end, too.
             return End(now.lives[BASELINE].number)
-        return Turn(self._next_in_turn(now, arms, taken, len(complete)).number)
+        return Turn(self._next_in_turn(now, arms, num_turns, len(complete)).number)
 
-    def _has_enough(self, now: Round, complete: Sequence[Round], taken: int, at: float) -> bool:
+    def _has_enough(self, now: Round, complete: Sequence[Round], num_turns: int, at: float) -> bool:
         """Returns whether each process has taken enough turns.
 
         Where there is no time for another round, the rest of it is used for more turns.
         """
-        if taken < self.turns(complete):
-            return at > self.seconds and taken > 0
+        if num_turns < self.turns(complete):
+            return at > self.seconds and num_turns > 0
         has_time = at + self._round_seconds([*complete, now]) <= self.seconds
         turns = [turn for life in now.lives.values() for turn in life.turns]
         began = min(turn.at - turn.seconds for turn in turns)
         one_more = len(now.lives) * (max(turn.at for turn in turns) - began) / len(turns)
-        is_late = at + one_more > self.seconds or taken >= self.max_turns
+        is_late = at + one_more > self.seconds or num_turns >= self.max_turns
         return has_time or is_late or self.is_clear([*complete, now])
 
-    def _next_in_turn(self, now: Round, arms: Sequence[int], taken: int, number: int) -> Life:
-        order = self._order(arms, number, taken + 1)
+    def _next_in_turn(self, now: Round, arms: Sequence[int], num_turns: int, number: int) -> Life:
+        order = self._order(arms, number, num_turns + 1)
         lives = [now.lives[arm] for arm in order if not now.lives[arm].is_over]
-        return next(life for life in lives if len(life.turns) == taken)
+        return next(life for life in lives if len(life.turns) == num_turns)
 
     def _start(self, complete: Sequence[Round], arm: int) -> Start:
         return Start(arm, len(complete), self.turn_seconds(complete))
@@ -312,9 +312,9 @@ def _variance_of_pairs(complete: Sequence[Round], within: float) -> float:
     for arm in set(itertools.chain.from_iterable(round_.lives for round_ in complete)) - {BASELINE}:
         pairs = [logs for round_ in complete if (logs := log_ratios(round_, arm))]
         if len(pairs) > 1:
-            own = variance([statistics.fmean(logs) for logs in pairs])
-            own -= within * statistics.fmean(1 / len(logs) for logs in pairs)
-            total += (len(pairs) - 1) * max(0.0, own)
+            spread = variance([statistics.fmean(logs) for logs in pairs])
+            spread -= within * statistics.fmean(1 / len(logs) for logs in pairs)
+            total += (len(pairs) - 1) * max(0.0, spread)
             freedom += len(pairs) - 1
     return total / freedom
 

@@ -298,20 +298,20 @@ def _curves(
         is_race: Whether the script's own curve is only one of several possible ones.
     """
     count = min(len(curve) for curve in (one, *others))
-    own = others[0]
+    script_curve = others[0]
     if not all(map(math.isfinite, one[:count])):
-        return "" if not all(map(math.isfinite, own[:count])) else f"its {name} are not finite"
+        return "" if not all(map(math.isfinite, script_curve[:count])) else f"its {name} are not finite"
     long = [pair for pair in pairs if min(map(len, pair)) >= count]
     usable = [pair for pair in long if all(map(math.isfinite, pair[1][:count]))]
     distances = [
         [abs(mean - other) for mean, other in zip(*(_means(curve[:count]) for curve in pair), strict=True)]
-        for pair in ((one, own), *usable)
+        for pair in ((one, script_curve), *usable)
     ]
     means = zip(*(_means(curve[:count]) for curve in (one, *others)), strict=True)
     for (mean, *rest), *off in zip(means, *distances, strict=True):
-        least, most = min(rest), max(rest)
-        distance = max(least - mean, mean - most) / HOGWILD_SPREADS if is_race else statistics.fmean(off)
-        if math.isnan(distance) or distance > max(most - least, SINGLE * abs(rest[0])):
+        low, high = min(rest), max(rest)
+        distance = max(low - mean, mean - high) / HOGWILD_SPREADS if is_race else statistics.fmean(off)
+        if math.isnan(distance) or distance > max(high - low, SINGLE * abs(rest[0])):
             return f"its {name} are {BEYOND}"
     return ""
 

@@ -65,8 +65,8 @@ def log_ratios(one: Round, arm: int, to: int = BASELINE) -> list[float]:
     """
     if not {arm, to} <= one.lives.keys():
         return []
-    own, other = (_speeds(one.lives[number], in_laps=bool(one.is_in_company)) for number in (arm, to))
-    return [math.log(own[lap] / other[lap]) for lap in own if lap in other]
+    speeds, other = (_speeds(one.lives[number], in_laps=bool(one.is_in_company)) for number in (arm, to))
+    return [math.log(speeds[lap] / other[lap]) for lap in speeds if lap in other]
 
 
 def _speeds(life: Life, *, in_laps: bool) -> dict[int, float]:
@@ -157,19 +157,19 @@ class Tally:
         than usual speak for themselves.
         """
         count = len(self.logs)
-        usual = USUAL_VARIANCE
+        default = USUAL_VARIANCE
         if not self.is_in_turns:
-            usual = SEQUENTIAL_VARIANCE if count >= MANY else SINGLE_VARIANCE
-        usual += statistics.fmean(self.turn_variances) if self.turn_variances else 0.0
+            default = SEQUENTIAL_VARIANCE if count >= MANY else SINGLE_VARIANCE
+        default += statistics.fmean(self.turn_variances) if self.turn_variances else 0.0
         if count == 1:
-            return Variance(usual, USUAL_FREEDOM)
-        own, own_freedom = trimmed_variance(self.logs)
+            return Variance(default, USUAL_FREEDOM)
+        sample_variance, own_freedom = trimmed_variance(self.logs)
         freedom = USUAL_FREEDOM + own_freedom
-        pooled = (USUAL_FREEDOM * usual + own_freedom * own) / freedom
-        if count > USUAL_FREEDOM and own > pooled:
+        pooled = (USUAL_FREEDOM * default + own_freedom * sample_variance) / freedom
+        if count > USUAL_FREEDOM and sample_variance > pooled:
             # They speak for themselves.
-            return Variance(own, own_freedom)
-        return Variance(max(own, pooled, usual if count <= USUAL_FREEDOM else 0.0), freedom)
+            return Variance(sample_variance, own_freedom)
+        return Variance(max(sample_variance, pooled, default if count <= USUAL_FREEDOM else 0.0), freedom)
 
     def single_half_width(self, level: float = LEVEL) -> float:
         """Returns how far the log ratio of one later process of each may be from the mean of later rounds.
@@ -185,14 +185,14 @@ class Tally:
         return Variance((1 - 1 / count) * untrimmed, of_a_round.freedom).half_width(level)
 
 
-def contenders(rounds: Sequence[Round], among: Iterable[int], level: float = EARLY_LEVEL) -> list[int]:
+def contenders(rounds: Sequence[Round], arms: Iterable[int], level: float = EARLY_LEVEL) -> list[int]:
     """Returns the arms that may still be the fastest, the fastest so far first.
 
     Args:
-        among: The arms to consider, without the baseline.
+        arms: The arms to consider, without the baseline.
         level: Confidence level at which the others are slower than the fastest.
     """
-    tallies = {arm: Tally.of(rounds, arm) for arm in among}
+    tallies = {arm: Tally.of(rounds, arm) for arm in arms}
     order = sorted((arm for arm in tallies if tallies[arm].logs), key=lambda arm: -tallies[arm].mean)
     if not order:
         return []

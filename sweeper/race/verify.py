@@ -127,7 +127,9 @@ class Reference:
             return Answer(fault=RACES, is_unknown=True)
         seeded = [record for record in self.seeds.values() if record.events]
         others = [*self.records[1:], *seeded]
-        pairs = [(own, self.seeds[shift]) for shift, own in seeds.items() if shift in self.seeds]
+        pairs = [
+            (arm_record, self.seeds[shift]) for shift, arm_record in seeds.items() if shift in self.seeds
+        ]
         fault = real_difference(
             record,
             baseline,

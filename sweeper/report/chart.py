@@ -77,14 +77,14 @@ class Axis:
     Attributes:
         categories: Labels at 0, 1, 2 and so on; empty for numbers.
         ticks: Positions of labels; empty for automatic ones.
-        most: Upper end of an axis that begins at 0; None for an automatic range.
+        max_value: Upper end of an axis that begins at 0; None for an automatic range.
     """
 
     title: str = ""
     log: bool = False
     categories: tuple[str, ...] = ()
     ticks: tuple[float, ...] = ()
-    most: float | None = None
+    max_value: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +122,8 @@ def kinds_of_marks(charts: Iterable[Chart]) -> dict[tuple[str, str], str]:
 
 def axis_label(value: float) -> str:
     """Returns a number as an axis label: `250`, `20k`, `1.5M`."""
-    for least, size, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
-        if abs(value) >= least:
+    for min_value, size, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(value) >= min_value:
             return f"{value / size:.3g}{letter}"
     return f"{value:.4g}"
 

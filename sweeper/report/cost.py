@@ -103,11 +103,11 @@ def total_joules(uses: Iterable[Use]) -> float | None:
     total: float | None = None
     until: dict[tuple[str, str], float] = defaultdict(lambda: -math.inf)
     for use in sorted(uses, key=lambda use: use.began):
-        known = until[use.gpu]
+        end = until[use.gpu]
         length = use.ended - use.began
-        alone = max(0.0, use.ended - max(use.began, known))
+        alone = max(0.0, use.ended - max(use.began, end))
         total = (total or 0.0) + (use.joules * alone / length if length else 0.0)
-        until[use.gpu] = max(known, use.ended)
+        until[use.gpu] = max(end, use.ended)
     return total
 
 

@@ -20,18 +20,18 @@ EDGE = 0.1
 
 def coverage_lines(m: ReportData) -> Iterator[str]:
     """Yields a sentence for each thing that was not tried."""
-    asked = [record for record in m.summary.records if record.stage == "search"]
-    names = {name for record in asked for name in record.params}
+    records = [record for record in m.summary.records if record.stage == "search"]
+    names = {name for record in records for name in record.params}
     flats = [r.config.canonical().flatten() for r in m.summary.records]
     for name, parameter in m.spec.space.items():
-        if asked and any(record.params for record in asked) and name not in names:
+        if records and any(record.params for record in records) and name not in names:
             yield f"`{name}` was not searched: this machine determines its value."
             continue
         seen = [flat[name] for flat in flats if name in flat and acts(name, m.spec.space, flat)]
-        if asked and (missing := _coverage_gap(name, parameter, seen)):
+        if records and (missing := _coverage_gap(name, parameter, seen)):
             yield missing
     yield from preflight_lines(m.sweep.journal)
-    yield from _budget(m, len(asked))
+    yield from _budget(m, len(records))
     if m.spec.fix:
         fixed = ", ".join(f"{name} {value_of(value)}" for name, value in m.spec.fix.items())
         yield f"Held fixed by the specification: {fixed}."
@@ -74,14 +74,14 @@ def _alternatives(values: list[Scalar]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-def _budget(m: ReportData, asked: int) -> Iterator[str]:
+def _budget(m: ReportData, num_searched: int) -> Iterator[str]:
     raised = m.sweep.journal.raised_budget()
     wanted = m.spec.search.trials if raised is None else raised
     size = m.spec.size()
     if size is not None:
-        yield f"The space has {size:,} combinations (ignoring `when`); {asked} trials were proposed."
-    if asked < wanted:
-        yield f"{wanted - asked} of {wanted} searched trials were not run."
+        yield f"The space has {size:,} combinations (ignoring `when`); {num_searched} trials were proposed."
+    if num_searched < wanted:
+        yield f"{wanted - num_searched} of {wanted} searched trials were not run."
     minutes = m.spec.search.minutes
     if minutes and raised is None and m.cost.seconds < 60 * minutes:
         yield f"{minutes - m.cost.seconds / 60:.3g} of {count_of(minutes, 'minute')} were not used."

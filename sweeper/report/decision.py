@@ -45,8 +45,8 @@ def facts(m: ReportData) -> Iterator[Fact]:
         yield Fact("to your baseline's loss", times(sooner.ratio), sure)
     elif m.summary.unreached_loss is not None:
         yield Fact("to your baseline's loss", "not reached", f"within {MAX_SAMPLES} times its samples")
-    known = words.later_interval(decision.ratio) if decision.ratio else words.SINGLE
-    yield Fact("vs your baseline", times(decision.speedup), known)
+    interval = words.later_interval(decision.ratio) if decision.ratio else words.SINGLE
+    yield Fact("vs your baseline", times(decision.speedup), interval)
     later = later_pace(best, decision.ratio) if decision.ratio else ""
     sure = f"later {later}, " if later else ""
     if base.epoch_seconds is not None and best.epoch_seconds is not None:

@@ -64,7 +64,7 @@ def plotly(chart: Chart) -> dict[str, Any]:
 
 
 def _axis(axis: Axis) -> dict[str, Any]:
-    made: dict[str, Any] = {
+    layout: dict[str, Any] = {
         "title": {"text": _text(axis.title), "font": {"size": 12, "color": "faint"}, "standoff": 8},
         "automargin": True,
         "fixedrange": True,
@@ -75,21 +75,21 @@ def _axis(axis: Axis) -> dict[str, Any]:
     }
     if axis.categories:
         labels = [_text(category) for category in axis.categories]
-        made |= {"tickvals": list(range(len(labels))), "ticktext": labels, "showgrid": False}
-        made |= {"range": [-0.5, len(labels) - 0.5], "zeroline": False}
+        layout |= {"tickvals": list(range(len(labels))), "ticktext": labels, "showgrid": False}
+        layout |= {"range": [-0.5, len(labels) - 0.5], "zeroline": False}
     elif axis.log:
-        made["type"] = "log"
+        layout["type"] = "log"
     else:
-        made |= {
+        layout |= {
             "type": "linear",
-            "rangemode": "tozero" if axis.most else "normal",
+            "rangemode": "tozero" if axis.max_value else "normal",
             "separatethousands": True,
         }
-        if axis.most:
-            made["range"] = [0, axis.most]
+        if axis.max_value:
+            layout["range"] = [0, axis.max_value]
     if axis.ticks:
-        made |= {"tickvals": list(axis.ticks), "ticktext": [axis_label(tick) for tick in axis.ticks]}
-    return made
+        layout |= {"tickvals": list(axis.ticks), "ticktext": [axis_label(tick) for tick in axis.ticks]}
+    return layout
 
 
 def _trace(marks: Marks) -> dict[str, Any]:

@@ -61,9 +61,9 @@ def _groups(m: ReportData) -> Iterator[tuple[str, Sequence[Chart]]]:
         "breakdown": [breakdown(m)],
     }
     for name, group in groups.items():
-        known = [chart for chart in group if chart is not None]
-        if known:
-            yield name, known
+        charts = [chart for chart in group if chart is not None]
+        if charts:
+            yield name, charts
 
 
 def _draw_panels(figure: Any, group: Sequence[Chart]) -> Any:
@@ -72,9 +72,9 @@ def _draw_panels(figure: Any, group: Sequence[Chart]) -> Any:
     down = math.ceil(len(group) / across)
     panel = 0.5 + ROW * group[0].rows if group[0].rows else 2.9 if across == 1 else 1.9
     width, height = (8.4, 4.0 * across)[across > 2], TOP + down * (panel + BETWEEN)
-    made = figure(figsize=(width, height))
-    places = made.subplots(down, across, squeeze=False).flatten()
-    made.subplots_adjust(
+    fig = figure(figsize=(width, height))
+    places = fig.subplots(down, across, squeeze=False).flatten()
+    fig.subplots_adjust(
         left=0.75 / width,
         right=1 - 0.2 / width,
         top=1 - (TOP + 0.25) / height,
@@ -91,8 +91,8 @@ def _draw_panels(figure: Any, group: Sequence[Chart]) -> Any:
         labels |= {label: handle for handle, label in zip(*place.get_legend_handles_labels(), strict=True)}
     if len(labels) > 1:
         columns = min(len(labels), 7)
-        made.legend([*labels.values()], [*labels], loc="upper left", ncols=columns, frameon=False, fontsize=8)
-    return made
+        fig.legend([*labels.values()], [*labels], loc="upper left", ncols=columns, frameon=False, fontsize=8)
+    return fig
 
 
 def _draw(place: Any, chart: Chart) -> None:
@@ -130,8 +130,8 @@ def _scale(place: Any, which: str, axis: Axis) -> None:
         room = max(6, MAX_LETTERS // len(axis.categories))
         line.set_ticks(range(len(axis.categories)), [_text(category, room) for category in axis.categories])
         limits(-0.6, len(axis.categories) - 0.4)
-    elif axis.most:
-        limits(0, axis.most)
+    elif axis.max_value:
+        limits(0, axis.max_value)
     if axis.ticks:
         line.set_ticks(axis.ticks, [axis_label(tick) for tick in axis.ticks])
         line.set_ticks([], minor=True)
@@ -180,9 +180,9 @@ def _numbers(values: Sequence[float | None]) -> list[float]:
     return [math.nan if value is None else float(value) for value in values]
 
 
-def _text(text: str, most: int = MAX_LETTERS) -> str:
-    """Escapes `text` for matplotlib and shortens it to `most` letters."""
+def _text(text: str, max_letters: int = MAX_LETTERS) -> str:
+    """Escapes `text` for matplotlib and shortens it to `max_letters` letters."""
     plain = make_printable(text)
-    plain = (plain if len(plain) <= most else plain[: most - 1] + "…").replace("$", r"\$")
+    plain = (plain if len(plain) <= max_letters else plain[: max_letters - 1] + "…").replace("$", r"\$")
     # Matplotlib leaves labels that begin with an underscore out of a legend.
     return "\u2009" + plain if plain.startswith("_") else plain

@@ -38,9 +38,9 @@ def read_series(folder: Path, names: Iterable[str]) -> Series:
         values = _load(parent / f"{name}.npy")
         if values is None or len(values) != len(moments):
             continue
-        known = np.isfinite(values) & np.isfinite(moments)
-        if known.any():
-            series[name] = TimedValues(moments[known], values[known])
+        mask = np.isfinite(values) & np.isfinite(moments)
+        if mask.any():
+            series[name] = TimedValues(moments[mask], values[mask])
     return series
 
 
@@ -53,12 +53,12 @@ def _load(path: Path) -> Numbers | None:
     return values.astype(np.float64) if numeric else None
 
 
-def downsample(column: TimedValues, most: int = MAX_POINTS) -> TimedValues:
-    """Returns a series of at most `most` points: means of blocks of equal length."""
+def downsample(column: TimedValues, max_points: int = MAX_POINTS) -> TimedValues:
+    """Returns a series of at most `max_points` points: means of blocks of equal length."""
     count = len(column.values)
-    if count <= most:
+    if count <= max_points:
         return column
-    edges = np.linspace(0, count, most + 1).astype(int)
+    edges = np.linspace(0, count, max_points + 1).astype(int)
     blocks = list(itertools.pairwise(edges))
     return TimedValues(
         np.array([column.seconds[a:b].mean() for a, b in blocks]),

@@ -39,13 +39,13 @@ def timelines(m: ReportData) -> Iterator[Chart]:
             if (column := series.get(name)) is not None and len(column.values) > 1
         ]
         if marks:
-            most = 100.0 if title.endswith("%") else None
+            max_value = 100.0 if title.endswith("%") else None
             yield Chart(
                 key=f"time-{name}",
                 title=title,
                 alt=f"{title} over time, of the {' and the '.join(line.name for line in marks)}.",
                 x=Axis("seconds since measuring began"),
-                y=Axis(most=most),
+                y=Axis(max_value=max_value),
                 marks=tuple(marks),
                 upright=0.0,
             )
@@ -67,10 +67,10 @@ def compared_trials(m: ReportData) -> Iterator[tuple[str, TrialRecord]]:
     """Yields the trials whose steps are compared, with titles; each once, if it has a breakdown."""
     wanted = [("baseline", m.baseline), (m.best_word, m.best)]
     wanted += [(f"best of {row.title}", row.record) for row in m.summary.per_loader]
-    taken: set[int] = set()
+    numbers: set[int] = set()
     for title, record in wanted:
-        if record is not None and record.measurement is not None and record.number not in taken:
-            taken.add(record.number)
+        if record is not None and record.measurement is not None and record.number not in numbers:
+            numbers.add(record.number)
             if record.measurement.breakdown.step_s > 0:
                 yield title, record
 
@@ -104,7 +104,7 @@ def breakdown(m: ReportData) -> Chart | None:
         key="breakdown",
         title="Where a step goes",
         alt="Shares of a step by phase; the table below has the numbers.",
-        x=Axis("share of a step, %", most=100.0),
+        x=Axis("share of a step, %", max_value=100.0),
         y=Axis(categories=names),
         marks=tuple(marks),
         wide=True,

@@ -125,8 +125,8 @@ def front(m: ReportData) -> Chart | None:
         return None
     first, second = m.summary.objectives[:2]
     heights = {r.number: value for r in m.ended if (value := r.metric(second)) is not None}
-    known = {r.number for r in m.ended if r.metric(first) is not None}
-    heights = {number: value for number, value in heights.items() if number in known}
+    numbers = {r.number for r in m.ended if r.metric(first) is not None}
+    heights = {number: value for number, value in heights.items() if number in numbers}
     if not heights:
         return None
     edge = sorted((row.record for row in m.summary.front), key=lambda r: r.metric(first) or 0.0)

@@ -45,8 +45,8 @@ def _value(record: TrialRecord, name: str) -> float | None:
     return record.metric(name)
 
 
-def pick_evenly(records: Sequence[TrialRecord], most: int) -> Sequence[TrialRecord]:
-    """Returns at most `most` records, evenly spaced and in order."""
-    if len(records) <= most:
+def pick_evenly(records: Sequence[TrialRecord], max_records: int) -> Sequence[TrialRecord]:
+    """Returns at most `max_records` records, evenly spaced and in order."""
+    if len(records) <= max_records:
         return records
-    return [records[i * len(records) // most] for i in range(most)]
+    return [records[i * len(records) // max_records] for i in range(max_records)]

@@ -36,10 +36,10 @@ def best_of(m: ReportData) -> Iterator[Table]:
 
 
 def _rows(m: ReportData, caption: str, rows: Sequence[Row]) -> Table:
-    made = []
+    table_rows = []
     for row in rows:
         mark = " *" * row.confirmed + " ~" * row.disturbed
-        made.append(
+        table_rows.append(
             cells(
                 row.title,
                 Cell(row.name, row.record.number),
@@ -53,7 +53,7 @@ def _rows(m: ReportData, caption: str, rows: Sequence[Row]) -> Table:
     return Table(
         caption=caption,
         columns=columns("", "trial", "#per epoch", "#samples/s", "#vs baseline", "#loss"),
-        rows=tuple(made),
+        rows=tuple(table_rows),
         note="; ".join(words.marks(rows)),
         strong=frozenset(i for i, row in enumerate(rows) if row.record.number == best),
     ).without_empty()
@@ -187,9 +187,9 @@ def all_trials(m: ReportData) -> Table:
     ).without_empty()
 
 
-def _setting(value: object, known: bool) -> Cell:
+def _setting(value: object, is_known: bool) -> Cell:
     number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-    return Cell(value_of(value), number) if known else Cell(ABSENT)
+    return Cell(value_of(value), number) if is_known else Cell(ABSENT)
 
 
 def provenance(m: ReportData) -> Table:

@@ -261,12 +261,12 @@ def _other_subject(a: SweepSide, b: SweepSide) -> Iterator[str]:
     pairs = {"baselines": (a.baseline, b.baseline)}
     if a.best and b.best:
         pairs["winners"] = (a.best[0], b.best[0])
-    said: dict[str, list[str]] = {}
+    sentences: dict[str, list[str]] = {}
     for what, (left, right) in pairs.items():
         if left is not None and right is not None:
             for sentence in _mismatches(left, right):
-                said.setdefault(sentence, []).append(what)
-    yield from (f"The {' and the '.join(whats)} {sentence}" for sentence, whats in said.items())
+                sentences.setdefault(sentence, []).append(what)
+    yield from (f"The {' and the '.join(whats)} {sentence}" for sentence, whats in sentences.items())
     if alike and before.get("data") != after.get("data"):
         yield "The data may differ: its options or its files' names, sizes, times or location do not match."
 

@@ -87,8 +87,8 @@ def headline(summary: Summary, decision: Decision) -> str:
         return f"Trial {trial} is {aim} ({loss_time_interval(sooner)}); in samples per second, {speed}."
     missed = "" if summary.unreached_loss is None else ", but does not reach its loss"
     # The trials of a tune are known by their changes.
-    made = f" ({label(best.record.config, summary.varied)})" if summary.is_tune else ""
-    return f"Trial {trial}{made} is {speed}{missed}."
+    changes = f" ({label(best.record.config, summary.varied)})" if summary.is_tune else ""
+    return f"Trial {trial}{changes} is {speed}{missed}."
 
 
 def _speed(decision: Decision) -> str:
@@ -100,8 +100,8 @@ def _speed(decision: Decision) -> str:
 
 def _so_far(ratio: Ratio) -> str:
     """Returns the ratio of processes by which a winner was found, and that no others have confirmed it."""
-    known = interval_text(*ratio.now, len(ratio.rounds), of="")
-    return f"{speedup_text(ratio.ratio)} so far ({known}), and not confirmed by new processes"
+    bounds = interval_text(*ratio.now, len(ratio.rounds), of="")
+    return f"{speedup_text(ratio.ratio)} so far ({bounds}), and not confirmed by new processes"
 
 
 def _no_baseline(summary: Summary) -> str:
@@ -158,8 +158,8 @@ def losses(best: Side, base: Side, constant: float | None) -> str:
     if len(best.losses) == len(base.losses):
         same = f" ({seeds(base)})"
         after, before = loss(best.loss), f"baseline {loss(base.loss)}"
-    known = f" (constant predictor {loss(constant)})" if constant is not None else ""
-    return f"{what} after the same {quality.samples:,} samples{same}: {after}, {before}{known}."
+    predictor = f" (constant predictor {loss(constant)})" if constant is not None else ""
+    return f"{what} after the same {quality.samples:,} samples{same}: {after}, {before}{predictor}."
 
 
 def seeds(side: Side) -> str:
@@ -175,10 +175,10 @@ def pace(side: Side) -> str:
 
 def paces(best: Side, base: Side, ratio: Ratio | None) -> str:
     """Returns the pace of the best trial, its interval for a later run, and the baseline's pace."""
-    known = later_pace(best, ratio) if ratio is not None and ratio.has_interval else ""
+    bounds = later_pace(best, ratio) if ratio is not None and ratio.has_interval else ""
     # An objective other than speed may choose a slower trial.
     after, before = (s.throughput if s.epoch_seconds is None else s.epoch_seconds for s in (best, base))
-    return f"{f'{pace(best)} {known}'.strip()}, {'up' if after > before else 'down'} from {pace(base)}"
+    return f"{f'{pace(best)} {bounds}'.strip()}, {'up' if after > before else 'down'} from {pace(base)}"
 
 
 def title(decision: Decision) -> str:
@@ -190,8 +190,8 @@ def limits(whose: str, side: Side | None) -> tuple[str, ...]:
     """Returns what limits a trial, and what to change next; nothing if that is unknown."""
     if side is None or side.verdict is None or is_unexamined(side.record, side.verdict):
         return ()
-    said = f"{whose[:1].upper()}{whose[1:]} is {side.verdict.kind}: {side.verdict.why}."
-    return (said, f"Next: {side.verdict.next}.") if side.verdict.next else (said,)
+    sentence = f"{whose[:1].upper()}{whose[1:]} is {side.verdict.kind}: {side.verdict.why}."
+    return (sentence, f"Next: {side.verdict.next}.") if side.verdict.next else (sentence,)
 
 
 def disturbance(whose: str, what: str) -> str:
@@ -221,8 +221,8 @@ def of_one_seed(summary: Summary, name: str) -> str:
 
 def costs(near: Sequence[Sensitivity], shown: Callable[[object], str]) -> str:
     """Returns what the first of a parameter's other values cost, each as `shown` writes it."""
-    said = [f"{shown(one.value)} {cost(one)}" for one in near[:MAX_NEIGHBOURS]]
-    return "; ".join([*said, *["..."] * (len(near) > MAX_NEIGHBOURS)])
+    texts = [f"{shown(one.value)} {cost(one)}" for one in near[:MAX_NEIGHBOURS]]
+    return "; ".join([*texts, *["..."] * (len(near) > MAX_NEIGHBOURS)])
 
 
 def cost(of: Sensitivity) -> str:

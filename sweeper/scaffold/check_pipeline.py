@@ -252,17 +252,17 @@ def _largest_value(name: str, parameter: Parameter, baseline: Mapping[str, Scala
     return parameter.first_value()
 
 
-def _sizes(usual: int, most: int) -> list[int]:
-    """Returns the batch sizes to run: the usual one, then each four times the last, and finally `most`.
+def _sizes(default_size: int, max_size: int) -> list[int]:
+    """Returns the batch sizes to run: the usual one, then each four times the last, and finally `max_size`.
 
-    At least two are smaller than `most`, if possible, since the estimate needs them.
+    At least two are smaller than `max_size`, if possible, since the estimate needs them.
     """
-    sizes = [max(1, min(usual, most // 4))]
-    while 4 * sizes[-1] <= most // 2:
+    sizes = [max(1, min(default_size, max_size // 4))]
+    while 4 * sizes[-1] <= max_size // 2:
         sizes.append(4 * sizes[-1])
     if len(sizes) == 1:
-        sizes.append(max(1, most // 2))
-    return sorted({*sizes, most})
+        sizes.append(max(1, max_size // 2))
+    return sorted({*sizes, max_size})
 
 
 def _reason_to_stop(stepped: Sequence[StepResult], size: int, room_gib: float) -> str:

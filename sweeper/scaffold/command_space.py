@@ -296,8 +296,8 @@ class _Draft:
 
     def _add(self, dimension: Dimension, words: tuple[str, ...]) -> Argument | None:
         dimension = fill_value(dimension, self.facts)
-        known = self.dimensions.get(dimension.name)
-        both = dimension if known is None else combine(known, dimension)
+        previous = self.dimensions.get(dimension.name)
+        both = dimension if previous is None else combine(previous, dimension)
         if both is None:
             return None
         self.dimensions[dimension.name] = both

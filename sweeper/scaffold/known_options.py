@@ -104,7 +104,7 @@ class Dimension:
             text = f"type: categorical, choices: [{', '.join(map(spell, self.choices))}]"
         else:
             text = f"type: int, low: {self.low}, high: {self.high}{', log: true' if self.log else ''}"
-        when = ", ".join(f"{name}: {{min: {least}}}" for name, least in self.at_least.items())
+        when = ", ".join(f"{name}: {{min: {minimum}}}" for name, minimum in self.at_least.items())
         return f"{{{text}{f', when: {{{when}}}' if when else ''}}}"
 
 
@@ -155,8 +155,8 @@ def of_environment(facts: Mapping[str, Any]) -> dict[str, tuple[Dimension, dict[
     for change in CHANGES.values():
         if variables := variables_of(change, facts):
             choices = (value for value in change.choices if not change.refusal(value, facts))
-            own = change.original
-            dimension = Dimension(name=change.name, value=own, choices=(own, *choices))
+            original = change.original
+            dimension = Dimension(name=change.name, value=original, choices=(original, *choices))
             dimensions[change.name] = (dimension, variables)
     return dimensions
 
@@ -200,8 +200,8 @@ def _number(name: str, option: Option) -> Match | None:
     elif name == WORKERS:
         dimension = Dimension(name=name, value=value, high=usable_cpus())
     else:
-        usual = {"accumulate_steps": {1, 2, 4, 8}, PREFETCH: {2, 4, 8}}
-        near = usual.get(name, {max(1, number // 2), 2 * number})
+        choices = {"accumulate_steps": {1, 2, 4, 8}, PREFETCH: {2, 4, 8}}
+        near = choices.get(name, {max(1, number // 2), 2 * number})
         dimension = Dimension(name=name, value=value, choices=tuple(sorted({*near, number})))
     return dimension, f"{{{name}}}"
 

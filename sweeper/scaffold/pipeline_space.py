@@ -114,22 +114,22 @@ def _data(offer: PipelineOptions) -> Iterator[str]:
 
 
 def _space(offer: PipelineOptions, machine: Machine) -> Iterator[_Line]:
-    kind, own = machine.devices[0].kind, dict(offer.space)
+    kind, space = machine.devices[0].kind, dict(offer.space)
     preset = preset_for(machine.devices[0].name) if kind == "cuda" else None
 
     def among(name: str, choices: tuple[Scalar, ...], why: str, when: str = "") -> Iterator[_Line]:
         left = [choice for choice in choices if f"{name}={choice}" not in machine.lacks]
-        if len(left) > 1 and name not in own:
+        if len(left) > 1 and name not in space:
             yield _Line(name, _choices(left, when), why)
 
-    if "batch_size" not in own:
-        most = preset.batch_size * BATCHES if preset else MAX_BATCH[kind]
+    if "batch_size" not in space:
+        max_batch = preset.batch_size * BATCHES if preset else MAX_BATCH[kind]
         guess = f"; {preset.batch_size} is a good first guess on {preset.title}" if preset else ""
-        batch = f"{{type: int, low: 32, high: {most}, log: true}}"
+        batch = f"{{type: int, low: 32, high: {max_batch}, log: true}}"
         yield _Line("batch_size", batch, f"samples per step, on a logarithmic scale{guess}")
     yield from among("loader.kind", (WORKERS, RESIDENT), "batches from worker processes, or on the device")
     in_workers = f"{{loader.kind: {WORKERS}}}"
-    if "loader.num_workers" not in own:
+    if "loader.num_workers" not in space:
         cores = machine.usable_cpus
         text = f"{{type: int, low: 0, high: {min(MAX_WORKERS, cores)}, when: {in_workers}}}"
         rule = workers_for(cores, preset.batch_size if preset else MAX_BATCH[kind])
@@ -142,7 +142,7 @@ def _space(offer: PipelineOptions, machine: Machine) -> Iterator[_Line]:
     if kind == "cuda":
         modes = ("eager", "default", "reduce-overhead", "graph")
         yield from among("compile.mode", modes, "torch.compile; graph: a whole step as one CUDA graph")
-    for name, values in own.items():
+    for name, values in space.items():
         changes = name.partition(".")[0] in OPEN_SECTIONS
         why = "changes what is trained: see constraints" if changes else "proposed by the pipeline"
         if preset and name == "model.hidden_size":
@@ -152,17 +152,17 @@ def _space(offer: PipelineOptions, machine: Machine) -> Iterator[_Line]:
 
 def _baseline(offer: PipelineOptions) -> Iterator[_Line]:
     """Yields what most hand-written scripts use, and the pipeline's defaults for the rest."""
-    usual: Mapping[str, tuple[Scalar, str]] = {
+    script_values: Mapping[str, tuple[Scalar, str]] = {
         "loader.kind": (ROWS, "one Python item per sample, as in most hand-written datasets"),
         "loader.num_workers": (4, "DataLoader workers"),
         "batch_size": (64, "your batch size"),
         "precision.amp": ("fp32", "no autocast"),
         "device.malloc": ("default", "as in a plain script"),
     }
-    for name, (value, why) in usual.items():
+    for name, (value, why) in script_values.items():
         yield _Line(name, _value(value), why)
     for name, values in offer.space.items():
-        if name in usual:
+        if name in script_values:
             continue
         default = offer.default(name)
         if default is None:

@@ -75,8 +75,8 @@ def from_pydantic(
         loc, value = item["loc"], item["input"]
         path = _path(tree, loc)
         if item["type"] == "extra_forbidden":
-            known = _model(models, loc).model_fields
-            remedy = did_you_mean(str(loc[-1]), known) or f" Known keys: {', '.join(known)}."
+            fields = _model(models, loc).model_fields
+            remedy = did_you_mean(str(loc[-1]), fields) or f" Known keys: {', '.join(fields)}."
             yield Mistake(path, f"`{dotted_name(path)}` is not a known key.{remedy}", at_key=True)
         elif item["type"] in ("missing", "union_tag_not_found"):
             path = (*path, loc[-1] if item["type"] == "missing" else "type")

@@ -83,12 +83,14 @@ def _nearest_number(parameter: IntParameter | FloatParameter, value: float, want
     return number
 
 
-def find_nearest(parameter: Parameter, value: Scalar, neighbour: Scalar, among: Collection[Scalar]) -> Scalar:
-    """Returns the value in `among` closest to a neighbour, if it is at 0.5 to 1.5 of the way to it.
+def find_nearest(
+    parameter: Parameter, value: Scalar, neighbour: Scalar, candidates: Collection[Scalar]
+) -> Scalar:
+    """Returns the value in `candidates` closest to a neighbour, if it is at 0.5 to 1.5 of the way to it.
 
     It is None if there is no such value.
     """
-    ways = {candidate: _way(parameter, value, neighbour, candidate) for candidate in among}
+    ways = {candidate: _way(parameter, value, neighbour, candidate) for candidate in candidates}
     near = [candidate for candidate, way in ways.items() if 0.5 <= way <= 1.5]
     return min(near, key=lambda candidate: abs(ways[candidate] - 1), default=None)
 

@@ -32,8 +32,10 @@ def override(document: Document, item: str) -> None:
 
     The longest existing key wins, since names in a specification may contain dots.
     """
-    said = strike(item, secrets(os.environ))
-    label = f"--set {said if said.isprintable() and len(said) <= MAX_LABEL else show(said)}"
+    safe_item = strike(item, secrets(os.environ))
+    label = (
+        f"--set {safe_item if safe_item.isprintable() and len(safe_item) <= MAX_LABEL else show(safe_item)}"
+    )
     key, equals, text = item.partition("=")
     place = TextPlace(0, 0, label)
     path: Path = ("--set", item)
@@ -94,9 +96,9 @@ def _index(node: Sequence[Any], part: str, path: Path) -> int:
 def _width(node: dict[str, Any], path: Path, parts: Sequence[str]) -> int:
     """Returns the number of dotted parts that make up the next key."""
     lengths = range(len(parts), 0, -1)
-    for known in (node, FIELDS if path == ("space",) else {}):
+    for keys in (node, FIELDS if path == ("space",) else {}):
         for length in lengths:
-            if ".".join(parts[:length]) in known:
+            if ".".join(parts[:length]) in keys:
                 return length
     if path == ("space",):
         return len(parts) - (len(parts) > 1 and parts[-1] in _PARAMETER_KEYS)

@@ -110,18 +110,18 @@ def read_file(path: FilePath, times: int = 1) -> Document:
     Raises:
         UserError: The file does not exist, is too large, or is not text or not YAML.
     """
-    most = times * MAX_BYTES
+    max_bytes = times * MAX_BYTES
     try:
         with open(path, "rb", opener=open_at_once) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise UserError(f"{path}: must be a regular file, but got something else.")
-            raw = file.read(most + 1)
+            raw = file.read(max_bytes + 1)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}.") from error
     size = max(status.st_size, len(raw))
-    if size > most:
-        raise UserError(f"{path}:1:1: must be at most {most} bytes, but got {size}.")
+    if size > max_bytes:
+        raise UserError(f"{path}:1:1: must be at most {max_bytes} bytes, but got {size}.")
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:

@@ -135,13 +135,17 @@ def _no_effect_on_search(search: Mapping[str, Any]) -> Iterator[Mistake]:
 
 def _unknown_changes(changes: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yields a mistake for each change that cannot be made at run time."""
-    known = {name: change for name, change in CHANGES.items() if not change.is_of_environment}
+    catalog = {name: change for name, change in CHANGES.items() if not change.is_of_environment}
     for name, value in changes.items():
-        if name not in known:
-            text = f"`script.changes` must name a change ({', '.join(known)}), but got `{name}`."
-            yield Mistake(("script", "changes", name), text + did_you_mean(name, known), at_key=True)
-        elif known[name].choices and "{" not in str(value) and value not in (ORIGINAL, *known[name].choices):
-            choices = ", ".join((ORIGINAL, *known[name].choices))
+        if name not in catalog:
+            text = f"`script.changes` must name a change ({', '.join(catalog)}), but got `{name}`."
+            yield Mistake(("script", "changes", name), text + did_you_mean(name, catalog), at_key=True)
+        elif (
+            catalog[name].choices
+            and "{" not in str(value)
+            and value not in (ORIGINAL, *catalog[name].choices)
+        ):
+            choices = ", ".join((ORIGINAL, *catalog[name].choices))
             text = f"`script.changes.{name}` must be one of {choices}, but got {show(value)}."
             yield Mistake(("script", "changes", name), text)
 
@@ -276,12 +280,12 @@ def _space(tree: Mapping[str, Any]) -> Iterator[Mistake]:
         if not _traits(tree).names_are_fields and not is_known(name):
             continue
         try:
-            known = field_of(name)
+            field = field_of(name)
         except UserError as error:
             yield Mistake(path, str(error), at_key=True)
             continue
         given = _mapping(parameter)
-        if given.get("type") == "float" and known is not None and known.type is int:
+        if given.get("type") == "float" and field is not None and field.type is int:
             text = f"`{name}` is an integer, but got type 'float'. Use `type: int`."
             yield Mistake((*path, "type"), text)
             continue
@@ -340,9 +344,9 @@ def _condition(condition: Any, target: Any, name: str, path: Path) -> Iterator[M
         return
     for value in condition if isinstance(condition, list) else [condition]:
         if isinstance(value, Scalar) and not parameter.contains(value):
-            known = [str(choice) for choice in getattr(parameter, "choices", ())]
+            choices = [str(choice) for choice in getattr(parameter, "choices", ())]
             text = f"`{name}` can never be {show(value)}, so this condition never holds."
-            yield Mistake(path, text + did_you_mean(str(value), known))
+            yield Mistake(path, text + did_you_mean(str(value), choices))
 
 
 def _goals(tree: Mapping[str, Any]) -> Iterator[Mistake]:

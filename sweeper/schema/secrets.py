@@ -22,36 +22,36 @@ _PASSWORD = re.compile(r"PASSWORD|PASSWD|PASSPHRASE|SECRET|API_?KEY", re.IGNOREC
 """Pattern of keys that hold only secrets, unlike `sort_key` and `pad_token`."""
 
 
-def secret_in(text: str, known: Collection[str]) -> str:
-    """Returns the kind of secret that a text holds: one of `known`, or one by its shape; empty if none."""
-    if any(value in text for value in known):
+def secret_in(text: str, secrets: Collection[str]) -> str:
+    """Returns the kind of secret that a text holds: one of `secrets`, or one by its shape; empty if none."""
+    if any(value in text for value in secrets):
         return "the value of a secret environment variable"
     return kind_of(text)
 
 
-def held_secrets(tree: Mapping[str, Any], known: Collection[str]) -> Iterator[Mistake]:
-    """Yields a mistake for each text that is a secret: by its shape, by its name, or one of `known`."""
-    yield from _in(tree, (), known)
+def held_secrets(tree: Mapping[str, Any], secrets: Collection[str]) -> Iterator[Mistake]:
+    """Yields a mistake for each text that is a secret: by its shape, by its name, or one of `secrets`."""
+    yield from _in(tree, (), secrets)
 
 
-def _in(value: Any, path: Path, known: Collection[str]) -> Iterator[Mistake]:
+def _in(value: Any, path: Path, secrets: Collection[str]) -> Iterator[Mistake]:
     if isinstance(value, Mapping):
         for key, child in value.items():
             place = (*path, key)
             # The message must not repeat the secret.
-            if kind := secret_in(str(key), known):
+            if kind := secret_in(str(key), secrets):
                 yield Mistake(place, f"A key must hold no secret, but got {kind}. {SECRET_REMEDY}", True)
-            elif _is_named(place, child) and not secret_in(child, known):
+            elif _is_named(place, child) and not secret_in(child, secrets):
                 yield Mistake(
                     place, f"`{dotted_name(place)}` must hold no secret, but got ***. {SECRET_REMEDY}"
                 )
             else:
-                yield from _in(child, place, known)
+                yield from _in(child, place, secrets)
     elif isinstance(value, list | tuple):
         for index, child in enumerate(value):
-            yield from _in(child, (*path, index), known)
-    elif isinstance(value, str) and (kind := secret_in(value, known)):
-        shown = show(strike(value, known))
+            yield from _in(child, (*path, index), secrets)
+    elif isinstance(value, str) and (kind := secret_in(value, secrets)):
+        shown = show(strike(value, secrets))
         remedy = _STORAGE_REMEDY if path == ("storage",) else SECRET_REMEDY
         text = f"`{dotted_name(path)}` must hold no secret, but got {kind}, {shown}. {remedy}"
         yield Mistake(path, text)

@@ -106,8 +106,8 @@ def acts(name: str, space: Mapping[str, Parameter], values: Mapping[str, Scalar]
     without a value was decided when the space was restricted, and holds.
     """
     return all(
-        target not in values or (holds(asked, values[target]) and acts(target, space, values))
-        for target, asked in space[name].when.items()
+        target not in values or (holds(condition, values[target]) and acts(target, space, values))
+        for target, condition in space[name].when.items()
     )
 
 

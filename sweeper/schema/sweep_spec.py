@@ -119,9 +119,9 @@ class SweepSpec(Section):
             got = "nothing" if value is None else show(value)
             raise SpecError([Mistake((), f"A specification must be a mapping of keys, but got {got}.")])
         mistakes = [*rules.broken_rules(value, secrets), *([] if is_stored else rules.missing_parts(value))]
-        usual = {"workload": usual_kind(has_command="command" in value)}
+        defaults = {"workload": usual_kind(has_command="command" in value)}
         try:
-            spec = cls.model_validate({**usual, **value})
+            spec = cls.model_validate({**defaults, **value})
         except ValidationError as error:
             mistakes += from_pydantic(error, value, _MODELS)
         if mistakes:
@@ -208,7 +208,9 @@ class SweepSpec(Section):
         active: dict[str, Scalar] = {}
         for name in graphlib.TopologicalSorter(graph).static_order():
             when = self.space[name].when
-            if all(target in active and holds(asked, active[target]) for target, asked in when.items()):
+            if all(
+                target in active and holds(condition, active[target]) for target, condition in when.items()
+            ):
                 active[name] = params[name]
         return self._complete({**self._carried_values(), **self.fix, **active}).canonical()
 

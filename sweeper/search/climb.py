@@ -92,14 +92,14 @@ class Climb:
         # A loss may be 0 or negative, and has no logarithm then.
         return self._sign * (math.log(value) if self._are_positive else value / (self._scale or 1.0))
 
-    def ask(self, taken: Container[str], seed: int) -> Suggestion | None:
+    def ask(self, keys: Container[str], seed: int) -> Suggestion | None:
         """Returns an untried neighbour of the best configuration so far, and why, or None.
 
         The neighbours of all configurations that only noise may separate from the best come first, the
         most promising one first; then those of each next best configuration.
 
         Args:
-            taken: Keys of the configurations asked for already.
+            keys: Keys of the configurations asked for already.
         """
         model = self._model()
         if model is None:
@@ -107,18 +107,18 @@ class Climb:
         draw = random.Random(seed)
         near = len(list(self._bases()))
         numbers = [number for _, _, number in self._order[:MAX_BASES]]
-        for among in (numbers[:near], *([number] for number in numbers[near:])):
+        for group in (numbers[:near], *([number] for number in numbers[near:])):
             left = {
                 neighbour.key: (number, neighbour)
-                for number in among
-                for neighbour in self._untried_neighbours(number, taken)
+                for number in group
+                for neighbour in self._untried_neighbours(number, keys)
             }
             if left:
                 number, (name, value, *_) = max(
                     left.values(),
                     key=lambda candidate: (
                         not self._fails(candidate[1]),
-                        self._promise(candidate[1], model, self._batches(taken)),
+                        self._promise(candidate[1], model, self._batches(keys)),
                         draw.random(),
                     ),
                 )
@@ -131,7 +131,7 @@ class Climb:
         """Returns the expected gain; for a batch size next to the best's, at least `search.regret`."""
         return max(self._least if to.key in batches else 0.0, model.improvement(to.flat))
 
-    def _batches(self, taken: Container[str]) -> set[str]:
+    def _batches(self, keys: Container[str]) -> set[str]:
         """Returns the keys of the untried neighbours of the best that differ from it in batch size.
 
         The effect of a batch size depends on all other values, so trials elsewhere do not show it.
@@ -139,7 +139,7 @@ class Climb:
         _, _, best = self._order[0]
         return {
             neighbour.key
-            for neighbour in self._untried_neighbours(best, taken)
+            for neighbour in self._untried_neighbours(best, keys)
             if neighbour.name == "batch_size"
         }
 
@@ -150,7 +150,7 @@ class Climb:
             if is_other == other_work and self._level(number) >= self._level(best) - NEAR:
                 yield number
 
-    def expected_gain(self, taken: Container[str]) -> float | None:
+    def expected_gain(self, keys: Container[str]) -> float | None:
         """Returns the expected gain of the best untried neighbour, whichever it is, over the best trial.
 
         The gain is the logarithm of a ratio. None while too little is known, or while it is small but a
@@ -163,12 +163,12 @@ class Climb:
         left = {
             neighbour.key: neighbour
             for number in self._bases()
-            for neighbour in self._untried_neighbours(number, taken)
+            for neighbour in self._untried_neighbours(number, keys)
         }
         gain = model.improvement_of_any(
             [neighbour.flat for neighbour in left.values() if not self._fails(neighbour)]
         )
-        return None if self._batches(taken) and gain <= self._least else gain
+        return None if self._batches(keys) and gain <= self._least else gain
 
     def gains_of(self, configs: Sequence[TrialConfig]) -> list[float]:
         """Returns each configuration's expected gain over the best, as the logarithm of a ratio."""
@@ -192,10 +192,10 @@ class Climb:
         numbers = (number for _, _, number in itertools.islice(alike, MAX_KNOWN))
         return [(self._known[number][0], self._level(number)) for number in numbers]
 
-    def _untried_neighbours(self, number: int, taken: Container[str]) -> list[_Neighbour]:
-        return [neighbour for neighbour in self._neighbours(number) if neighbour.key not in taken]
+    def _untried_neighbours(self, number: int, keys: Container[str]) -> list[_Neighbour]:
+        return [neighbour for neighbour in self._neighbours(number) if neighbour.key not in keys]
 
-    def stack(self, taken: Container[str]) -> Suggestion | None:
+    def stack(self, keys: Container[str]) -> Suggestion | None:
         """Returns all changes that gained alone, combined; None for fewer than two, or if already asked for.
 
         Of several values of a parameter, only the best is used.
@@ -203,17 +203,17 @@ class Climb:
         base = {name: self._own.get(name) for name in self._spec.space}
         alone: dict[str, float] = {}
         params: Params = dict(base)
-        usual: float | None = None
+        base_value: float | None = None
         for _, value, number in self._order:
             # Best first: a parameter's first value is its best.
             changed = [name for name, setting in self._params[number].items() if setting != base[name]]
             if not changed:
-                usual = value
+                base_value = value
                 break
             if len(changed) == 1 and changed[0] not in alone:
                 alone[changed[0]] = value
                 params[changed[0]] = self._params[number][changed[0]]
-        if usual is None or len(alone) < 2 or self._spec.config(params).key() in taken:
+        if base_value is None or len(alone) < 2 or self._spec.config(params).key() in keys:
             return None
         return Suggestion(params, f"all changes that gained alone, combined: {', '.join(sorted(alone))}")
 
@@ -235,7 +235,7 @@ def changes(spec: SweepSpec, params: Mapping[str, Scalar]) -> Iterator[tuple[str
 
     A number changes to its neighbours, a choice to any other. Parameters that change the work are left out.
     """
-    own = spec.config(params).key()
+    key = spec.config(params).key()
     for name, parameter in spec.space.items():
         if name.partition(".")[0] in OPEN_SECTIONS:
             continue
@@ -246,5 +246,5 @@ def changes(spec: SweepSpec, params: Mapping[str, Scalar]) -> Iterator[tuple[str
         for neighbour in values:
             value = spell(distribution(parameter), neighbour)
             config = spec.config({**params, name: value})
-            if config.key() != own:
+            if config.key() != key:
                 yield name, value, config

@@ -96,6 +96,6 @@ def size_of(samples: int) -> DataSize:
     return next(size for size in SIZES if (samples or SIZES[1].above) >= size.above)
 
 
-def workers_for(cores: int, batch_size: int, most: int = MAX_WORKERS) -> int:
-    """Returns the guides' number of workers: the smallest of half the cores, one per 32 rows and `most`."""
-    return max(1, min(cores // 2, most, batch_size // ROWS_PER_WORKER))
+def workers_for(cores: int, batch_size: int, max_workers: int = MAX_WORKERS) -> int:
+    """Returns the guides' number of workers: the least of half the cores, one per 32 rows, `max_workers`."""
+    return max(1, min(cores // 2, max_workers, batch_size // ROWS_PER_WORKER))

@@ -37,25 +37,25 @@ class LocalModel:
 
     def __init__(
         self,
-        known: Sequence[tuple[Flat, float]],
+        trials: Sequence[tuple[Flat, float]],
         spec: SweepSpec,
         earlier: Callable[[Flat, Flat], float] | None = None,
     ) -> None:
         """Fits the model.
 
         Args:
-            known: The trials, the best first, and the logarithms of their speeds.
+            trials: The trials, the best first, and the logarithms of their speeds.
             earlier: The logarithm of the ratio of two configurations' speeds by an earlier sweep.
         """
-        self._here, top = known[0]
+        self._here, top = trials[0]
         self._earlier = earlier or (lambda flat, over: 0.0)
         self._effect = EFFECT if earlier is None else EFFECT_AFTER
-        self._design = Design([flat for flat, _ in known], spec)
+        self._design = Design([flat for flat, _ in trials], spec)
         self._origin = self._design.row(self._here)
-        rows = np.column_stack([np.ones(len(known)), self._design.rows - self._origin])
-        log_ratios = np.array([log - top for _, log in known])
+        rows = np.column_stack([np.ones(len(trials)), self._design.rows - self._origin])
+        log_ratios = np.array([log - top for _, log in trials])
         weights = np.exp(-0.5 * np.square(log_ratios / NEAR))
-        left = log_ratios - np.array([self._earlier(flat, self._here) for flat, _ in known])
+        left = log_ratios - np.array([self._earlier(flat, self._here) for flat, _ in trials])
         squares = rows.T @ (weights[:, None] * rows)
         variance = NOISE**2
         for _ in range(2):

@@ -113,15 +113,15 @@ class MemoryModel:
         It is 1 if the configuration is no larger than one that fitted, and 0 if it is no smaller than
         one that did not fit. Sizes are `batch_size` and the numbers of the model and the data.
         """
-        flat, batch, most = _flatten(config), config.batch_size, self._limit * (1 - headroom)
-        if any(p is not None and p <= most and _is_within(flat, batch, f, b) for f, b, p in self._seen):
+        flat, batch, limit = _flatten(config), config.batch_size, self._limit * (1 - headroom)
+        if any(p is not None and p <= limit and _is_within(flat, batch, f, b) for f, b, p in self._seen):
             return 1.0
         if any(p is None and _is_within(f, b, flat, batch) for f, b, p in self._seen):
             return 0.0
         if not self._enough:
             return 1.0
         middle, deviation = self._log_peak(flat, batch)
-        return _normal_cdf((math.log(most) - middle) / deviation)
+        return _normal_cdf((math.log(limit) - middle) / deviation)
 
     def _encode(self) -> None:
         """Makes a column for each value of a name that varies, or a single one for numbers."""
@@ -196,8 +196,8 @@ class MemoryModel:
         ends = np.cumsum([used.sum() for used in self._parts.values()])
         logs = np.array(
             [
-                x[:, used] @ own
-                for used, own in zip(self._parts.values(), np.split(theta, ends[:-1]), strict=True)
+                x[:, used] @ weights
+                for used, weights in zip(self._parts.values(), np.split(theta, ends[:-1]), strict=True)
             ]
         )
         logs[SAMPLE] += batch
@@ -213,14 +213,14 @@ class MemoryModel:
         share = slope[0, sum(used.sum() for part, used in self._parts.items() if part < SAMPLE)].item()
         for name in flat.keys() | self._values.keys():
             value, seen = flat.get(name), self._values.get(name, [None])
-            known = name in self._numeric and _is_number(value)
-            if known or value in seen:
+            is_numeric = name in self._numeric and _is_number(value)
+            if is_numeric or value in seen:
                 continue
             variance += 2 * _effect(name, FIXED) ** 2
             if len(set(seen)) == 1:
                 # For a name that has not varied, only the usual factor is known.
-                usual = (self._usual_factor(name, level, SAMPLE) for level in (value, seen[0]))
-                mean += share * (next(usual) - next(usual))
+                factors = (self._usual_factor(name, level, SAMPLE) for level in (value, seen[0]))
+                mean += share * (next(factors) - next(factors))
         return mean, math.sqrt(variance)
 
     def _spread(self, log_peak: Array) -> Array:

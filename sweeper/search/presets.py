@@ -99,8 +99,8 @@ def presets(spec: SweepSpec, hints: Hints | None = None) -> list[StartPoint]:
         why, share, other = variant
         if index == 1:
             # It is not known what is usually fast for a script, so each of its flags is tried alone.
-            for params, said in _single_changes(spec):
-                add(params, said)
+            for params, reason in _single_changes(spec):
+                add(params, reason)
         batch = (
             {"batch_size": _value_at(spec.space["batch_size"], share)} if "batch_size" in spec.space else {}
         )
@@ -110,8 +110,8 @@ def presets(spec: SweepSpec, hints: Hints | None = None) -> list[StartPoint]:
         add(*guided)
     first = next(iter(starts.values()))
     for size in _other_sizes(spec):
-        said = ", ".join(f"{name} {value}" for name, value in size.items())
-        add({**first.params, **size}, f"the first start at another size: {said}")
+        text = ", ".join(f"{name} {value}" for name, value in size.items())
+        add({**first.params, **size}, f"the first start at another size: {text}")
     return list(starts.values())
 
 
@@ -119,9 +119,9 @@ def _single_changes(spec: SweepSpec) -> list[tuple[dict[str, Scalar], str]]:
     """Returns a script's baseline with one value changed, the most promising first."""
     if spec.traits.names_are_fields:
         return []
-    own = spec.baseline_config().flatten()
+    flat = spec.baseline_config().flatten()
     # The baseline may lie outside the space: more workers than this machine has cores.
-    base = {name: value_in(parameter, own.get(name)) for name, parameter in spec.space.items()}
+    base = {name: value_in(parameter, flat.get(name)) for name, parameter in spec.space.items()}
     candidates: list[tuple[str, Scalar]] = []
     for name, parameter in spec.space.items():
         if name == "batch_size" or name.partition(".")[0] in OPEN_SECTIONS:
@@ -161,10 +161,10 @@ def _fill(
         return params, why
     batch = params.get("batch_size", spec.baseline_config().batch_size)
     assert isinstance(batch, int)
-    most = size_of(hints.samples).most_workers
-    count = workers_for(hints.cores, batch, most)
+    max_workers = size_of(hints.samples).most_workers
+    count = workers_for(hints.cores, batch, max_workers)
     params["loader.num_workers"] = nearest_value(workers, count)
-    formula = f"{count} workers = min({hints.cores} cores / 2, {most}, {batch} / 32)"
+    formula = f"{count} workers = min({hints.cores} cores / 2, {max_workers}, {batch} / 32)"
     return params, f"{why}; {formula}"
 
 
@@ -173,26 +173,28 @@ def _guide_values(spec: SweepSpec, hints: Hints) -> tuple[dict[str, Scalar], str
     preset, size = preset_for(hints.device), size_of(hints.samples)
     if preset is None or "batch_size" not in spec.space:
         return None
-    known = {
+    preset_values = {
         "batch_size": preset.batch_size * size.batch_factor,
         "model.hidden_size": preset.hidden_size,
         "loader.num_workers": min(preset.num_workers, max(1, hints.cores)),
     }
     fixed = {
-        name: nearest_value(spec.space[name], value) for name, value in known.items() if name in spec.space
+        name: nearest_value(spec.space[name], value)
+        for name, value in preset_values.items()
+        if name in spec.space
     }
-    said = ", ".join(f"{name} {value}" for name, value in fixed.items())
+    text = ", ".join(f"{name} {value}" for name, value in fixed.items())
     data = f" and {size.title}" if size.title else ""
-    return _fill(spec, _USUAL, fixed, hints, f"the guides' values for {preset.title}{data}: {said}")
+    return _fill(spec, _USUAL, fixed, hints, f"the guides' values for {preset.title}{data}: {text}")
 
 
 def usual_size(spec: SweepSpec) -> dict[str, Scalar]:
     """Returns the baseline's values of the parameters that change the work, as far as the space has them."""
-    own = spec.baseline_config().work()
+    work = spec.baseline_config().work()
     return {
-        name: parameter.like(own[name])
+        name: parameter.like(work[name])
         for name, parameter in spec.space.items()
-        if name.partition(".")[0] in OPEN_SECTIONS and name in own and parameter.contains(own[name])
+        if name.partition(".")[0] in OPEN_SECTIONS and name in work and parameter.contains(work[name])
     }
 
 
@@ -201,8 +203,8 @@ def _other_sizes(spec: SweepSpec) -> list[dict[str, Scalar]]:
     names = [name for name in spec.space if name.partition(".")[0] in OPEN_SECTIONS]
     ranges = [_few_values(spec.space[name]) for name in names]
     sizes = (dict(zip(names, combination, strict=True)) for combination in itertools.product(*ranges))
-    own = spec.baseline_config().work()
-    others = (size for size in sizes if any(own.get(n) != value for n, value in size.items()))
+    work = spec.baseline_config().work()
+    others = (size for size in sizes if any(work.get(n) != value for n, value in size.items()))
     return list(itertools.islice(others, MAX_SIZES))
 
 
@@ -216,8 +218,8 @@ def _choose(
     name: str, parameter: Parameter, wanted: Mapping[str, Sequence[Scalar]], spec: SweepSpec
 ) -> Scalar:
     """Returns the first of the usual values that the space has, else the user's own, else the default."""
-    known = [FIELDS[name].default] if name in FIELDS else []
-    for value in (*wanted.get(name, ()), spec.baseline.get(name), *known):
+    defaults = [FIELDS[name].default] if name in FIELDS else []
+    for value in (*wanted.get(name, ()), spec.baseline.get(name), *defaults):
         if value is not None and parameter.contains(value):
             return parameter.like(value)
     return parameter.first_value()

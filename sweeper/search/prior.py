@@ -124,9 +124,9 @@ class Prior:
         return self._known[key]
 
     def _nearest_level(self, flat: Flat) -> float:
-        apart = [_num_apart(flat, known) for known, _ in self._levels]
+        apart = [_num_apart(flat, other) for other, _ in self._levels]
         nearest = [level for level, far in zip(self._levels, apart, strict=True) if far == min(apart)]
-        return statistics.fmean(log + self._effects.gain(flat, known) for known, log in nearest)
+        return statistics.fmean(log + self._effects.gain(flat, other) for other, log in nearest)
 
     def starts(self) -> Iterator[tuple[dict[str, Scalar], str]]:
         """Yields starts and why: the earlier winner, then further on if it was at an end of its range."""
@@ -180,14 +180,14 @@ class Prior:
         grown = dict(params)
         for name, of in self._spec.space.items():
             mine = place(of, flat.get(name))
-            tried = [place(of, trial.config.flatten().get(name)) for trial in self._sweep.measured]
-            known = [number for number in tried if number is not None]
-            if mine is None or len(set(known)) < 2:
+            places = [place(of, trial.config.flatten().get(name)) for trial in self._sweep.measured]
+            numbers = [number for number in places if number is not None]
+            if mine is None or len(set(numbers)) < 2:
                 continue
             low, high = _ends(of)
-            if mine == max(known) and params[name] != high:
+            if mine == max(numbers) and params[name] != high:
                 grown[name] = high
-            elif mine == min(known) and params[name] != low:
+            elif mine == min(numbers) and params[name] != low:
                 grown[name] = low
         return grown if grown != params else {}
 

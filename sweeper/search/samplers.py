@@ -51,19 +51,19 @@ def qmc(seed: int, point: int, trials: int) -> BaseSampler:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         # Its points are a fixed sequence: its seed must not change from ask to ask.
-        made = QMCSampler(seed=0, scramble=True, independent_sampler=RandomSampler(seed=seed))
+        sampler = QMCSampler(seed=0, scramble=True, independent_sampler=RandomSampler(seed=seed))
     # Optuna counts the points in the study, and a new study would restart the sequence.
-    made._find_sample_id = lambda study, space: point
-    return made
+    sampler._find_sample_id = lambda study, space: point
+    return sampler
 
 
 def gp(seed: int, point: int, trials: int) -> BaseSampler:
     """Returns Optuna's Gaussian process, with fewer local searches; imports torch."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        made = optuna.samplers.GPSampler(seed=seed)
-    made._n_local_search = LOCAL_SEARCHES
-    return made
+        sampler = optuna.samplers.GPSampler(seed=seed)
+    sampler._n_local_search = LOCAL_SEARCHES
+    return sampler
 
 
 def mix_seed(seed: int, number: int, attempt: int) -> int:
@@ -86,7 +86,7 @@ def make(path: str, seed: int, point: int, trials: int) -> BaseSampler:
         UserError: The function cannot be imported, needs a package that is not installed, or does
             not return a sampler.
     """
-    made = resolve(path)(seed, point, trials)
-    if not isinstance(made, BaseSampler):
-        raise UserError(f"`{path}` must return an optuna.samplers.BaseSampler, but it returns {made!r}.")
-    return made
+    sampler = resolve(path)(seed, point, trials)
+    if not isinstance(sampler, BaseSampler):
+        raise UserError(f"`{path}` must return an optuna.samplers.BaseSampler, but it returns {sampler!r}.")
+    return sampler

@@ -95,25 +95,23 @@ class Searcher:
         for number, result in sorted(results.items()):
             self._learn(number, result, attributes.get(number, {}))
 
-    def expected_gain(self, taken: Container[str]) -> float | None:
+    def expected_gain(self, keys: Container[str]) -> float | None:
         """Returns the expected gain of the best untried step from the best, as the logarithm of a ratio.
 
         None with several objectives, while starts are left, or while too little is known.
         """
-        if self._climb is None or self._next_start(taken) is not None:
+        if self._climb is None or self._next_start(keys) is not None:
             return None
-        gain = self._climb.expected_gain(taken)
-        return None if self._next_elsewhere(gain, taken) is not None else gain
+        gain = self._climb.expected_gain(keys)
+        return None if self._next_elsewhere(gain, keys) is not None else gain
 
     def gains_of(self, configs: Sequence[TrialConfig]) -> list[float]:
         """Returns each configuration's expected gain over the best, as the logarithm of a ratio."""
         return self._climb.gains_of(configs) if self._climb is not None else [0.0] * len(configs)
 
-    def num_other_sizes(self, taken: Container[str]) -> int:
+    def num_other_sizes(self, keys: Container[str]) -> int:
         """Returns how many untried starts do other work than the baseline's."""
-        return sum(
-            key not in taken for key, start in self._starts.items() if not self._does_usual_work(start)
-        )
+        return sum(key not in keys for key, start in self._starts.items() if not self._does_usual_work(start))
 
     def drop_other_sizes(self) -> None:
         """Drops the starts that do other work than the baseline's."""
@@ -124,33 +122,33 @@ class Searcher:
         if self._helper is not None:
             self._helper.close()
 
-    def ask(self, number: int, taken: Container[str]) -> Suggestion:
-        """Returns untried parameters for trial `number` (their key is not in `taken`), and why.
+    def ask(self, number: int, keys: Container[str]) -> Suggestion:
+        """Returns untried parameters for trial `number` (their key is not in `keys`), and why.
 
         Raises:
             SpaceExhaustedError: No configuration is left.
             UserError: A third-party sampler fails, or suggests values outside the space.
         """
-        asked = (
-            self._next_start(taken)
-            or self._next_stack(taken)
-            or self._next_after_climb(taken)
-            or self._next_climb(number, taken)
-            or self._next_suggestion(number, taken)
-            or _NextTrial(self._draw_untried(number, taken), "drawn from the untried configurations")
+        trial = (
+            self._next_start(keys)
+            or self._next_stack(keys)
+            or self._next_after_climb(keys)
+            or self._next_climb(number, keys)
+            or self._next_suggestion(number, keys)
+            or _NextTrial(self._draw_untried(number, keys), "drawn from the untried configurations")
         )
         # As Optuna spells them: a start's 1 may stand for 1.0.
         params = {
-            name: of.to_external_repr(of.to_internal_repr(asked.params[name]))
+            name: of.to_external_repr(of.to_internal_repr(trial.params[name]))
             for name, of in self._distributions.items()
         }
         self._running[number] = create_trial(
             state=TrialState.RUNNING,
             params=params,
             distributions=self._distributions,
-            system_attrs=dict(asked.attributes),
+            system_attrs=dict(trial.attributes),
         )
-        return Suggestion(params, asked.why)
+        return Suggestion(params, trial.why)
 
     def tell(self, number: int, result: SearchResult) -> None:
         """Records the result of trial `number`, whether it was asked for or not.
@@ -201,51 +199,51 @@ class Searcher:
             return {}
         return {key: value for key, value in attributes.items() if key.startswith(self._keeps)}
 
-    def _next_start(self, taken: Container[str]) -> _NextTrial | None:
+    def _next_start(self, keys: Container[str]) -> _NextTrial | None:
         """Returns the first start that was not asked for yet.
 
         An earlier sweep's best comes first. Once two trials agree with that sweep, the usual starts that do
         the baseline's work are skipped.
         """
-        usual = list(self._starts.values())
-        left = usual
+        starts = list(self._starts.values())
+        left = starts
         prior = self._prior
         if prior is not None and (prior.holds or prior.is_untried):
             remembered = [StartPoint(params, why) for params, why in prior.starts()]
-            left = [*remembered[:1], *usual[:1], *(remembered[1:] if prior.holds else ()), *usual[1:]]
+            left = [*remembered[:1], *starts[:1], *(remembered[1:] if prior.holds else ()), *starts[1:]]
             if prior.is_sure:
                 left = [start for start in left if start in remembered or not self._does_usual_work(start)]
             left = [start for start in left if not prior.fails(self._spec.config(start.params))]
-        untried = (start for start in left if self._spec.config(start.params).key() not in taken)
+        untried = (start for start in left if self._spec.config(start.params).key() not in keys)
         return next((_NextTrial(start.params, f"start: {start.why}") for start in untried), None)
 
     def _does_usual_work(self, start: StartPoint) -> bool:
         spec = self._spec
         return spec.config(start.params).work_key() == spec.baseline_config().work_key()
 
-    def _next_stack(self, taken: Container[str]) -> _NextTrial | None:
+    def _next_stack(self, keys: Container[str]) -> _NextTrial | None:
         """Returns the changes that gained alone, combined, once there are results for all usual starts."""
         if self._spec.search.sampler != AUTO or self._climb is None or self._num_results < len(self._starts):
             return None
-        asked = self._climb.stack(taken)
-        return _NextTrial(*asked) if asked is not None else None
+        suggestion = self._climb.stack(keys)
+        return _NextTrial(*suggestion) if suggestion is not None else None
 
-    def _next_after_climb(self, taken: Container[str]) -> _NextTrial | None:
+    def _next_after_climb(self, keys: Container[str]) -> _NextTrial | None:
         """Returns a configuration elsewhere once the climb has nothing left that is worth a trial."""
         if self._climb is None or self._has_looked:
             return None
-        return self._next_elsewhere(self._climb.expected_gain(taken), taken)
+        return self._next_elsewhere(self._climb.expected_gain(keys), keys)
 
-    def _next_elsewhere(self, gain: float | None, taken: Container[str]) -> _NextTrial | None:
+    def _next_elsewhere(self, gain: float | None, keys: Container[str]) -> _NextTrial | None:
         """Returns the first late start or Sobol point that was not asked for yet, if `gain` is small.
 
         The climb may be in a local optimum. If an earlier sweep guides the search, it knows better.
         """
         regret, prior = self._spec.search.regret, self._prior
-        least = SMALL_GAIN if regret is None else regret
-        if self._spec.search.sampler != AUTO or gain is None or gain > least or (prior and prior.holds):
+        min_gain = SMALL_GAIN if regret is None else regret
+        if self._spec.search.sampler != AUTO or gain is None or gain > min_gain or (prior and prior.holds):
             return None
-        point = next((point for key, point in self._elsewhere.items() if key not in taken), None)
+        point = next((point for key, point in self._elsewhere.items() if key not in keys), None)
         self._has_looked = point is None
         return point
 
@@ -259,20 +257,20 @@ class Searcher:
                 points.append(_NextTrial({**point.params, **size}, point.why))
         return {self._spec.config(point.params).key(): point for point in points}
 
-    def _next_climb(self, number: int, taken: Container[str]) -> _NextTrial | None:
+    def _next_climb(self, number: int, keys: Container[str]) -> _NextTrial | None:
         """Returns a neighbour of the best so far, if the sampler climbs and one is left."""
         if self._sampler() != CLIMB or self._climb is None:
             return None
-        asked = self._climb.ask(taken, self._spec.search.seed * 1_000_003 + number)
-        return _NextTrial(*asked) if asked is not None else None
+        suggestion = self._climb.ask(keys, self._spec.search.seed * 1_000_003 + number)
+        return _NextTrial(*suggestion) if suggestion is not None else None
 
-    def _next_suggestion(self, number: int, taken: Container[str]) -> _NextTrial | None:
+    def _next_suggestion(self, number: int, keys: Container[str]) -> _NextTrial | None:
         """Returns the sampler's suggestion; None if it only repeats what was asked for already."""
         name = self._sampler()
         if not SAMPLERS.get(name).needs_torch:
-            return self._ask_here(name, number, taken)
+            return self._ask_here(name, number, keys)
         # A sampler that needs torch is slow, so it is asked only once.
-        return self._ask_helper(name, number, taken) or self._ask_here(CLIMB, number, taken)
+        return self._ask_helper(name, number, keys) or self._ask_here(CLIMB, number, keys)
 
     def _sampler(self) -> str:
         """Returns the sampler's name; the meaning of `auto` depends on the search's progress."""
@@ -283,7 +281,7 @@ class Searcher:
         is_early = self._num_results < len(self._starts) + SOBOL_POINTS
         return SOBOL if self._climb is None and is_early else CLIMB
 
-    def _ask_here(self, name: str, number: int, taken: Container[str]) -> _NextTrial | None:
+    def _ask_here(self, name: str, number: int, keys: Container[str]) -> _NextTrial | None:
         """Asks the sampler `name` in this process, a few times if it repeats itself."""
         search, traits = self._spec.search, SAMPLERS.get(name)
         past = [*self._history.trials(), *self._running_trials(RUNNING)]
@@ -299,19 +297,19 @@ class Searcher:
                     # CMA-ES warns that it ignores constraints: it learns from the values alone.
                     warnings.simplefilter("ignore", UserWarning)
                     params = self._check_inside(name, dict(study.ask(self._distributions).params))
-            if self._spec.config(params).key() not in taken:
+            if self._spec.config(params).key() not in keys:
                 attributes = study.get_trials(deepcopy=False)[-1].system_attrs
                 return _NextTrial(params, traits.why or f"suggested by {name}", attributes)
         return None
 
-    def _ask_helper(self, name: str, number: int, taken: Container[str]) -> _NextTrial | None:
+    def _ask_helper(self, name: str, number: int, keys: Container[str]) -> _NextTrial | None:
         """Asks the sampler `name` in its own process, once."""
         search, traits = self._spec.search, SAMPLERS.get(name)
         self._helper = self._helper or Helper(name, self._directions, self._distributions)
         past = [*self._history.trials(GP_LATEST), *self._running_trials(GP_RUNNING)]
         sampler = (traits.make, mix_seed(search.seed, number, 0), number, search.trials)
         params = self._check_inside(name, self._helper.ask(sampler, past))
-        if self._spec.config(params).key() in taken:
+        if self._spec.config(params).key() in keys:
             return None
         return _NextTrial(params, traits.why or f"suggested by {name}")
 
@@ -327,7 +325,7 @@ class Searcher:
                 )
         return params
 
-    def _draw_untried(self, number: int, taken: Container[str]) -> dict[str, Scalar]:
+    def _draw_untried(self, number: int, keys: Container[str]) -> dict[str, Scalar]:
         """Draws an untried configuration, from a list of all if that is not too long.
 
         A space too large to list may still have few configurations, if `when` disables most of its
@@ -338,11 +336,11 @@ class Searcher:
         listed = size is not None and size <= LISTED_AT_MOST
         for _ in range(DRAWN_BEFORE_LISTING if listed else DRAWN_AT_MOST):
             params = {name: draw_value(of, draw) for name, of in self._distributions.items()}
-            if self._spec.config(params).key() not in taken:
+            if self._spec.config(params).key() not in keys:
                 return params
         if listed:
             self._listed = self._listed or dict(sorted(combinations(self._spec).items()))
-            left = [params for key, params in self._listed.items() if key not in taken]
+            left = [params for key, params in self._listed.items() if key not in keys]
             if left:
                 return draw.choice(left)
         raise SpaceExhaustedError("the space is exhausted")

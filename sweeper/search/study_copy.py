@@ -41,11 +41,11 @@ def copy_study(path: Path, url: str, name: str) -> str:
             )
     except Exception as error:
         # Each driver has its own error classes; whatever the error is, the sweep is complete.
-        known, cause = secrets(os.environ), error.__cause__ or error
+        values, cause = secrets(os.environ), error.__cause__ or error
         why = " ".join(str(getattr(cause, "orig", None) or cause).split()) or type(cause).__name__
         place = f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
         return (
-            f"The study was not copied to {strike(place, known)} ({strike(why, known)[:MAX_SAID]})."
+            f"The study was not copied to {strike(place, values)} ({strike(why, values)[:MAX_SAID]})."
             " Run the same command again to copy it."
         )
     return ""

@@ -43,7 +43,7 @@ class FinalRace:
         numbers: Sequence[int],
         stopping: StopHandler,
         verifier: RaceVerifier | None,
-        known: Mapping[int, Verified],
+        events: Mapping[int, Verified],
     ) -> None:
         """Starts nothing yet.
 
@@ -51,12 +51,12 @@ class FinalRace:
             race: What runs it.
             numbers: Its arms but the baseline.
             verifier: Compares the records of its processes; None if they are not recorded.
-            known: What the first race has shown of their training. It must do where nothing is recorded.
+            events: What the first race has shown of their training. It must do where nothing is recorded.
         """
         self._race, self._numbers, self._stopping = race, tuple(numbers), stopping
         self._verifier = verifier
         # What other processes have shown: those of the first race, or the baseline with other seeds.
-        self._known = dict(known) if verifier is None else {}
+        self._events = dict(events) if verifier is None else {}
         # What its own processes had shown before the baseline ran with other seeds.
         self._before: Mapping[int, Verified] = {}
 
@@ -64,7 +64,7 @@ class FinalRace:
     def verified(self) -> Mapping[int, Verified]:
         """What is known last about the training of each arm."""
         news = {arm: now for arm, now in self._race.verified.items() if now != self._before.get(arm)}
-        return {**self._before, **self._known, **news}
+        return {**self._before, **self._events, **news}
 
     @property
     def carries_interval(self) -> bool:
@@ -99,7 +99,7 @@ class FinalRace:
             folder = record_seed(shift)
             if folder is None:
                 return
-            self._known.update(verifier.enter_seed(shift, folder))
+            self._events.update(verifier.enter_seed(shift, folder))
 
     def _faster_arms(self) -> set[int]:
         """Returns the arms that may win."""

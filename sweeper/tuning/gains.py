@@ -54,8 +54,8 @@ def gains_of(sweep: LoadedSweep) -> list[ChangeGain]:
     kept = state.members(winner) if winner is not None else frozenset()
     measured = [contest for contest in state.contests.values() if contest.outcome != REFUSED]
     later = sweep.journal.rounds(FINAL_RACE)
-    known = [(contest.members, _ratio(sweep, state, contest.arm)) for contest in measured]
-    ratios = {members: ratio for members, ratio in known if ratio is not None}
+    pairs = [(contest.members, _ratio(sweep, state, contest.arm)) for contest in measured]
+    ratios = {members: ratio for members, ratio in pairs if ratio is not None}
     gains = []
     for word in dict.fromkeys(word for contest in measured for word in sorted(contest.members)):
         name, _, value = word.partition("=")
@@ -82,10 +82,10 @@ def _is_on_top(state: RaceState, word: str) -> bool:
 
 def _ratio(sweep: LoadedSweep, state: RaceState, arm: int) -> Interval | None:
     """Returns an arm's ratio to the script as it is: that of new processes, if there were any."""
-    known = next((ratio for ratio in sweep.confirmation.ratios if ratio.trial == arm), None)
-    if known is None:
+    ratio = next((ratio for ratio in sweep.confirmation.ratios if ratio.trial == arm), None)
+    if ratio is None:
         return _interval(Tally.of(state.rounds, arm))
-    return (known.ratio, known.low, known.high) if known.has_interval else (known.ratio, 0.0, math.inf)
+    return (ratio.ratio, ratio.low, ratio.high) if ratio.has_interval else (ratio.ratio, 0.0, math.inf)
 
 
 def largest_gain(sweep: LoadedSweep) -> float | None:
@@ -104,9 +104,9 @@ def largest_gain(sweep: LoadedSweep) -> float | None:
 def untried_changes(sweep: LoadedSweep, changes: Sequence[ChangeValue]) -> list[ChangeValue]:
     """Returns the changes that a race could have tried, and that no arm had of which anything is known."""
     state = _state(sweep)
-    known = [contest for contest in state.contests.values() if _is_known(state, contest)]
-    tried = {word.partition("=")[0] for contest in known for word in contest.requested}
-    return [change for change in changes if not change.refused and change.name not in tried]
+    contests = [contest for contest in state.contests.values() if _is_known(state, contest)]
+    names = {word.partition("=")[0] for contest in contests for word in contest.requested}
+    return [change for change in changes if not change.refused and change.name not in names]
 
 
 def add_refusals(sweep: LoadedSweep, changes: Sequence[ChangeValue]) -> list[ChangeValue]:
@@ -125,9 +125,9 @@ def add_refusals(sweep: LoadedSweep, changes: Sequence[ChangeValue]) -> list[Cha
         if len(words := state.difference(contest)) == 1:
             why.update(dict.fromkeys(words, verified.fault))
     for arm in sweep.confirmation.infeasible:
-        known = verification.read(sweep.table.records[arm])
-        if known is not None and known.difference and len(words := state.members(arm) - kept) == 1:
-            why.update(dict.fromkeys(words, known.difference))
+        check = verification.read(sweep.table.records[arm])
+        if check is not None and check.difference and len(words := state.members(arm) - kept) == 1:
+            why.update(dict.fromkeys(words, check.difference))
     return [
         dataclasses.replace(change, refused=change.refused or why[change.word_of_arm])
         if change.word_of_arm in why and change.word_of_arm not in kept

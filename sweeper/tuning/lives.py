@@ -42,20 +42,20 @@ WARMUP_SECONDS = 2.0
 class TuneLog(StoredLog):
     """The log of a race in which arms join. Opened again, it counts what was measured; nothing lives."""
 
-    def __init__(self, path: Path, taken: Callable[[], None]) -> None:
+    def __init__(self, path: Path, listener: Callable[[], None]) -> None:
         """Reads the events so far, if there are any.
 
         Args:
-            taken: Called after each event.
+            listener: Called after each event.
         """
-        self._taken: Callable[[], None] = lambda: None
+        self._listener: Callable[[], None] = lambda: None
         super().__init__(path, _end_all)
-        self._taken = taken
+        self._listener = listener
 
     def append(self, event: Event) -> None:
         """Adds an event, here and in the file."""
         super().append(event)
-        self._taken()
+        self._listener()
 
 
 def _end_all(log: Sequence[Event]) -> list[Event]:

@@ -80,9 +80,9 @@ def _own_pace(warm: Measurement) -> str:
 
 def not_tried_lines(changes: Sequence[ChangeValue]) -> Iterator[str]:
     """Yields which changes cannot help here, in a line, and which may be allowed."""
-    tried = {change.name for change in changes if not change.refused}
+    candidates = {change.name for change in changes if not change.refused}
     allowed = [change for change in changes if change.refused != NEEDS_PERMISSION]
-    if names := ", ".join(dict.fromkeys(change.name for change in allowed if change.name not in tried)):
+    if names := ", ".join(dict.fromkeys(change.name for change in allowed if change.name not in candidates)):
         yield f"Not tried, since they cannot help here: {names}."
     for change in changes:
         if change.refused == NEEDS_PERMISSION:

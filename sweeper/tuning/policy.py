@@ -199,16 +199,16 @@ class TunePolicy:
                 until[event.arm - 1] = rounds_of(log[:place])
                 contest = Contest(event.arm, event.reference, frozenset(event.members))
                 state.contests[event.arm] = contest
-            elif isinstance(event, Ended) and (known := state.contests.get(arms[event.life])):
+            elif isinstance(event, Ended) and (entry := state.contests.get(arms[event.life])):
                 if not event.is_crowded:
-                    known.num_failed = known.num_failed + 1 if event.is_failed else 0
-            elif isinstance(event, Verified) and (known := state.contests.get(arms[event.life])):
-                if event.is_failure and known.verified is not None and not known.verified.is_failure:
+                    entry.num_failed = entry.num_failed + 1 if event.is_failed else 0
+            elif isinstance(event, Verified) and (entry := state.contests.get(arms[event.life])):
+                if event.is_failure and entry.verified is not None and not entry.verified.is_failure:
                     # What an earlier process has shown still holds.
                     continue
-                known.verified = event
+                entry.verified = event
                 names = {text.partition(":")[0] for text in event.missing}
-                known.missing = frozenset(w for w in known.requested if w.partition("=")[0] in names)
+                entry.missing = frozenset(w for w in entry.requested if w.partition("=")[0] in names)
         for contest in state.contests.values():
             reference = state.contests.get(contest.reference)
             if reference is not None and reference.outcome == REFUSED:
@@ -244,8 +244,8 @@ class TunePolicy:
         """
         if contest.outcome == REFUSED:
             return True
-        own = {one.word for one in self.candidates if one.is_own}
-        if self._highest_ceiling(state.difference(contest) - own) >= HIGH_CEILING:
+        user_words = {one.word for one in self.candidates if one.is_own}
+        if self._highest_ceiling(state.difference(contest) - user_words) >= HIGH_CEILING:
             return True
         return Tally.of(state.rounds, contest.arm, contest.reference).mean < -MIN_GAIN
 
@@ -299,24 +299,24 @@ class TunePolicy:
     def proposals(self, state: RaceState) -> Iterator[Members]:
         """Yields the changes of arms that may come next, in order."""
         leading = state.members(state.leader)
-        tried = {contest.requested for contest in state.contests.values()} | {frozenset(), leading}
+        past_members = {contest.requested for contest in state.contests.values()} | {frozenset(), leading}
         for members in self._raw_proposals(state, leading):
-            if members not in tried:
-                tried.add(members)
+            if members not in past_members:
+                past_members.add(members)
                 yield members
 
     def _raw_proposals(self, state: RaceState, leading: Members) -> Iterator[Members]:
-        known = [one for one in self.candidates if one.ceiling >= MIN_CEILING]
-        exact = [one for one in known if one.kind == EXACT and not one.rank]
+        candidates = [one for one in self.candidates if one.ceiling >= MIN_CEILING]
+        exact = [one for one in candidates if one.kind == EXACT and not one.rank]
         if not state.contests:
             yield frozenset(one.word for one in exact if not one.is_own)
         parts = [part - state.out for part in state.split]
         yield from (leading | part for part in parts if self._highest_ceiling(part) >= HIGH_CEILING)
-        own = {one.word for one in exact if one.is_own}
-        if not any(own & contest.requested for contest in state.contests.values()):
-            yield leading | own
-        taken = {word.partition("=")[0] for word in leading}
-        ready = [one for one in known if one.word not in state.out and one.name not in taken]
+        user_words = {one.word for one in exact if one.is_own}
+        if not any(user_words & contest.requested for contest in state.contests.values()):
+            yield leading | user_words
+        names = {word.partition("=")[0] for word in leading}
+        ready = [one for one in candidates if one.word not in state.out and one.name not in names]
         ready = [one for one in ready if self._is_due(state, one)]
         for one in sorted(ready, key=lambda one: one.kind != EXACT):
             if one.rank or one.kind != EXACT:
@@ -363,9 +363,9 @@ class TunePolicy:
         changes alone: it is handed over if the leader turns out to train differently.
         """
         leading = state.members(state.leader)
-        tried = {contest.members for contest in state.contests.values()}
+        past_members = {contest.members for contest in state.contests.values()}
         without = [leading - {word} for word in self.doubts(state)]
-        others = [members for members in without if members in tried][:MAX_DOUBTS]
+        others = [members for members in without if members in past_members][:MAX_DOUBTS]
         exact = {one.word for one in self.candidates if one.kind == EXACT}
         if not leading <= exact:
             led = [one.members for one in state.contests.values() if one.outcome == WON]
@@ -389,8 +389,8 @@ class TunePolicy:
             return [state.members(state.leader), *self._final_rivals(state)]
         verified = [one for one in state.contests.values() if one.outcome == LOST]
         tallies = {one.members: Tally.of(state.rounds, one.arm) for one in verified}
-        among = [members for members, tally in tallies.items() if tally.logs]
-        return [max(among, key=lambda members: tallies[members].mean)] if among else []
+        arms = [members for members, tally in tallies.items() if tally.logs]
+        return [max(arms, key=lambda members: tallies[members].mean)] if arms else []
 
 
 _NONE = Life(-1, BASELINE, Started(-1, BASELINE, 0.0, 0.0))
@@ -443,8 +443,8 @@ def _is_decided(rounds: Sequence[Round], contest: Contest, tally: Tally, thresho
     """Returns whether more turns of the same processes would hardly change the outcome of a contest."""
     if not tally.is_in_turns:
         # It ran alone.
-        own = [one.lives[contest.arm] for one in rounds if contest.arm in one.lives]
-        return any(life.is_over and life.turns for life in own)
+        lives = [one.lives[contest.arm] for one in rounds if contest.arm in one.lives]
+        return any(life.is_over and life.turns for life in lives)
     num_turns = sum(
         len({*one.lives[contest.arm].laps} & {*one.lives[contest.reference].laps})
         for one in rounds

@@ -198,12 +198,12 @@ class _Phases:
         tallies = {arm: Tally.of(state.rounds, arm) for arm in state.contests}
         faster = {arm for arm, tally in tallies.items() if tally.logs and tally.interval()[0] > 0}
         # What the race at the end has shown to train differently is out.
-        known = self._final.verified if self._final is not None else {}
-        unfit = {arm for arm, event in known.items() if event.fault and not event.is_open}
+        events = self._final.verified if self._final is not None else {}
+        unfit = {arm for arm, event in events.items() if event.fault and not event.is_open}
         won = [arm for arm, contest in state.contests.items() if contest.outcome == WON]
         winner = next((arm for arm in (state.leader, *won[::-1]) if arm in faster - unfit), None)
         if winner is not None:
-            event = known.get(winner)
+            event = events.get(winner)
             is_longer = event is not None and not event.is_failure and not event.is_open
             verified = event if is_longer else state.contests[winner].verified
             if verified is not None:
@@ -258,8 +258,8 @@ class _Phases:
         left, at, minutes = trials.budget.seconds_left, log[-1].at, context.spec.search.minutes
         assert left is not None
         assert minutes is not None
-        usual = MORE_TIME * (measured.startup_seconds + measured.first_step_seconds)
-        self._verifier.limit_seconds = min(START_SECONDS, START_SHARE * 60 * minutes) + usual
+        start_seconds = MORE_TIME * (measured.startup_seconds + measured.first_step_seconds)
+        self._verifier.limit_seconds = min(START_SECONDS, START_SHARE * 60 * minutes) + start_seconds
         diagnosis_seconds = usual_seconds(measured.step_ms / 1e3, on_gpu=measured.trains_on_gpu)
         is_diagnosed = diagnosis_seconds <= DIAGNOSIS_SHARE * 60 * minutes
         lives.memory_gib = warm.memory_gib
@@ -293,14 +293,14 @@ class _Phases:
         continued = {BASELINE, state.leader}
         if state.challenger is not None:
             continued.add(state.challenger.arm)
-        known = [arm for arm in sorted(continued) if arm in self._trials.table.records]
-        return scores(state.rounds, known, continued)
+        arms = [arm for arm in sorted(continued) if arm in self._trials.table.records]
+        return scores(state.rounds, arms, continued)
 
     def _candidates(self, warm: WarmProcess) -> list[Candidate]:
         """Returns what may be tried, in order."""
-        known = known_changes(self._options.changes)
+        changes = known_changes(self._options.changes)
         ranks: dict[str, int] = {}
-        among = []
+        candidates = []
         for change in self._course.changes:
             if change.refused:
                 continue
@@ -312,11 +312,11 @@ class _Phases:
                 kind=change.kind,
                 ceiling=change.ceiling,
                 rank=rank,
-                seconds=COMPILE_SHARE * known[change.name].limit_seconds,
+                seconds=COMPILE_SHARE * changes[change.name].limit_seconds,
                 is_own=change.name not in CHANGES,
             )
-            among.append(candidate)
-        return sorted(among, key=_place)
+            candidates.append(candidate)
+        return sorted(candidates, key=_place)
 
     # -- the race at the end -----------------------------------------------------------------------
 
@@ -337,11 +337,11 @@ class _Phases:
         begun = next((entry.job.params for entry in context.journal.race_jobs(FINAL_RACE)), {})
         if list(begun.get(ARMS, ())) != numbers:
             shutil.rmtree(folder, ignore_errors=True)
-        left, usual = (
+        left, round_seconds = (
             seconds_at_most(context, trials),
             policy.timetable.round_seconds(state, len(numbers) + 1),
         )
-        if left is not None and left < usual and not context.journal.rounds(FINAL_RACE):
+        if left is not None and left < round_seconds and not context.journal.rounds(FINAL_RACE):
             return self.best_so_far("there was no time for a race of new processes")
         verifier = None
         if policy.timetable.is_recorded_again(state):
@@ -356,8 +356,8 @@ class _Phases:
         race = SweepRace(
             context, trials, FINAL_RACE, window, verifier=verifier, rests=rests, before=state.rounds
         )
-        known = {arm: event for arm in numbers if (event := state.contests[arm].verified)}
-        final = self._final = FinalRace(race, numbers, context.stopping, verifier, known)
+        events = {arm: event for arm in numbers if (event := state.contests[arm].verified)}
+        final = self._final = FinalRace(race, numbers, context.stopping, verifier, events)
         record = functools.partial(record_seed, context, trials, self._verifier, self._arms.config_of(()))
         final.run(context.spec.confirm.rounds, policy.timetable.seed_seconds(state), record)
         if not final.carries_interval:

@@ -47,7 +47,7 @@ def search_space(
     space: dict[str, Any] = {}
     baseline: dict[str, Scalar] = {}
     at_run_time: dict[str, str] = {}
-    made = script.changes_for(values)
+    changes = script.changes_for(values)
     arguments = [literal(word) for word in options.command]
     fix: dict[str, Scalar] = {}
     if proposal is not None:
@@ -59,7 +59,7 @@ def search_space(
         ]
         fix.update(proposal.fix)
         for dimension in proposal.searched:
-            if dimension.name in made:
+            if dimension.name in changes:
                 # Its option stays as it is, since a change does the same.
                 fix[dimension.name] = dimension.value
                 continue
@@ -85,7 +85,7 @@ def search_space(
         "command": arguments,
         "script": {
             "env": env,
-            "changes": {**{name: literal(value) for name, value in made.items()}, **at_run_time},
+            "changes": {**{name: literal(value) for name, value in changes.items()}, **at_run_time},
         },
         "space": space,
         "fix": fix,
@@ -106,7 +106,7 @@ def batch_refusal(measured: Measurement) -> str:
 
 
 def _dimension(dimension: Dimension) -> dict[str, Any]:
-    conditions = {name: {"min": least} for name, least in dimension.at_least.items()}
+    conditions = {name: {"min": minimum} for name, minimum in dimension.at_least.items()}
     when = {"when": conditions} if conditions else {}
     if dimension.choices:
         return {"type": "categorical", "choices": list(dimension.choices), **when}

@@ -88,7 +88,7 @@ class Tune:
         self._say = observer.line
         self._began_s = time.monotonic()
         # Lines that are not said again.
-        self._said: Sequence[str] = ()
+        self._earlier_lines: Sequence[str] = ()
 
     def run(self, *, dry: bool = False) -> TuneResult:
         """Races the changes and hands the best over.
@@ -110,7 +110,7 @@ class Tune:
                 f"`command` must start with a program that can be run, but got {options.command[0]!r}"
                 " (No such file or directory). Give its path, or install it."
             )
-        with gpus_for(options.command, self._say) as self._said:
+        with gpus_for(options.command, self._say) as self._earlier_lines:
             if dry:
                 return self._offer()
             with removed_after_use(shared_cache(options.home) / KEPT_FOLDER):
@@ -250,7 +250,7 @@ class Tune:
             plan["execution"] = {"pass_env": list(names_passed)}
         tracker = MlflowTracker(options.home, options.uri)
         start_preload()
-        brief = _BriefObserver(self._observer, self._said, says_trials=phases is None)
+        brief = _BriefObserver(self._observer, self._earlier_lines, says_trials=phases is None)
         ran = run_sweep(
             options.home,
             load(plan),
@@ -260,7 +260,7 @@ class Tune:
             finish=lambda sweep: report_files(sweep, self._observer),
             phases=phases or run_phases,
         )
-        self._said = [*self._said, *brief.lines]
+        self._earlier_lines = [*self._earlier_lines, *brief.lines]
         sweep = ran.sweep
         if not ran.ran:
             self._say(f"`{sweep.journal.name}` is already finished; nothing was run.")
@@ -294,8 +294,8 @@ class Tune:
             for line in nothing:
                 self._say(line)
             result = dataclasses.replace(result, lines=(*result.lines, *nothing))
-        among = (sweep.confirmation.winner, *sweep.confirmation.infeasible)
-        records = [sweep.table.records[number] for number in among if number is not None]
+        numbers = (sweep.confirmation.winner, *sweep.confirmation.infeasible)
+        records = [sweep.table.records[number] for number in numbers if number is not None]
         checks = ((record, check) for record in records if (check := verification.read(record)) is not None)
         record, verified = next(checks, (None, None))
         if record is None or verified is None:
@@ -321,13 +321,13 @@ class _BriefObserver:
         lines: The lines that were passed on.
     """
 
-    def __init__(self, observer: SweepObserver, said: Sequence[str], *, says_trials: bool) -> None:
-        self._observer, self._said, self._says_trials = observer, said, says_trials
+    def __init__(self, observer: SweepObserver, earlier_lines: Sequence[str], *, says_trials: bool) -> None:
+        self._observer, self._earlier_lines, self._says_trials = observer, earlier_lines, says_trials
         self.lines: list[str] = []
 
     def line(self, text: str) -> None:
         """Passes a line on, unless it was said before."""
-        if text not in self._said:
+        if text not in self._earlier_lines:
             self.lines.append(text)
             self._observer.line(text)
 

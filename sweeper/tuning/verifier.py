@@ -35,14 +35,14 @@ class _Arm:
     """A process with changes, whose comparison may still be open.
 
     Attributes:
-        said: What was said about it so far; None before that.
+        event: What was said about it so far; None before that.
     """
 
     number: int
     claim: Claim
     missing: tuple[str, ...]
     record: Record
-    said: Verified | None = None
+    event: Verified | None = None
 
 
 class RaceVerifier:
@@ -154,12 +154,12 @@ class RaceVerifier:
 
         Returns None if everything is known that can be.
         """
-        among = (one for one in self._known.values() if one.number == arm and one.said)
-        known = next((one for one in among if not one.record.failure), None)
-        if known is None:
+        processes = (one for one in self._known.values() if one.number == arm and one.event)
+        process = next((one for one in processes if not one.record.failure), None)
+        if process is None:
             return None
-        answer = self._answer(known)
-        return next(iter(self._reference.shifts_wanted(known.claim, answer)), None)
+        answer = self._answer(process)
+        return next(iter(self._reference.shifts_wanted(process.claim, answer)), None)
 
     def enter_seed(self, shift: int, folder: Path) -> Mapping[int, Verified]:
         """Enters a record of the baseline with another seed; returns what is now known, by arm."""
@@ -169,8 +169,8 @@ class RaceVerifier:
     def _news(self) -> Iterable[Verified]:
         for life, arm in self._known.items():
             now = self._compare(life, arm)
-            if now != arm.said:
-                arm.said = now
+            if now != arm.event:
+                arm.event = now
                 yield now
 
     def _answer(self, arm: _Arm) -> Answer:
@@ -179,11 +179,11 @@ class RaceVerifier:
     def _compare(self, life: int, arm: _Arm) -> Verified:
         """Returns what is known about a process."""
         extent = extent_of(arm.record, self._reference.records[0])
-        said = Verified(life, 0.0, extent=extent, missing=arm.missing)
+        event = Verified(life, 0.0, extent=extent, missing=arm.missing)
         if arm.record.failure:
-            return replace(said, fault=arm.record.failure, is_failure=True)
+            return replace(event, fault=arm.record.failure, is_failure=True)
         answer = self._answer(arm)
-        return replace(said, kind=answer.kind, fault=answer.fault, is_open=answer.is_open)
+        return replace(event, kind=answer.kind, fault=answer.fault, is_open=answer.is_open)
 
 
 def _more_seconds(names: Iterable[str]) -> float:

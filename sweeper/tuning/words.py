@@ -79,12 +79,12 @@ def offer_lines(changes: Sequence[ChangeValue]) -> Iterator[str]:
 def product_line(raced: LoadedSweep, searched: LoadedSweep) -> str:
     """Returns how fast the winner of a search on top of a race's winner is; empty if that is not known."""
     pair = [_winning_ratio(sweep) for sweep in (raced, searched)]
-    known = [ratio for ratio in pair if ratio is not None and ratio.has_interval]
-    if len(known) < 2:
+    ratios = [ratio for ratio in pair if ratio is not None and ratio.has_interval]
+    if len(ratios) < 2:
         return ""
-    mean = math.prod(ratio.ratio for ratio in known)
+    mean = math.prod(ratio.ratio for ratio in ratios)
     # The two were measured apart.
-    up, down = (math.hypot(*logs) for logs in zip(*(_sides(ratio) for ratio in known), strict=True))
+    up, down = (math.hypot(*logs) for logs in zip(*(_sides(ratio) for ratio in ratios), strict=True))
     sure = interval(mean / math.exp(down), mean * math.exp(up))
     return f"Together with the changes: {mean:.3g}x {sure} your script as it is."
 
@@ -115,9 +115,9 @@ def stack_lines(verified: Verification, changes: Sequence[ChangeValue]) -> list[
         why = verified.difference
         return [f"Together, the changes are not known to train the same: {why}. Nothing is exported."]
     values = {change.name: change.value for change in verified.changes}
-    made = [change for change in changes if values.get(change.name) == change.value]
+    matches = [change for change in changes if values.get(change.name) == change.value]
     how = _HOW[_RACES if verified.is_nondeterministic else verified.kind]
-    return [f"Verified together: the training {how}, over {verified.extent}."] if made else []
+    return [f"Verified together: the training {how}, over {verified.extent}."] if matches else []
 
 
 def start_line(cost: StartCost) -> str:
@@ -169,12 +169,12 @@ def _drop_reason(rung: ChangeGain, refused: str) -> str:
     """Returns why a change is not kept."""
     if refused:
         return f", not kept: {refused}"
-    known = rung.stacked or rung.alone or (rung.together and rung.together[1])
-    if known is None:
+    gain = rung.stacked or rung.alone or (rung.together and rung.together[1])
+    if gain is None:
         return ", not kept"
-    if known[1] > 1:
+    if gain[1] > 1:
         return ", not kept: the winner is not shown to be slower without it"
-    return ", not kept: it is slower" if known[2] < 1 else ", not kept: it is not shown to pay"
+    return ", not kept: it is slower" if gain[2] < 1 else ", not kept: it is not shown to pay"
 
 
 def bound_lines(

@@ -149,7 +149,7 @@ def test_a_tune_is_shown(folder: Path) -> None:
 
 def test_of_a_long_answer_the_beginning_is_left_out(folder: Path) -> None:
     runner = Runner(folder=folder, command=("true",), max_minutes=1.0)
-    text = asyncio.run(runner.run(["--help"], 0.5, most=100))
+    text = asyncio.run(runner.run(["--help"], 0.5, max_chars=100))
     first, _, rest = text.partition("\n")
     assert first == "(the beginning is left out)"
     assert len(rest) == 100

@@ -86,7 +86,7 @@ class Raced:
         self,
         *runs: tuple[list[Round], dict[int, Verified]],
         seeds: Seeds | None,
-        known: Mapping[int, Verified] = {},
+        events: Mapping[int, Verified] = {},
         has_time: bool = True,
         stops_in_seed: bool = False,
     ) -> None:
@@ -94,7 +94,7 @@ class Raced:
         self._has_time, self._stops, self._stopping = has_time, stops_in_seed, StopHandler()
         race = cast(Any, ScriptedRace(list(runs), self.happened))
         numbers = sorted({arm for one in runs[0][0] for arm in one.lives} - {BASELINE})
-        self.race = FinalRace(race, numbers, self._stopping, cast(Any, seeds), known)
+        self.race = FinalRace(race, numbers, self._stopping, cast(Any, seeds), events)
         self.race.run(3, SEED_SECONDS, self.record_seed)
 
     def record_seed(self, shift: int) -> Path | None:
@@ -170,7 +170,7 @@ def test_after_ctrl_c_nothing_more_is_run():
 )
 def test_without_records_only_what_was_exact_wins(known, winner, is_kept):
     run = rounds(FASTER, FASTER), {}
-    result, kept, answers = Raced(run, run, seeds=None, known={1: known}).result()
+    result, kept, answers = Raced(run, run, seeds=None, events={1: known}).result()
     assert (result.winner, bool(kept)) == (winner, is_kept)
     assert bool(answers[1].fault) == (winner is None)
 

@@ -81,8 +81,10 @@ def ratios(rounds: Sequence[Round], drift: Drift | None = None, early: Sequence[
         early: Earlier rounds, each at another time; with a drift, they count for the ratio only.
     """
     candidates = sorted({number for one in rounds for number in one.lives} - {BASELINE})
-    among = [ratio for number in candidates if (ratio := _ratio(rounds, number, drift, early)) is not None]
-    return sorted(among, key=lambda ratio: -ratio.ratio)
+    arm_ratios = [
+        ratio for number in candidates if (ratio := _ratio(rounds, number, drift, early)) is not None
+    ]
+    return sorted(arm_ratios, key=lambda ratio: -ratio.ratio)
 
 
 def _ratio(rounds: Sequence[Round], number: int, drift: Drift | None, early: Sequence[Round]) -> Ratio | None:
@@ -158,8 +160,8 @@ def choose_winner(
         before: Rounds of the race before this one. With `by_changes`, they count where candidates are
             compared with each other: what that race has shown to pay is not left out again.
     """
-    among = [ratio for ratio in ratios(rounds, drift, early) if not keeps_failing(rounds, ratio.trial)]
-    faster = [ratio.trial for ratio in among if ratio.low > 1]
+    arm_ratios = [ratio for ratio in ratios(rounds, drift, early) if not keeps_failing(rounds, ratio.trial)]
+    faster = [ratio.trial for ratio in arm_ratios if ratio.low > 1]
     rounds, level = ([*before, *rounds], LEVEL) if by_changes else (rounds, LAST_LEVEL)
     tied = contenders(rounds, [number for number in faster if number not in unfit], level)
     if by_changes:

@@ -90,14 +90,14 @@ class ActiveValues:
 class Design:
     """Configurations as rows of numbers: a column per choice, a parabola per number, where they act."""
 
-    def __init__(self, known: Sequence[Flat], spec: SweepSpec) -> None:
+    def __init__(self, flats: Sequence[Flat], spec: SweepSpec) -> None:
         """Finds the columns; a value that no known configuration has gets none."""
         self._spec = spec
         self._seen = {
-            name: dict.fromkeys(flat[name] for flat in known if name in flat) for name in spec.space
+            name: dict.fromkeys(flat[name] for flat in flats if name in flat) for name in spec.space
         }
         self._ranges = {name: _range(parameter, self._seen[name]) for name, parameter in spec.space.items()}
-        self.rows = np.array([self.row(flat) for flat in known])
+        self.rows = np.array([self.row(flat) for flat in flats])
         """The rows of the known configurations."""
 
     def row(self, flat: Flat) -> NDArray[np.float64]:

@@ -48,17 +48,17 @@ def finalists(
         return [picked] if picked is not None and picked.number != baseline.number else []
     objective = spec.objectives[0]
     sign = 1.0 if objective.direction == "maximize" else -1.0
-    least = baseline.metric(objective.metric)
+    baseline_value = baseline.metric(objective.metric)
     scored = [
         (sign * value, record)
         for record in eligible
         if (value := record.metric(objective.metric)) is not None
-        and (least is None or sign * value > sign * least)
+        and (baseline_value is None or sign * value > sign * baseline_value)
     ]
-    most = spec.confirm.top if is_speed(spec) else 1
+    max_finalists = spec.confirm.top if is_speed(spec) else 1
     chosen: list[TrialRecord] = []
     for _, record in sorted(scored, key=lambda pair: -pair[0]):
-        if len(chosen) == most:
+        if len(chosen) == max_finalists:
             break
         if any(are_alike(record.config, other.config) for other in chosen):
             continue

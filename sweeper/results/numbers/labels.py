@@ -80,13 +80,13 @@ def _part(name: str, flat: Mapping[str, Scalar], *, is_script: bool) -> str:
         return _SAID[name, value]
     if name == "device.malloc":
         # A script has its own default.
-        usual = DEFAULT if is_script else FIELDS[name].default
-        return "" if value == usual else "retain" if is_script else "plain-malloc"
+        default = DEFAULT if is_script else FIELDS[name].default
+        return "" if value == default else "retain" if is_script else "plain-malloc"
     last = name.rpartition(".")[2]
     if isinstance(value, bool):
-        usual = name in FIELDS and FIELDS[name].default
+        default = name in FIELDS and FIELDS[name].default
         short = last.partition("_")[0]
-        return "" if value == usual else short if value else f"no-{short}"
+        return "" if value == default else short if value else f"no-{short}"
     if name in _PREFIXES:
         return f"{_PREFIXES[name]}{value}"
     is_clear = isinstance(value, str) and (name in FIELDS or not is_script)

@@ -149,5 +149,5 @@ def objective_values(
 
 def with_quality(record: TrialRecord, shared: Quality | None) -> TrialRecord:
     """Returns `record` with its own loss, or else that of a trial with equal numerics."""
-    own = record.measurement.quality if record.measurement else None
-    return dataclasses.replace(record, quality=own or shared)
+    quality = record.measurement.quality if record.measurement else None
+    return dataclasses.replace(record, quality=quality or shared)

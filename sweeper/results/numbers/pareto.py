@@ -71,13 +71,13 @@ def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def _knees(front: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[tuple[float, TrialRecord]]:
-    known = [
+    pairs = [
         (goodness, record) for record in front if (goodness := _goodness(record, objectives)) is not None
     ]
-    columns = list(zip(*(goodness for goodness, _ in known), strict=True))
+    columns = list(zip(*(goodness for goodness, _ in pairs), strict=True))
     lows, spans = [min(column) for column in columns], [max(column) - min(column) for column in columns]
     scores = []
-    for goodness, record in known:
+    for goodness, record in pairs:
         scaled = [(x - low) / (span or 1.0) for x, low, span in zip(goodness, lows, spans, strict=True)]
         # Rounded, so that sums which differ only in their last digits are ties.
         scores.append((round(sum(scaled), 9), record))

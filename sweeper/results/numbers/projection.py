@@ -106,10 +106,10 @@ def with_derived(
 
 def _samples_to_baseline(record: TrialRecord, yardstick: Yardstick) -> tuple[float, How] | None:
     """Returns the samples after which a trial reaches the baseline's loss; None if unknown."""
-    quality, own = record.quality, yardstick.baseline.quality
-    if quality is None or own is None or not yardstick.losses:
+    quality, base_quality = record.quality, yardstick.baseline.quality
+    if quality is None or base_quality is None or not yardstick.losses:
         return None
-    if quality.key == own.key:
+    if quality.key == base_quality.key:
         # With the baseline's numerics, it reaches that loss by definition, whatever its first seed gave.
         return quality.samples, "measured"
     estimate = samples_to_loss(quality.curve, statistics.fmean(yardstick.losses))

@@ -162,8 +162,8 @@ class Summary:
 
     def losses_of(self, record: TrialRecord) -> tuple[float, ...]:
         """Returns a record's loss with each seed; empty if none was measured."""
-        own = record.metric("val_loss")
-        return self.losses.get(record.number, () if own is None else (own,))
+        loss = record.metric("val_loss")
+        return self.losses.get(record.number, () if loss is None else (loss,))
 
     def value_of(self, record: TrialRecord, name: str) -> float | None:
         """Returns a metric of a record, at `throughput_of` and over all seeds; None if unknown."""
@@ -196,8 +196,8 @@ class Summary:
 
 def work_title(work: Mapping[str, Scalar], common: Collection[tuple[str, Scalar]] = ()) -> str:
     """Returns `hidden_size 64, num_layers 2`: model and data keys not `common` to all sizes."""
-    own = [(name, value) for name, value in work.items() if (name, value) not in common]
-    return ", ".join(f"{name.partition('.')[2]} {value}" for name, value in own) or "the model"
+    items = [(name, value) for name, value in work.items() if (name, value) not in common]
+    return ", ".join(f"{name.partition('.')[2]} {value}" for name, value in items) or "the model"
 
 
 def find_fastest(records: Iterable[TrialRecord], key: Callable[[TrialRecord], Any]) -> dict[Any, TrialRecord]:

@@ -33,7 +33,7 @@ class TrialTable:
         results: Results recorded for the sampler, by number.
         last: The highest number so far; -1 before the first trial.
         num_searched: Number of search trials started, without skipped configurations.
-        asked: Number of the trial of each started configuration, by its key.
+        trial_numbers: Number of the trial of each started configuration, by its key.
         passed_over: Number under which each configuration was last skipped, by its key.
         ended: Numbers of the finished trials, in the order in which they finished.
         quality_samples: Training samples after which the loss is measured; 0 if it is not.
@@ -52,7 +52,7 @@ class TrialTable:
         self.results: dict[int, SearchResult] = {}
         self.last = -1
         self.num_searched = self.num_passed_over = 0
-        self.asked: dict[str, int] = {}
+        self.trial_numbers: dict[str, int] = {}
         self.passed_over: dict[str, int] = {}
         self.ended: list[int] = []
         self.quality_samples = 0
@@ -92,7 +92,7 @@ class TrialTable:
             self.passed_over[key] = record.number
         else:
             self.num_searched += record.stage == "search"
-            self.asked[key] = record.number
+            self.trial_numbers[key] = record.number
 
     def measure_loss_after(self, samples: int) -> None:
         """Sets the training samples after which the loss of a trial counts; 0 for no loss."""
@@ -114,8 +114,8 @@ class TrialTable:
     def losses_of(self, config: TrialConfig, num_seeds: int) -> tuple[float, ...]:
         """Returns the losses of a configuration with its own seed and the next ones, where they are known."""
         seeded = (config.replace({"seed": config.seed + i}) if i else config for i in range(num_seeds))
-        known = map(self.quality_of, seeded)
-        return tuple(quality.val_loss for quality in known if quality is not None)
+        qualities = map(self.quality_of, seeded)
+        return tuple(quality.val_loss for quality in qualities if quality is not None)
 
     def _key(self, config: TrialConfig, samples: int) -> str:
         return f"{config.quality_key()}-{samples}"

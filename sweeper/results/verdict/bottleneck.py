@@ -89,10 +89,10 @@ def _input_why(s: Signals) -> str:
     if s.preparation > s.input / 2:
         return f"preparing the batch before the model sees it takes {percent(s.preparation)} of the step"
     if s.input > s.wait + 0.05:
-        taken = percent(s.input - s.wait)
+        loader_share = percent(s.input - s.wait)
         text = (
             f"the data path takes {percent(s.input)} of the step: {percent(s.wait)} waiting,"
-            f" {taken} lost to loader processes on training's cores"
+            f" {loader_share} lost to loader processes on training's cores"
         )
     else:
         text = f"waiting for data takes {percent(s.wait)} of the step"
@@ -275,8 +275,8 @@ def launch_share(measurement: Measurement) -> float | None:
         return None
     signals = dataclasses.replace(signals_of(measurement), sync_places=())
     costs = [rule.cost(signals) for rule in WASTES if rule.kind is Bottleneck.LAUNCH]
-    if known := [cost for cost in costs if cost is not None]:
-        return max(known)
+    if shares := [cost for cost in costs if cost is not None]:
+        return max(shares)
     # Without the device's own times: what half a batch takes as well.
     return None if signals.fixed is None else signals.fixed * signals.compute
 

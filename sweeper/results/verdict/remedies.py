@@ -209,9 +209,9 @@ def _bf16(measurement: Measurement, config: TrialConfig) -> Iterator[Remedy]:
 
 
 def _larger_batch(s: Signals, measurement: Measurement, config: TrialConfig) -> Iterator[Remedy]:
-    most = measurement.train_samples // config.device.count
+    max_size = measurement.train_samples // config.device.count
     size = 2 ** round(math.log2(LARGER * config.batch_size))
-    while size > most:
+    while size > max_size:
         size //= 2
     if size <= config.batch_size:
         return

@@ -36,7 +36,7 @@ def straggler(measurement: Measurement, count: int) -> str:
     if clocks[slowest] > (1 - MIN_LAG) * others:
         return ""
     its = gpus[slowest]
-    why = [said for name, said in _HELD.items() if name in its and its[name].mean > SHARE]
+    why = [reason for name, reason in _HELD.items() if name in its and its[name].mean > SHARE]
     held = f" ({', '.join(why)})" if why else ""
     return (
         f"GPU {slowest} of {count} holds the others up: it ran at {clocks[slowest]:.0f} MHz{held}, "

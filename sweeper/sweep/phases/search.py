@@ -306,7 +306,7 @@ class Search:
         """Returns a configuration that was passed over but is worth a last trial, though it may not fit."""
         table, regret = self._table, self._spec.search.regret or 0.0
         passed_over = (table.records[number] for number in table.passed_over.values())
-        refused = [record for record in passed_over if record.config.key() not in table.asked]
+        refused = [record for record in passed_over if record.config.key() not in table.trial_numbers]
         gains = self._searcher.gains_of([record.config for record in refused])
         chances = (self._capacity.chance(record.config) for record in refused)
         worth = [gain * chance for gain, chance in zip(gains, chances, strict=True)]
@@ -399,7 +399,7 @@ class _TakenKeys(Container[str]):
     def __contains__(self, key: object) -> bool:
         table = self._table
         assert isinstance(key, str)
-        if (number := table.asked.get(key)) is not None:
+        if (number := table.trial_numbers.get(key)) is not None:
             return not self._ended or table.records[number].outcome is not None
         number = table.passed_over.get(key)
         return number is not None and self._capacity.objection(table.records[number].config) is not None
