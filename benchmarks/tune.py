@@ -520,7 +520,9 @@ def kills(asked: Asked) -> Iterator[Figure]:
     arguments, where = sweeper(*command, folder=folder)
     done = subprocess.run(arguments, **where, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     print(done.stdout, file=sys.stderr)
-    is_finished = done.returncode == 0 and (home / "sweeps" / name / "best.yaml").exists()
+    # Where kills left time for a tune to end, the same command has begun another one.
+    latest = max((home / "sweeps").glob(f"{name}*"), key=lambda sweep: (sweep / "sweep.yaml").stat().st_mtime)
+    is_finished = done.returncode == 0 and (latest / "best.yaml").exists()
     yield _count(f"kills that left something, of {asked.kills}", faults, repeats=asked.kills)
     yield _count("not continued to an end", float(not is_finished))
 

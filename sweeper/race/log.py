@@ -97,12 +97,14 @@ class Ended:
     Attributes:
         is_failed: Whether it has failed, so that its turns do not count.
         is_crowded: Whether it has failed because others were there, for want of memory or of a port.
+        is_cut_off: Whether it was still there when the race itself was ended, by a kill.
     """
 
     life: int
     at: float
     is_failed: bool = False
     is_crowded: bool = False
+    is_cut_off: bool = False
 
 
 Event = Started | Added | Verified | Company | Turned | Ended
@@ -115,6 +117,7 @@ class Life:
     Attributes:
         laps: The lap of each of its turns: in a lap, each process that is alive takes one.
         is_crowded: Whether it has failed because others were there.
+        is_cut_off: Whether it was still there when the race itself was ended.
     """
 
     number: int
@@ -124,6 +127,7 @@ class Life:
     laps: list[int] = field(default_factory=list)
     is_over: bool = False
     is_crowded: bool = False
+    is_cut_off: bool = False
 
     @property
     def foreign(self) -> float:
@@ -198,10 +202,11 @@ def rounds_of(log: Iterable[Event]) -> list[Round]:
             lives[event.life].turns.append(event)
             lives[event.life].laps.append(lap)
         else:
-            lives[event.life].is_over, lives[event.life].is_crowded = True, event.is_crowded
+            life = lives[event.life]
+            life.is_over, life.is_crowded, life.is_cut_off = True, event.is_crowded, event.is_cut_off
             if event.is_failed:
-                lives[event.life].turns.clear()
-                lives[event.life].laps.clear()
+                life.turns.clear()
+                life.laps.clear()
         rounds[-1].ended_at = event.at
     return rounds
 

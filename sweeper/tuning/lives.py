@@ -61,7 +61,7 @@ class TuneLog(StoredLog):
 def _end_all(log: Sequence[Event]) -> list[Event]:
     ended = {event.life for event in log if isinstance(event, Ended)}
     alive = [event.life for event in log if isinstance(event, Started) and event.life not in ended]
-    return [*log, *(Ended(life, log[-1].at) for life in alive)]
+    return [*log, *(Ended(life, log[-1].at, is_cut_off=True) for life in alive)]
 
 
 class BaselineRules:

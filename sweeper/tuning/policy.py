@@ -430,12 +430,12 @@ def _last_process(alive: Sequence[Life]) -> int:
 
 
 def _num_short(rounds: Sequence[Round]) -> int:
-    """Returns how many of the latest rounds had no turn of the baseline."""
+    """Returns how many of the latest rounds had no turn of the baseline, kills not counted."""
     count = 0
     for one in reversed(rounds):
         if BASELINE in one.speeds:
             break
-        count += 1
+        count += not any(life.is_cut_off for life in one.lives.values())
     return count
 
 

@@ -12,7 +12,7 @@ from tuning.virtual import Script, VirtualTune, close, exact, tuned
 
 from sweeper.race import race
 from sweeper.race.log import Added, Ended, Event, Started, Turned, Verified, rounds_of
-from sweeper.race.policy import Done
+from sweeper.race.policy import Done, Start
 from sweeper.tuning.contests import LOST, REFUSED, laps
 from sweeper.tuning.lives import _end_all
 from sweeper.tuning.policy import FAILED, MIN_LAPS, TIME, TRIED, TURNS_ALONE, TunePolicy
@@ -386,6 +386,20 @@ def test_a_tune_that_is_cut_off_goes_on_from_its_log(seed):
     race.run(policy, lives, log, clock=lives.clock)
     assert not lives.alive
     assert len(rounds_of(log)) >= len(rounds_of(cut))
+
+
+def test_kills_before_the_first_turn_are_no_failures_of_the_baseline():
+    candidates = tuple(exact("a=on"))
+    policy = TunePolicy(candidates=candidates, seconds=180.0)
+    log: list[Event] = []
+    for number in range(8):
+        start = policy.next(log, float(number))
+        assert isinstance(start, Start)
+        log = _end_all([*log, Started(number, start.arm, float(number), 0.0, start.round)])
+    lives = VirtualTune(Script({"a=on": 0.3}, **QUIET))
+    lives.now = 8.0
+    assert race.run(policy, lives, log, clock=lives.clock) == Done(TRIED)
+    assert policy.state(log).leader == 1
 
 
 def test_the_same_log_leads_to_the_same_action():
