@@ -20,7 +20,7 @@ from sweeper.script.inside import rest
 from sweeper.script.run.watched import WatchedTraining
 
 MAX_SECONDS = 120.0
-TRAININGS = Path(__file__).parent / "inject" / "trainings.py"
+TRAININGS = Path(__file__).parent / "script" / "inside" / "trainings.py"
 
 
 @dataclass

@@ -13,7 +13,7 @@ from sweeper.core.job import SCRIPT_RUNNER, Job, MeasurePlan
 from sweeper.core.script import Script
 
 REPOSITORY = Path(__file__).parents[1]
-WILD = Path(__file__).parent / "script" / "wild"
+WILD = Path(__file__).parent / "script" / "run" / "wild"
 PLAN = MeasurePlan(window_seconds=0.3, repeats=3, warmup_cap_seconds=5.0, cap_seconds=20.0, diagnose=False)
 YAML = "train: {batch_size: {batch_size}, epochs: 1000}\ndata: {samples: 9600}\n"
 

@@ -166,7 +166,7 @@ def test_a_script_that_meters_imports_nothing_of_it():
     code = (
         "import sys, sweeper\n"
         "mine = [name for name in sys.modules if name.startswith('sweeper.')]\n"
-        "assert mine == ['sweeper._version', 'sweeper.script.metering'], mine\n"
+        "assert mine == ['sweeper._version', 'sweeper.script', 'sweeper.script.metering'], mine\n"
         "assert not {'pandas', 'numpy', 'optuna', 'pydantic'} & set(sys.modules)\n"
         "assert sweeper.load.__module__ == 'sweeper.dataframe'\n"
         "assert not {'pandas', 'torch', 'mlflow', 'plotly'} & set(sys.modules)\n"

@@ -36,5 +36,5 @@ def test_a_script_that_meters_imports_nothing_else():
     code = "import sys; before = set(sys.modules); import sweeper; print(*set(sys.modules) - before)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     ours = {name for name in done.stdout.split() if name.startswith("sweeper")}
-    assert ours == {"sweeper", "sweeper._version", "sweeper.script.metering"}
+    assert ours == {"sweeper", "sweeper._version", "sweeper.script", "sweeper.script.metering"}
     assert not {"torch", "numpy", "pydantic", "optuna"} & set(done.stdout.split())

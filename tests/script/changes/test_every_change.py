@@ -27,7 +27,7 @@ from sweeper.script.patch.edits import PatchedChange, Sources, edit_sources
 from sweeper.script.patch.source import CannotEditError
 from sweeper.tuning.changes import list_changes
 
-DOCS = Path(__file__).parents[2] / "docs" / "tuning.md"
+DOCS = Path(__file__).parents[3] / "docs" / "tuning.md"
 STEP = Step(seconds=1.0, data=0.5, compute=0.4, optimizer=0.1, launching=0.3, one_batch_ratio=3.0)
 ON_CPU = {"device": "cpu", "threads": 8, "num_workers": 1, "batch_size": 32, "ranks": 2}
 ON_GPU = {**ON_CPU, "device": "cuda"}

@@ -122,7 +122,7 @@ print("held")
 
 
 def test_a_script_cannot_turn_cudnns_search_on_where_its_runs_must_repeat_themselves() -> None:
-    found = run([sys.executable, "-c", HELD], {"PYTHONPATH": str(Path(__file__).parents[2])})
+    found = run([sys.executable, "-c", HELD], {"PYTHONPATH": str(Path(__file__).parents[3])})
     assert (found.status, found.output) == (0, "held\n"), found.errors
 
 
