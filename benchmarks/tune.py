@@ -194,7 +194,7 @@ def batch(asked: Asked) -> Iterator[Figure]:
         command = [sys.executable, f"{name}.py"]
         tune = tuned(f"batch-{name}", command, UNEDITED, asked.home, {}, "--allow-batch-size")
         yield from figures(name, tune)
-        together = re.search(r"Together with the changes: ([\d.]+)x \[([\d.]+), ([\d.]+)\]", tune.output)
+        together = re.search(r"Both sweeps together: ([\d.]+)x \[([\d.]+), ([\d.]+)\]", tune.output)
         value, low, high = map(float, together.groups()) if together else alone(name, asked.home)
         what = f"{name}, larger batches allowed: lower bound"
         yield Figure(figure=what, value=low, low=low, high=high, bar=bar, unit="x", repeats=1)
@@ -311,7 +311,7 @@ def later(asked: Asked) -> Iterator[Figure]:
         )
 
 
-PATCHED = re.compile(r"patched: ([\d.]+)x \(\d+% interval \[([\d.]+), ([\d.]+)\], (\d+) rounds\)")
+PATCHED = re.compile(r"without sweeper: ([\d.]+)x \(\d+% interval \[([\d.]+), ([\d.]+)\], (\d+) starts\)")
 
 
 def patches(asked: Asked) -> Iterator[Figure]:

@@ -79,7 +79,7 @@ def test_each_step_is_one_cell_as_in_the_docs(notebook, tmp_path):
     watched, tuned, exported, confirmed, frame = (texts(cell) for cell in executed.cells)
     assert "input-bound" in watched
     assert "<table" in watched
-    assert "starts of your script in 1 minute, fewer if it starts slowly; the first number" in tuned
+    assert "times in 1 minute, fewer if it is slow to start; the second start" in tuned
     assert "confirmed" in tuned
     assert "gathered" in frame
     assert "loader: gathered" in exported

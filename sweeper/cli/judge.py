@@ -219,7 +219,7 @@ def _whole_lines(before: WholeRun, after: WholeRun) -> Iterator[str]:
     for name, (was, now) in numbers.items():
         yield f"  At the end, {name}: {was:g} before, {now:g} after."
     if not numbers:
-        yield "  At the end: no number with a name, such as `loss: 0.31`, was printed by both."
+        yield "  At the end: the versions printed no number under the same name, such as `loss: 0.31`."
 
 
 def _of_both_kinds(speed: SpeedComparison) -> Iterator[str]:

@@ -77,7 +77,7 @@ def write_patch(home: Path, name: str, out: Path | None) -> None:
         write_atomic(path, patch.text)
     for line in lines(patch):
         prose(screen, line)
-    say(screen, f"Apply for good: {apply_command(path, root_of(folder))}")
+    say(screen, f"Apply it: {apply_command(path, root_of(folder))}")
 
 
 def lines(patch: Patch) -> Iterator[str]:
@@ -104,7 +104,7 @@ def why_not_faster(patch: Patch, path: Path, command: Sequence[str], folder: Pat
     alone = ", or some of its hunks alone," if patch.text.count("\n@@ ") > 1 else ""
     judge = ["sweeper", "judge", f"--minutes={MORE_MINUTES}", f"--patch={path.resolve()}", "--", *command]
     return (
-        f"it runs at {_speed_text(patch.speed)}, which does not show it to be faster."
+        f"it runs at {_speed_text(patch.speed)}, so it is not shown to be faster."
         f" To judge it{alone} for longer, run in {folder}: {shlex.join(judge)}"
     )
 

@@ -104,8 +104,7 @@ def _send(home: Path, journal: Journal, uri: str | None) -> tuple[dict[str, Any]
 
 def _deleted_text(count: int) -> str:
     """Returns the end of a sentence on runs that the user deleted; empty without any."""
-    text = "1 that was deleted there stays so" if count == 1 else f"{count} that were deleted there stay so"
-    return f"; {text}" if count else ""
+    return f"; {count} deleted there {'is' if count == 1 else 'are'} not sent again" if count else ""
 
 
 def _verify(home: Path, journal: Journal, uri: str | None) -> tuple[dict[str, Any], list[str]]:

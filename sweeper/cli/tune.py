@@ -55,11 +55,10 @@ def tune(
     """Make a training script faster without editing it, and verify that it trains the same.
 
     Changes are made at run time, to its loaders, its optimizer and its environment. The script and the
-    script with changes take turns; the first steps of each process must match the script's own, and what
-    fails is left out. Ctrl-C hands over the best so far, once a change is shown to be faster. The same
+    script with changes take turns. The first steps of each process must match those of the original; changes
+    that fail are dropped. Ctrl-C hands over the best so far, once a change is shown to be faster. The same
     command continues the tune.
-    Exits with 1 if the script cannot be watched, or if the winning changes together are not known to train
-    the same.
+    Exits with 1 if the script cannot be watched, or if the winning changes fail verification together.
 
     Example: sweeper tune --minutes 5 -- python train.py --epochs 3
     """

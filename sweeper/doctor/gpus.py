@@ -51,9 +51,9 @@ def look(
         num_seen: GPUs that torch sees; None if that could not be found out.
     """
     if problem == HANGS:
-        yield Check("gpu", State.FAIL, "the NVIDIA driver hangs: nothing was asked of the GPUs", problem)
+        yield Check("gpu", State.FAIL, "the NVIDIA driver hangs, so the GPUs were not queried", problem)
     elif problem and num_seen:
-        text = "CUDA works, but NVML does not: what a GPU does is not recorded, nor who else uses it"
+        text = "CUDA works, but NVML does not: neither a GPU's load nor its other users are recorded"
         yield Check("gpu", State.WARN, text, problem)
     elif problem and is_present:
         text = "there is an NVIDIA GPU, but its driver cannot be used here: trials would run on the CPU"
@@ -154,7 +154,7 @@ def torch_build(
         text += f", but there is a GPU ({gpus[0].name}): trials would run on the CPU"
         return Check("torch", State.FAIL, text, install_remedy(None, driver))
     if (problem or not num_seen) and visible is not None and _names_none(visible, gpus):
-        text += f", but it sees no GPU: {VISIBLE}={visible!r} names none of this machine"
+        text += f", but it sees no GPU: {VISIBLE}={visible!r} names no GPU of this machine"
         return Check("torch", State.FAIL, text, f"Unset it, or name one of {', '.join(g.uuid for g in gpus)}")
     if problem or not num_seen:
         text += f", but it cannot use the GPU: {problem or 'it sees none'}"

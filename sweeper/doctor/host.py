@@ -50,7 +50,7 @@ def scripts(problem: str) -> Check:
     if not problem:
         text = "scripts run under guard: they read your files, and what they write goes to a scratch folder"
         return Check("scripts", State.OK, text)
-    remedy = "Their absolute paths lead to your own files: `sweeper watch` names those that they write"
+    remedy = "Absolute paths still lead to your own files: `sweeper watch` names those that a script writes"
     return Check("scripts", State.WARN, f"scripts run in a copy of their folder: {problem}", remedy)
 
 

@@ -33,7 +33,7 @@ def caveats(summary: Summary, spec: SweepSpec, record: TrialRecord, data_gib: fl
     if confirmed_ratio(summary, record) is None:
         yield "Not confirmed: the throughput comes from a single trial."
     elif summary.is_provisional:
-        yield "Not confirmed by new processes: the throughput is that of those by which it was found."
+        yield "Not confirmed by new processes: the throughput comes from those that found it."
     if disturbance := summary.disturbance_of(record):
         yield words.disturbance("this trial", disturbance)
     if summary.yardstick is not None:

@@ -165,7 +165,7 @@ def compare(
     except CrowdedError:
         if num_first:
             raise
-    say("  the versions do not run side by side, so that one follows the other")
+    say("  the versions cannot run side by side, so they run one after the other")
     return _race(arms, seconds - (time.monotonic() - began), say, on_first, is_alone=True)
 
 
@@ -199,7 +199,7 @@ def _race(
     if is_stopped and not tally.logs:
         raise KeyboardInterrupt
     if not tally.logs:
-        raise TrialFailedError(FailureKind.NO_RESULT, "the two versions have no turn in common")
+        raise TrialFailedError(FailureKind.NO_RESULT, "the two versions have no turns to compare")
     return SpeedComparison.of(
         tally,
         before,
@@ -218,7 +218,7 @@ def _progress_line(rounds: Sequence[Round]) -> str:
     """Returns the latest ratio, and that of all rounds with its interval."""
     latest, tally = Tally.of(rounds[-1:], OTHER), Tally.of(rounds, OTHER)
     if not latest.logs:
-        return f"start {len(rounds)}: the two versions have no turn in common"
+        return f"start {len(rounds)}: the two versions have no turns to compare"
     low, high = tally.interval()
     so_far = f"{times(math.exp(tally.mean))} {interval(math.exp(low), math.exp(high))}"
     prefix = "" if len(rounds) == 1 else f"{times(math.exp(latest.mean))}, so far "

@@ -141,7 +141,7 @@ def words(training: LossComparison) -> str:
     if training.answer is LossAgreement.EQUAL:
         return f"equal in every bit over {training.covers}"
     if training.answer is LossAgreement.CLOSE:
-        return f"equal but for rounding over {training.covers}"
+        return f"equal up to rounding over {training.covers}"
     return f"{training.answer}: {training.why}"
 
 

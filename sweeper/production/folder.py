@@ -121,7 +121,7 @@ def open_run(home: Path, wanted: RunRequest, *, new: bool) -> RunFolder:
     if abouts and begun[-1] not in changes:
         raise SweepConflictError(
             f"`{begun[-1].name}` was written by another version of sweeper (0.2 or earlier, or a later one),"
-            " and only that can go on with it. Add --new to start another run."
+            " and only that version can continue it. Add --new to start another run."
         )
     for path in reversed(changes):
         if not changes[path]:

@@ -158,7 +158,8 @@ def later_mean(tally: Tally, drift: Variance, early: Sequence[float] = ()) -> tu
     Args:
         tally: Log ratios or log speeds of consecutive rounds; there must be one.
         drift: Variance between measurements.
-        early: Logs of earlier rounds, each at another time: each weighs more than a consecutive round.
+        early: Logs of earlier rounds. They lie far apart in time, so one shows more of the drift, and weighs
+            more, than one of the consecutive rounds.
     """
     round_variance, of_mean = tally.round_variance, tally.mean_variance
     # Other load occasionally slows one process by a third, which consecutive rounds may not show.

@@ -18,9 +18,9 @@ MIN_STEPS = 8
 """Fewest steps that both runs must have."""
 
 HALF_EARLY_STEPS = 2
-"""First steps whose gradients are compared in half precision: an intervention changes a model's calls from
-the second step on. It is one less for a version in half precision from the start, whose second step has
-other parameters."""
+"""First steps whose gradients are compared in half precision. A change at run time reaches the model's calls
+from the second step on. A version that starts in half precision has other parameters by its second step, so
+only its first one is compared."""
 
 LOSS_IS_FINER = 4
 """Factor by which a loss must differ less than a gradient, in half precision."""
@@ -94,7 +94,7 @@ def real_difference(
         is_version: Whether it is a run of another version of the script, not of a change at run time.
         is_early: Whether only the first steps are compared, as no run with another seed is there yet.
     """
-    # In half precision, Adam's first updates differ, and later gradients are those of other parameters.
+    # In half precision, Adam's first updates already differ, so later gradients belong to other parameters.
     early = EARLY_STEPS if rounding <= SINGLE else HALF_EARLY_STEPS - is_version
     for rank, first, second in _ranks(one, baseline):
         steps = 0

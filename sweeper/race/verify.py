@@ -14,8 +14,8 @@ from sweeper.race.record import BEYOND, HOGWILD, Record, exact_difference, real_
 from sweeper.script.changes.change import CLOSE, DRAWS, EXACT, SINGLE
 
 OTHER_SEEDS, MORE_SEEDS = (1000, 2000), (3000, 4000, 5000)
-"""Shifts of the seeds of further records. Two are too few in half precision, where later gradients are those
-of other parameters."""
+"""Shifts of the seeds of further records. In half precision, two are too few: parameters soon differ, and
+gradients with them."""
 MIN_RACING = 3
 """Fewest other records that show how far apart those of processes lie which race for the same parameters."""
 NONE: Mapping[int, Record] = MappingProxyType({})

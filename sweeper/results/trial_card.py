@@ -56,7 +56,7 @@ def card(measured: Measurement, config: TrialConfig) -> Iterator[str]:
     if (diagnosis := measured.diagnosis) and (diagnosis.evaluation_share or 0.0) >= _MIN_EVALUATION:
         yield f"evaluation takes {percent(diagnosis.evaluation_share or 0.0)} of the time"
     for deed in diagnosis.outside if diagnosis else ():
-        yield f"outside its folder, the script {deed}"
+        yield f"outside its folder: {deed}"
     if slow := straggler(measured, config.device.count):
         yield slow
     if is_reported(measured):

@@ -52,7 +52,7 @@ def broken_rules(tree: Mapping[str, Any], secrets: Collection[str]) -> Iterator[
             text = f"`{name}` must not be both in `space` and in `fix`. Remove one."
             yield Mistake(("fix", name), text, at_key=True)
     if "ladder" in _mapping(tree.get("confirm")):
-        text = "`confirm.ladder` is no option any more: `sweeper tune` takes the best apart. Remove it."
+        text = "`confirm.ladder` is no longer an option: `sweeper tune` measures each change. Remove it."
         yield Mistake(("confirm", "ladder"), text, at_key=True)
     yield from _goals(tree)
     yield from held_secrets(tree, secrets)
@@ -73,7 +73,7 @@ def missing_parts(tree: Mapping[str, Any]) -> Iterator[Mistake]:
         )
         yield Mistake(("command",), text)
     if VARIABLE in _mapping(_mapping(tree.get("script")).get("env")):
-        text = f"`script.env.{VARIABLE}` is made by `script.changes`. Write `changes: {{loader: gathered}}`."
+        text = f"`script.env.{VARIABLE}` is set by `script.changes`. Write `changes: {{loader: gathered}}`."
         yield Mistake(("script", "env", VARIABLE), text, at_key=True)
     work = _traits(tree)
     subject = "command" if "command" in tree else "workload"

@@ -32,7 +32,7 @@ def copy_study(path: Path, url: str, name: str) -> str:
             if name in optuna.get_all_study_names(storage):
                 trials = optuna.load_study(study_name=name, storage=storage).get_trials(deepcopy=False)
                 if trials and not any(NUMBER in trial.user_attrs for trial in trials):
-                    raise ValueError(f"a study {name} is there that sweeper did not write; rename either")
+                    raise ValueError(f"another study {name} is there; rename one of the two")
                 optuna.delete_study(study_name=name, storage=storage)
             file = JournalStorage(JournalFileBackend(str(path)))
             (study,) = file.get_all_studies()

@@ -124,6 +124,4 @@ def _run_baseline(context: SweepContext, trials: TrialRunner, unfinished: Unfini
         )
     diagnosis = record.measurement.diagnosis if record.measurement else None
     if diagnosis is not None and diagnosis.outside:
-        context.observer.line(
-            f"Outside its folder, the script {', '.join(diagnosis.outside)}. Every trial does the same."
-        )
+        context.observer.line(f"The script {', '.join(diagnosis.outside)}, and so does every trial.")

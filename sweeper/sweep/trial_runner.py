@@ -102,7 +102,7 @@ class TrialRunner:
         return min((ms for ms in known if ms), default=0.0)
 
     def timeout(self) -> float:
-        """Returns the seconds a job may take: its own limit, or about what the sweep has left."""
+        """Returns a job's time limit in seconds: the trial's, or about the sweep's if less is left."""
         return self.budget.timeout(self._context.spec.execution.trial_timeout_minutes * 60)
 
     def job(

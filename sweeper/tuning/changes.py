@@ -16,7 +16,7 @@ from sweeper.script.changes import load_changes
 from sweeper.script.changes.change import CLOSE, DRAWS, EXACT, ORIGINAL, SINGLE, Change, SpeedupCeiling, Step
 from sweeper.script.changes.loader import LoaderChange
 
-NEEDS_PERMISSION = "its rows would draw other random numbers; to allow that, add --allow-other-draws"
+NEEDS_PERMISSION = "its rows would draw other random numbers; --allow-other-draws permits that"
 """Why a change is not tried that may well help."""
 UNKNOWN_CEILING = 1.05
 """Ratio that is assumed of a change which could save a part of anything, such as memory calls."""

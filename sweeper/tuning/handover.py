@@ -31,7 +31,7 @@ def hand_over_winner(sweep: LoadedSweep, winner: int, home: Path, observer: Tune
     command = shlex.join(command_of(sweep.journal.trial_folder(winner)))
     observer.command(f"Use it:  sweeper exec {shlex.quote(str(export))} -- {command}")
     if verification.read(sweep.table.records[winner]) is not None:
-        observer.command(f"For good: sweeper export {name} --format patch{option}")
+        observer.command(f"Keep it: sweeper export {name} --format patch{option}")
     observer.command(f"Details: sweeper show {name}{option}")
     return export
 

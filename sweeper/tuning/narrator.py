@@ -17,8 +17,8 @@ from sweeper.tuning.words import pace
 
 HOW = {
     EXACT: "equal in every bit",
-    CLOSE: "same batches and rates, and the same first losses but for rounding",
-    DRAWS: "equal but for its draws",
+    CLOSE: "same batches and learning rates, first losses equal up to rounding",
+    DRAWS: "equal except for the random numbers",
 }
 """How an arm trains, as far as its first steps show; curves are compared at the end, with other seeds."""
 WAITING = 0.02
@@ -83,10 +83,10 @@ def not_tried_lines(changes: Sequence[ChangeValue]) -> Iterator[str]:
     candidates = {change.name for change in changes if not change.refused}
     allowed = [change for change in changes if change.refused != NEEDS_PERMISSION]
     if names := ", ".join(dict.fromkeys(change.name for change in allowed if change.name not in candidates)):
-        yield f"Not tried, since they cannot help here: {names}."
+        yield f"Not tried because they cannot help here: {names}."
     for change in changes:
         if change.refused == NEEDS_PERMISSION:
-            yield f"{change}: not tried, {change.refused}."
+            yield f"{change}: not tried because {change.refused}."
 
 
 def _outcome_line(state: RaceState, contest: Contest) -> str:
@@ -99,7 +99,7 @@ def _outcome_line(state: RaceState, contest: Contest) -> str:
         missing = [text.partition(": ") for text in (verified.missing if verified is not None else ())]
         why = "; ".join(reason for name, _, reason in missing if name in names)
         why = why or (verified.fault if verified is not None else "") or "its processes fail"
-        return f"{_words(words)}: left out, {why}."
+        return f"{_words(words)}: left out because {why}."
     if state.is_smaller(contest):
         if contest.outcome == WON:
             return f"Without {_words(words)}: no slower ({_ratio(state, contest)}), so it is left out."

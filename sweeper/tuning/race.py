@@ -250,8 +250,8 @@ class _Phases:
         if warm is None or not warm.measurement.throughput:
             raise TrialFailedError(
                 FailureKind.NO_RESULT,
-                "the script trains for too short a time to be compared: it must train for some seconds at"
-                " least. Let it train for more steps or epochs",
+                "the script must train for at least a few seconds to be compared, but it ended before that."
+                " Let it train for more steps or epochs",
             )
         course.changes = self._arms.changes = changes_of(self._options, warm.measurement)
         measured = warm.measurement
@@ -383,7 +383,7 @@ def changes_of(options: TuneOptions, measured: Measurement) -> list[ChangeValue]
     return [
         change
         if change.refused or not is_made_otherwise(change, measured.observed)
-        else dataclasses.replace(change, refused="its number of threads is not that of the machine's cores")
+        else dataclasses.replace(change, refused="it does not use one thread per core")
         for change in changes
     ]
 

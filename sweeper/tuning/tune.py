@@ -127,7 +127,7 @@ class Tune:
             self._say(words.plan_line(options.minutes))
         proposal = propose(options.line, help_of(options.line)) if options.with_flags else None
         if proposal is not None and not proposal.searched:
-            self._say("None of the script's options is recognised, so that none is searched.")
+            self._say("None of the script's options is recognised, so none is searched.")
         is_searched = bool(proposal and proposal.searched) or options.allow_batch_size
         result = self._race(options.minutes * (RACE_SHARE if is_searched else 1.0))
         if is_searched and result.ran is not None and not result.is_stopped:

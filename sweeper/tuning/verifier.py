@@ -212,6 +212,6 @@ def missing_of(names: Collection[str], record: Record) -> dict[str, str]:
     # The built-in ones report when they act, such as when a loader begins a pass.
     reporting = {name for name in names if name in CHANGES and not CHANGES[name].is_of_environment}
     missing.update(
-        dict.fromkeys(reporting - record.changes.keys(), "the training does not use what it changes")
+        dict.fromkeys(reporting - record.changes.keys(), "the training never uses what it changes")
     )
     return {name: missing[name] for name in names if name in missing}

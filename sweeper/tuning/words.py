@@ -27,10 +27,10 @@ SECONDS_OF_A_START = 12.0
 """Usual time of a start with its turns."""
 _RACES = "races"
 _HOW = {
-    EXACT: "equals the script's own in every bit",
-    CLOSE: "equals the script's own but for rounding",
-    DRAWS: "equals the script's own but for the random numbers, as with another seed",
-    _RACES: "has the script's own batches and draws, and losses that differ about as much as its repeats do",
+    EXACT: "matches the original bit for bit",
+    CLOSE: "matches the original up to rounding",
+    DRAWS: "matches the original run with a different seed",
+    _RACES: "uses the same batches and random numbers, and its losses vary about as much as those of repeats",
 }
 
 MAX_CEILING = 3.0
@@ -40,11 +40,11 @@ MAX_KNOWN = 1.5
 
 
 def plan_line(minutes: float) -> str:
-    """Returns what a tune will do: how often it starts the script, and when its first number is there."""
+    """Returns how often a tune starts the script, and when it prints its first number."""
     starts = max(2, round(60 * minutes / SECONDS_OF_A_START))
     return (
-        f"About {starts} starts of your script in {count_of(minutes, 'minute')}, fewer if it starts slowly;"
-        " the first number comes with the second."
+        f"Your script starts about {starts} times in {count_of(minutes, 'minute')}, fewer if it is slow to"
+        " start; the second start brings the first number."
     )
 
 
@@ -63,14 +63,14 @@ def watched_lines(watched: Measurement) -> Iterator[str]:
 def outside_lines(watched: Measurement) -> Iterator[str]:
     """Yields what the script does outside its folder."""
     for what in watched.diagnosis.outside if watched.diagnosis else ():
-        yield f"  Outside its folder, the script {what}. So does every run of a tune."
+        yield f"  The script {what}, and so does every run of this tune."
 
 
 def offer_lines(changes: Sequence[ChangeValue]) -> Iterator[str]:
     """Yields what a race would try, and what it would not."""
     for change in changes:
         if change.refused:
-            yield f"  {change}: not tried, {change.refused}"
+            yield f"  {change}: not tried because {change.refused}"
     offered = [change for change in changes if not change.refused]
     parts = [f"{change}{_ceiling_note(change.ceiling)}" for change in offered]
     yield f"A race would try {', '.join(parts)}." if parts else "Nothing is left to try."
@@ -86,7 +86,7 @@ def product_line(raced: LoadedSweep, searched: LoadedSweep) -> str:
     # The two were measured apart.
     up, down = (math.hypot(*logs) for logs in zip(*(_sides(ratio) for ratio in ratios), strict=True))
     sure = interval(mean / math.exp(down), mean * math.exp(up))
-    return f"Together with the changes: {mean:.3g}x {sure} your script as it is."
+    return f"Both sweeps together: {mean:.3g}x {sure} as fast as your script as it is."
 
 
 def is_confirmed(sweep: LoadedSweep) -> bool:
@@ -106,14 +106,13 @@ def _sides(ratio: Ratio) -> tuple[float, float]:
 
 
 def stack_lines(verified: Verification, changes: Sequence[ChangeValue]) -> list[str]:
-    """Returns how the training with the winner's changes together compares with the script's own.
+    """Returns how the training with all of the winner's changes compares with the original.
 
     Args:
         changes: All changes of the tune.
     """
     if verified.difference:
-        why = verified.difference
-        return [f"Together, the changes are not known to train the same: {why}. Nothing is exported."]
+        return [f"The changes failed verification together: {verified.difference}. Nothing is exported."]
     values = {change.name: change.value for change in verified.changes}
     matches = [change for change in changes if values.get(change.name) == change.value]
     how = _HOW[_RACES if verified.is_nondeterministic else verified.kind]
@@ -122,11 +121,11 @@ def stack_lines(verified: Verification, changes: Sequence[ChangeValue]) -> list[
 
 def start_line(cost: StartCost) -> str:
     """Returns what the winner's changes cost at the start, and when that has paid."""
-    later = f", and {seconds(cost.later)} later from then on" if cost.first - cost.later > 0.5 else ""
+    later = f" ({seconds(cost.later)} later from then on)" if cost.first - cost.later > 0.5 else ""
     samples = float(f"{cost.samples:.2g}")
     return (
-        f"It starts {seconds(cost.first)} later than your script the first time{later}; after {samples:,.0f}"
-        " samples, the first run has caught up."
+        f"It starts {seconds(cost.first)} later than your script the first time{later},"
+        f" and catches up after {samples:,.0f} samples."
     )
 
 
@@ -137,7 +136,7 @@ def html_of(lines: Sequence[str], table: pd.DataFrame) -> str:
 
 
 def ladder_lines(rungs: Sequence[ChangeGain], changes: Sequence[ChangeValue]) -> list[str]:
-    """Returns a table with a line for each change: its gain alone, its gain in the stack, and its kind.
+    """Returns a table with a line for each change: its gain alone and on top of the others, and its kind.
 
     Changes that were only measured together share a line.
     """
@@ -146,7 +145,7 @@ def ladder_lines(rungs: Sequence[ChangeGain], changes: Sequence[ChangeValue]) ->
     kinds = {change.word_of_arm: change.kind for change in changes}
     refused = {change.word_of_arm: change.refused for change in changes}
     kept = {f"{rung.name}={rung.value}" for rung in rungs if rung.is_kept}
-    lines = [f"{'':<{NAME_WIDTH}} {'alone':<{RATIO_WIDTH}} {'in the stack':<{RATIO_WIDTH}} kind"]
+    lines = [f"{'':<{NAME_WIDTH}} {'alone':<{RATIO_WIDTH}} {'on top of the others':<{RATIO_WIDTH}} kind"]
     rows: dict[Members, tuple[Interval | None, Interval | None, str]] = {}
     for rung in rungs:
         word = f"{rung.name}={rung.value}"
@@ -166,15 +165,15 @@ def ladder_lines(rungs: Sequence[ChangeGain], changes: Sequence[ChangeValue]) ->
 
 
 def _drop_reason(rung: ChangeGain, refused: str) -> str:
-    """Returns why a change is not kept."""
+    """Returns why a change is dropped."""
     if refused:
-        return f", not kept: {refused}"
+        return f", dropped: {refused}"
     gain = rung.stacked or rung.alone or (rung.together and rung.together[1])
     if gain is None:
-        return ", not kept"
+        return ", dropped"
     if gain[1] > 1:
-        return ", not kept: the winner is not shown to be slower without it"
-    return ", not kept: it is slower" if gain[2] < 1 else ", not kept: it is not shown to pay"
+        return ", dropped: not significantly slower without it"
+    return ", dropped: slower" if gain[2] < 1 else ", dropped: no significant gain"
 
 
 def bound_lines(
@@ -196,16 +195,16 @@ def bound_lines(
         yield _bound(gain, f"Nothing that {what or 'was tried'}")
     if untried:
         parts = [f"{change}{_ceiling_note(change.ceiling)}" for change in untried]
-        yield f"Not tried for lack of time: {', '.join(parts)}. `--new` with more --minutes tries them."
+        yield f"Not tried for lack of time: {', '.join(parts)}. To try them, add --new and raise --minutes."
 
 
 def _bound(gain: float, nothing: str) -> str:
-    """Returns what may have gone unseen."""
+    """Returns the gain that may have gone unnoticed."""
     percent = math.ceil(100 * (gain - 1))
     if gain > MAX_KNOWN:
         return (
             f"{nothing} is known to be faster, but the speeds vary so much that a gain of up "
-            f"to {percent}% may have gone unseen. Run it again, with --new, while nothing else runs here."
+            f"to {percent}% may have gone unnoticed. Run it again with --new while the machine is idle."
         )
     return f"{nothing} {f'brings more than {percent}%' if percent > 0 else 'is faster'}."
 

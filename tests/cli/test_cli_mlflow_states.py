@@ -66,7 +66,7 @@ STATES = {
     renamed: ((0, "10 of 10 runs are complete in MLflow.\n"), (0, "matches the folder: 10 runs")),
     default_deleted: ((0, "10 of 10 runs are complete in MLflow.\n"), (0, "matches the folder: 10 runs")),
     run_deleted: (
-        (0, "9 of 10 runs are complete in MLflow; 1 that was deleted there stays so.\n"),
+        (0, "9 of 10 runs are complete in MLflow; 1 deleted there is not sent again.\n"),
         (0, ": 9 runs"),
     ),
     outdated: ((5, OLDER), (5, OLDER)),

@@ -56,7 +56,7 @@ def test_a_patch_that_is_not_faster_has_its_figures_and_a_remedy():
     path, command = Path("/home/x.patch"), ("python", "train.py")
     judge = "sweeper judge --minutes=15 --patch=/home/x.patch -- python train.py"
     figures = "1.01x (95% interval [0.981, 1.04], 5 starts)"
-    why = f"it runs at {figures}, which does not show it to be faster. To judge it"
+    why = f"it runs at {figures}, so it is not shown to be faster. To judge it"
     assert (
         why_not_faster(undecided(1), path, command, Path("/src")) == f"{why} for longer, run in /src: {judge}"
     )
@@ -77,7 +77,7 @@ def test_a_patch_that_is_not_faster_is_kept_to_be_judged(tmp_path: Path, monkeyp
         "make": undecided(1),
     }.items():
         monkeypatch.setattr(patch_script, name, lambda *_, found=found: found)
-    with pytest.raises(NothingFeasibleError, match=r"not show it to be faster\..* train\.py --bs=64"):
+    with pytest.raises(NothingFeasibleError, match=r"not shown to be faster\..* train\.py --bs=64"):
         write_patch(tmp_path, "tune-train", None)
     assert (tmp_path / NOT_FASTER).read_text() == undecided(1).text
     assert not (tmp_path / patch_script.FILE).exists()

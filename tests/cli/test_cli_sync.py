@@ -119,9 +119,9 @@ def test_a_sweep_of_an_earlier_version_is_named_and_holds_up_no_other(synced: Pa
     (earlier / "sweep.yaml").write_text("about: {}\n")
     code, said = sync(name=None, home=synced)
     assert code == 0
-    assert "`earlier` was written by sweeper 0.2 or earlier, and only that can send it." in said
+    assert "`earlier` was written by sweeper 0.2 or earlier, and only that version can send it." in said
     assert "toy: 10 of 10 runs are complete in MLflow." in said
-    with pytest.raises(SweepConflictError, match="only that can send it"):
+    with pytest.raises(SweepConflictError, match="only that version can send it"):
         sync(name="earlier", home=synced)
 
 

@@ -187,7 +187,7 @@ def test_a_dry_run_says_what_would_be_tried_and_ends(tmp_path, monkeypatch, in_p
     done = in_process("tune", "--dry-run", "--", sys.executable, "train.py")
     assert done.returncode == 0, done.stderr
     *_, threads, last = done.stdout.splitlines()
-    assert threads == "  threads one: not tried, it has none"
+    assert threads == "  threads one: not tried because it has none"
     assert last == "A race would try loader gathered."
     assert not (tmp_path / "mlruns" / "sweeps").exists()
 

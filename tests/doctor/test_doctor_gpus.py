@@ -51,7 +51,7 @@ def test_cuda_that_works_without_nvml_is_not_said_to_train_on_the_cpu():
     (check,) = gpus.look("libnvidia-ml.so.1 was not found", [], is_present=True, num_seen=1)
     assert (check.state, check.remedy) == (WARN, "libnvidia-ml.so.1 was not found")
     assert (
-        check.text == "CUDA works, but NVML does not: what a GPU does is not recorded, nor who else uses it"
+        check.text == "CUDA works, but NVML does not: neither a GPU's load nor its other users are recorded"
     )
     # Even if the container hides the GPU's place on the bus.
     (hidden,) = gpus.look("no library", [], is_present=False, num_seen=1)
@@ -67,7 +67,7 @@ def test_a_driver_that_lists_no_gpu_of_those_that_are_there():
 def test_a_driver_that_hangs_fails_whatever_else_is_known():
     for is_present in (True, False):
         (check,) = gpus.look(HANGS, [], is_present=is_present)
-        assert (check.state, check.text) == (FAIL, "the NVIDIA driver hangs: nothing was asked of the GPUs")
+        assert (check.state, check.text) == (FAIL, "the NVIDIA driver hangs, so the GPUs were not queried")
         assert "reboot" in check.remedy
 
 
@@ -261,7 +261,7 @@ def test_gpus_that_are_not_there(visible, is_none):
     problem = "RuntimeError: No CUDA GPUs are available"
     check = gpus.torch_build({**TORCH, "problem": problem}, [A10], 0, visible)
     assert check.state is FAIL
-    assert (f"CUDA_VISIBLE_DEVICES={visible!r} names none of this machine" in check.text) == is_none
+    assert (f"CUDA_VISIBLE_DEVICES={visible!r} names no GPU of this machine" in check.text) == is_none
     assert (check.remedy == "Unset it, or name one of GPU-1") == is_none
 
 

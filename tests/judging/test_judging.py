@@ -116,7 +116,7 @@ def test_the_numbers_at_the_end_are_said_if_both_printed_them():
     )
     assert "  At the end, the version after failed: no data." in list(lines(failed, None))
     nothing = dataclasses.replace(verdict, whole=(ends[0], WholeRun(seconds=2.0, numbers={})))
-    assert any("was printed by both" in line for line in lines(nothing, None))
+    assert any("printed no number under the same name" in line for line in lines(nothing, None))
     assert not any("At the end" in line for line in lines(dataclasses.replace(verdict, whole=None), None))
 
 

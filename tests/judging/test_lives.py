@@ -217,7 +217,7 @@ def test_versions_that_listen_on_the_same_port_follow_each_other(tmp_path: Path)
     )
     said: list[str] = []
     found = compare((first, second), 30.0, said.append)
-    assert said[0] == "  the versions do not run side by side, so that one follows the other"
+    assert said[0] == "  the versions cannot run side by side, so they run one after the other"
     assert 1.5 < found.ratio < 2.2
 
 

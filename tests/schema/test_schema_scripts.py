@@ -68,9 +68,9 @@ def test_known_names_are_checked_as_such():
         ({"script": {"workdir": "there"}}, "script.workdir"),
         (
             {"script": {"env": {"SWEEPER_CHANGES": "a=b"}}},
-            r"`script\.env\.SWEEPER_CHANGES` is made by `script",
+            r"`script\.env\.SWEEPER_CHANGES` is set by `script",
         ),
-        ({"confirm": {"ladder": True}}, r"`confirm\.ladder` is no option any more"),
+        ({"confirm": {"ladder": True}}, r"`confirm\.ladder` is no longer an option"),
         ({"script": {"changes": {"loadr": "gathered"}}}, "but got `loadr`. Did you mean `loader`"),
         ({"script": {"changes": {"loader": "gatherd"}}}, r"must be one of original, .*, but got 'gatherd'"),
         ({"script": {"changes": {"spin_wait": "short"}}}, r"`script\.changes` must name a change \("),

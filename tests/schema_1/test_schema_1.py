@@ -205,7 +205,7 @@ def test_what_would_write_to_it_says_who_can(tmp_path: Path, version: str, words
     lay_out(tmp_path.resolve(), version)
     before = {path: path.read_bytes() for path in (tmp_path / "mlruns/sweeps").rglob("*.json")}
     said = " ".join(sweeper(tmp_path, *words, code=3).split())
-    assert "was written by sweeper 0.2 or earlier, and only that can" in said
+    assert "was written by sweeper 0.2 or earlier, and only that version can" in said
     assert {path: path.read_bytes() for path in (tmp_path / "mlruns/sweeps").rglob("*.json")} == before
 
 
@@ -284,7 +284,7 @@ def test_a_sweep_of_another_name_or_version_is_in_no_ones_way(homes: Mapping[str
     assert [journal.name for journal in sweeps_of_name(home, "finished")] == ["finished"]
     latest = latest_sweep(home, "finished")
     assert latest is not None
-    assert "only that can continue it" in line_of_schema_1(latest, "continue")
+    assert "only that version can continue it" in line_of_schema_1(latest, "continue")
     # As `sweeper run --new` names it.
     (home / "sweeps/finished-2").mkdir()
     (home / "sweeps/finished-2/sweep.yaml").write_text("schema: 2\n")

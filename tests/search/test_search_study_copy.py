@@ -71,8 +71,8 @@ def test_a_study_that_is_not_sweepers_is_left_alone(tmp_path: Path, url: str):
     storage.engine.dispose()
     line = copy_study(tmp_path / "study.log", url, "taken")
     assert line == (
-        f"The study was not copied to {url} (a study taken is there that sweeper did not write; rename"
-        " either). Run the same command again to copy it."
+        f"The study was not copied to {url} (another study taken is there; rename one of the two)."
+        " Run the same command again to copy it."
     )
     assert [trial.value for trial in trials_in(url, "taken")] == [1.0]
 

@@ -150,8 +150,8 @@ def test_the_trials_of_a_sweep_run_on_one_model_of_gpu():
     assert [slot.device for slot in found.slots] == ["GPU-0", "GPU-1"]
     assert found.line == "2 x NVIDIA A10, 24 GiB"
     assert setup.restrict(spec_of(), found)[1] == [
-        "execution.gpus: NVIDIA T4 left out, since the trials of a sweep need GPUs of one model (here NVIDIA"
-        " A10)."
+        "execution.gpus: not using NVIDIA T4, since the trials of a sweep need GPUs of one model (here"
+        " NVIDIA A10)."
     ]
     assert [slot.device for slot in machine(gpus([1]), GPUS[0], other).slots] == ["GPU-9"]
     for picked in (2, [0, 1]):

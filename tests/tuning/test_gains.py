@@ -77,15 +77,15 @@ def test_what_new_processes_have_shown_is_the_ratio_of_an_arm():
 @pytest.mark.parametrize(
     ("interval", "why"),
     [
-        ((0.9, 0.8, 0.95), "it is slower"),
-        ((1.02, 0.9, 1.2), "it is not shown to pay"),
+        ((0.9, 0.8, 0.95), "slower"),
+        ((1.02, 0.9, 1.2), "no significant gain"),
         # The first race has shown that it pays, and the one at the end could not tell the two apart.
-        ((1.2, 1.1, 1.3), "the winner is not shown to be slower without it"),
+        ((1.2, 1.1, 1.3), "not significantly slower without it"),
     ],
 )
 def test_what_is_left_out_has_a_reason_that_its_interval_bears(interval, why):
     gain = ChangeGain(name="loader", value="gathered", alone=None, stacked=interval, is_kept=False)
-    assert ladder_lines([gain], CHANGES)[-1].endswith(f", not kept: {why}")
+    assert ladder_lines([gain], CHANGES)[-1].endswith(f", dropped: {why}")
 
 
 def test_the_gain_on_top_of_others_counts_the_race_at_the_end_too():
@@ -128,7 +128,7 @@ def test_changes_that_were_only_measured_together_share_a_line():
 
 def test_a_shared_line_says_that_nothing_is_kept_only_where_that_holds_for_all():
     members = frozenset({"loader=gathered", "malloc=retain"})
-    for kept, end in ((("loader",), "exact"), ((), "exact, not kept: it is slower")):
+    for kept, end in ((("loader",), "exact"), ((), "exact, dropped: slower")):
         gains = [
             ChangeGain(
                 name=name,
@@ -193,8 +193,8 @@ def test_what_a_change_costs_at_the_start_is_known_with_the_samples_that_pay_for
     # Each sample saves 0.75 ms.
     assert cost.samples == pytest.approx(10.0 / 0.00075)
     assert start_line(cost) == (
-        "It starts 10 s later than your script the first time, and 300 ms later from then on; after 13,000"
-        " samples, the first run has caught up."
+        "It starts 10 s later than your script the first time (300 ms later from then on), and catches up"
+        " after 13,000 samples."
     )
     sweep.table.records[1] = of(2.1, 2000.0)
     assert start_cost(sweep, leader) is None

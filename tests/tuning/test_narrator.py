@@ -53,7 +53,7 @@ def test_each_finding_is_said_once_as_soon_as_it_is_known(raced):
     own, skipped, first, stack, *_ = lines
     assert own.startswith("  14 s  Your script: ")
     assert own.endswith("50% of a step waits for data; 10% of a step goes to the optimizer.")
-    assert skipped == "  14 s  Not tried, since they cannot help here: tf32."
+    assert skipped == "  14 s  Not tried because they cannot help here: tf32."
     assert first.startswith("  14 s  So far about 1.6")
     assert first.endswith("equal in every bit over 60 steps: loader gathered, malloc retain.")
     assert stack.startswith("  14 s  loader gathered, malloc retain: 1.6")
@@ -62,7 +62,7 @@ def test_each_finding_is_said_once_as_soon_as_it_is_known(raced):
 
 def test_what_is_not_kept_has_its_reason(raced):
     lines = [line[8:] for line in told(raced)]
-    assert "mine on: left out, its losses differ after 3 steps." in lines
+    assert "mine on: left out because its losses differ after 3 steps." in lines
     assert any(line.startswith("optimizer fused: 0.7") and line.endswith("not continued.") for line in lines)
     assert any(line.startswith("Without malloc retain: no slower (") for line in lines)
 
@@ -88,9 +88,9 @@ def test_nothing_is_said_of_changes_that_are_tried():
 def test_a_change_that_may_be_allowed_is_not_said_to_be_of_no_help():
     workers = ChangeValue(name="workers", value="cores", kind=DRAWS, refused=NEEDS_PERMISSION)
     assert list(not_tried_lines([*CHANGES, workers])) == [
-        "Not tried, since they cannot help here: tf32.",
-        "workers cores: not tried, its rows would draw other random numbers; to allow that, add"
-        " --allow-other-draws.",
+        "Not tried because they cannot help here: tf32.",
+        "workers cores: not tried because its rows would draw other random numbers; --allow-other-draws"
+        " permits that.",
     ]
 
 

@@ -77,7 +77,7 @@ def test_half_of_other_threads_than_those_of_the_machine_is_not_tried():
         changes = changes_of(OPTIONS, warm(device="cpu", threads=threads))
         return {change.value: change.refused for change in changes if change.name == "threads"}
 
-    assert refused(4 * cores)["half"] == "its number of threads is not that of the machine's cores"
+    assert refused(4 * cores)["half"] == "it does not use one thread per core"
     assert refused(4 * cores)["one"] == ""
 
 

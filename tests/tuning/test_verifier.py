@@ -126,7 +126,7 @@ def test_what_is_not_in_effect_is_no_part_of_an_arm(tmp_path):
     (known,) = races.started(1, LOSSES, in_effect={"optimizer": "it is fused already"})
     assert known.missing == ("optimizer: it is fused already",)
     (known,) = races.started(2, LOSSES, in_effect={})
-    assert known.missing == ("optimizer: the training does not use what it changes",)
+    assert known.missing == ("optimizer: the training never uses what it changes",)
 
 
 def test_a_process_that_fails_is_refused(tmp_path):

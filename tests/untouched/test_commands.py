@@ -74,4 +74,4 @@ def test_a_command_changes_nothing(project: Project, tmp_path: Path, words: Sequ
         sweeper(project.folder, state, "export", "tune-train", "--format", "patch", home=project.home)
     assert changes(before, snapshot(*look, ignoring=ignoring)) == []
     said = done.stdout + done.stderr
-    assert done.returncode == 0 or "begins again too often" in said, said[-3000:]
+    assert done.returncode == 0 or "started again too often" in said, said[-3000:]

@@ -78,7 +78,7 @@ def ratios(rounds: Sequence[Round], drift: Drift | None = None, early: Sequence[
 
     Args:
         drift: Drift of the machine until a later measurement; none by default.
-        early: Earlier rounds, each at another time; with a drift, they count for the ratio only.
+        early: Earlier rounds of the sweep, far apart in time; used only if `drift` is given, for the ratio.
     """
     candidates = sorted({number for one in rounds for number in one.lives} - {BASELINE})
     arm_ratios = [

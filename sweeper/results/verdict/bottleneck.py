@@ -259,7 +259,7 @@ def verdict_on(record: TrialRecord) -> BottleneckVerdict | None:
 
 
 def is_unexamined(record: TrialRecord, verdict: BottleneckVerdict) -> bool:
-    """Returns whether nothing was concluded because a script's steps were not taken apart."""
+    """Returns whether a script's verdict is inconclusive because no breakdown of its steps was measured."""
     measured = record.measurement
     taken_apart = measured is not None and bool(measured.breakdown.step_s)
     return verdict.kind is Bottleneck.INCONCLUSIVE and not taken_apart

@@ -39,6 +39,6 @@ def straggler(measurement: Measurement, count: int) -> str:
     why = [reason for name, reason in _HELD.items() if name in its and its[name].mean > SHARE]
     held = f" ({', '.join(why)})" if why else ""
     return (
-        f"GPU {slowest} of {count} holds the others up: it ran at {clocks[slowest]:.0f} MHz{held}, "
+        f"GPU {slowest} of {count} is the straggler: it ran at {clocks[slowest]:.0f} MHz{held}, "
         f"the others at {others:.0f} MHz"
     )

@@ -165,6 +165,6 @@ def complain(message: Mapping[str, Any]) -> None:
     """Prints to standard error that a change is not in effect, for a run that reports to no one else."""
     change = message["change"]
     if change.get("given_up"):
-        print(f"sweeper: `{change['name']}` is given up here: {change['why']}.", file=sys.stderr)
+        print(f"sweeper: `{change['name']}` is off from here on: {change['why']}.", file=sys.stderr)
     elif not change["applied"]:
-        print(f"sweeper: `{change['name']}` is not changed here: {change['why']}.", file=sys.stderr)
+        print(f"sweeper: `{change['name']}` is not applied: {change['why']}.", file=sys.stderr)

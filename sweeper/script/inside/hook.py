@@ -52,6 +52,17 @@ def install(torch: Any) -> None:
 
 
 def _wrap(torch: Any, observer: TrainingObserver) -> None:
+    """Wraps what a training loop calls, in the order of a step.
+
+        the loader's `__next__`     fetch_begins, take, fetch_ended
+        `autograd.backward`         backward_begins, backward_ended
+        `autograd.grad`             grad_begins, backward_ended, if `backward` is never called
+        the optimizer's `step`      step_begins, step_ended
+        `Module.eval`               evaluation_begins
+
+    The right side is called on the observer. While `fast.is_on`, the wrappers only add numbers up; whatever
+    is unlike the steps before leaves that path.
+    """
     points = observer.points
     reads_all = os.environ.get(LOSSES_VARIABLE) == "all"
     fast, clock, has_grad = observer.fast, time.perf_counter, torch.is_grad_enabled

@@ -140,7 +140,7 @@ class Sources:
         """
         path, _, line = self.places.get(of, "").rpartition(":")
         if not path:
-            raise CannotEditError(f"it is not known where its {of} is made")
+            raise CannotEditError(f"sweeper does not know where its {of} is made")
         path = canonical_path(self.folder, path)
         return path, start_of_call(self.text(path), int(line), CALLS[of], or_any=of in BY_ANY_NAME)
 

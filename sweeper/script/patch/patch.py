@@ -80,7 +80,7 @@ def make(
 
     def leave_out(change: PatchedChange, why: str) -> None:
         left_out[change.name] = why
-        say(f"  {change.name} {change.value}: left out, {why}")
+        say(f"  {change.name} {change.value}: left out because {why}")
 
     kept: list[PatchedChange] = []
     for change in made:
@@ -166,7 +166,7 @@ def _verify_changes(
             return rest, together
         for change in rest:
             if _kind(sources, change) == DRAWS:
-                leave_out(change, f"written into the source, it does not train the same ({together.why})")
+                leave_out(change, f"it trains differently once it is in the source ({together.why})")
         return kept, comparison
     together = train(made)
     if together.is_same:
@@ -174,13 +174,13 @@ def _verify_changes(
     alone = {change: train([change]) for change in made}
     for change, comparison in alone.items():
         if not comparison.is_same:
-            leave_out(change, f"written into the source, it does not train the same ({comparison.why})")
+            leave_out(change, f"it trains differently once it is in the source ({comparison.why})")
     rest = [change for change in made if alone[change].is_same]
     together = train(rest) if rest else together
     if together.is_same:
         return rest, together
     for change in rest:
-        leave_out(change, f"together, the changes do not train the same ({together.why})")
+        leave_out(change, f"the changes together train differently ({together.why})")
     return (), None
 
 

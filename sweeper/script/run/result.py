@@ -73,7 +73,7 @@ def ineffective_settings(script: Script, listener: Listener, sandbox: Sandbox) -
     if watched.failures:
         reasons[WATCH] = f"torch was no longer watched ({watched.failures[0]})"
     elif script.watch and not watched.programs:
-        reasons[WATCH] = "no torch was seen in its processes: the speed is the one that it reports"
+        reasons[WATCH] = "torch was not seen in its processes, so the speed is what the script itself reports"
     return reasons
 
 

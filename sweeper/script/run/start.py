@@ -183,10 +183,12 @@ def _run_again(job: Job, run: Callable[[], T]) -> T:
             places.append(again.place)
             remember(Path(script.folder).resolve(), job.cache, again.place)
             if len(places) < MAX_BEGINNINGS:
-                print(f"sweeper: the script writes {again.place}: it begins again with a copy.")
+                print(f"sweeper: the script writes to {again.place}, so it starts again with a copy of that.")
     folder = Path(script.folder).resolve()
     names = ", ".join(min(str(place), os.path.relpath(place, folder), key=len) for place in places)
-    raise TrialFailedError(FailureKind.USER_ERROR, f"the script begins again too often: it writes {names}")
+    raise TrialFailedError(
+        FailureKind.USER_ERROR, f"the script started again too often: it writes to {names}"
+    )
 
 
 @contextlib.contextmanager

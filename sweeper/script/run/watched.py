@@ -105,7 +105,7 @@ class WatchedTraining:
         name = change["name"]
         if change.get("given_up"):
             self._given_up.add(name)
-            self.changes[name] = f"given up during the training: {change['why']}"
+            self.changes[name] = f"turned off during the training: {change['why']}"
         elif change["applied"] and name not in self._given_up:
             self.changes[name] = ""
         else:

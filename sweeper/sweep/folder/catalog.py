@@ -115,8 +115,8 @@ def line_of_schema_1(journal: Journal, deed: str) -> str:
         return ""
     another = " Add --new to begin another one." if deed == "continue" else ""
     return (
-        f"`{journal.name}` was written by sweeper 0.2 or earlier, and only that can {deed} it. This version"
-        f" lists, shows, compares, reports and exports it.{another}"
+        f"`{journal.name}` was written by sweeper 0.2 or earlier, and only that version can {deed} it. This"
+        f" one lists, shows, compares, reports and exports it.{another}"
     )
 
 

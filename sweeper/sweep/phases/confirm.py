@@ -132,7 +132,7 @@ def _find_unfit(context: SweepContext, trials: TrialRunner, race: SweepRace) -> 
             continue
         if failure is not None:
             context.observer.line(
-                f"The loss of {context.name(record)} is that of fewer seeds than your baseline's"
+                f"The loss of {context.name(record)} is a mean over fewer seeds than your baseline's"
                 f" ({failure.kind}: {failure.message})."
             )
         mean = statistics.fmean(losses) if losses else 0.0

@@ -90,7 +90,7 @@ class SweepRace:
         Args:
             name: Name of the race.
             window_seconds: Length of a window, and of the longest turn.
-            early: Earlier rounds, each at another time.
+            early: Earlier rounds of the sweep, far apart in time.
             verifier: Compares the first steps of its processes; None if they are not recorded.
             rests: Whether its processes take turns; by default, where that is of use and there is room.
             before: Rounds of a race before it, which help to tell the candidates apart.

@@ -289,7 +289,7 @@ class Search:
             self._searcher.drop_other_sizes()
             names = ", ".join(name for name in self._spec.space if name.partition(".")[0] in OPEN_SECTIONS)
             self._context.observer.line(
-                f"{names}: {num_left} of the other sizes left out, because together they would take "
+                f"{names}: {num_left} of the other sizes will not run: together, they would take "
                 f"more than {SIZES_SHARE:.0%} of the time."
             )
 

@@ -306,7 +306,7 @@ def restrict(
     lines = list(machine.notes)
     if machine.left_out:
         lines.append(
-            f"execution.gpus: {', '.join(machine.left_out)} left out, since the trials of a sweep need GPUs"
+            f"execution.gpus: not using {', '.join(machine.left_out)}, since the trials of a sweep need GPUs"
             f" of one model (here {machine.devices[0].name})."
         )
     # The meaning of a script's parameters is unknown.

@@ -24,7 +24,7 @@ def test_the_slow_one_is_named_with_the_reason():
     )
     said = straggler(found, 3)
     assert said == (
-        "GPU 2 of 3 holds the others up: it ran at 1170 MHz (heat or a power brake holds it down), "
+        "GPU 2 of 3 is the straggler: it ran at 1170 MHz (heat or a power brake holds it down), "
         "the others at 1745 MHz"
     )
     config = TrialConfig().replace({"device.count": 3})

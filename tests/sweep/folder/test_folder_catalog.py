@@ -334,7 +334,7 @@ def test_a_sweep_of_an_earlier_version_is_neither_continued_nor_removed(bench: B
     folder = bench.home / "sweeps" / "toy"
     folder.mkdir(parents=True)
     (folder / "sweep.yaml").write_text("about: {}\n")
-    with pytest.raises(SweepConflictError, match="only that can continue it"):
+    with pytest.raises(SweepConflictError, match="only that version can continue it"):
         bench.run()
     assert bench.run(new=True).journal.name == "toy-2"
     # From now on, it is in no one's way.
