@@ -10,9 +10,12 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # The tests start a thousand interpreters, which share compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup services debian sweep test docs lint check bench soak clean
+.PHONY: setup help services debian sweep test docs lint check bench soak clean
 
-setup: $(READY)
+setup: $(READY)  ## makes .venv, with sweeper and what its tests need
+
+help:  ## lists the targets
+	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 11
 
 # The constraints pin tested versions. torch is a CPU build if only that is offered; on a machine
 # with an NVIDIA GPU the same line installs the CUDA build.
@@ -24,34 +27,31 @@ $(READY): pyproject.toml setup.py constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(VENV)/constraints.txt --editable '.[dev]'
 	touch $(READY)
 
-# Services for some tests, which are skipped without them.
-services: $(READY) debian
+services: $(READY) debian  ## installs what some tests need: SLURM, PostgreSQL, Dask, Ray
 	tests/services/install.sh $(BIN)/python
 
-debian:
+debian:  ## installs the Debian packages among them
 	tests/services/debian.sh
 
-sweep: $(READY)
+sweep: $(READY)  ## runs a first sweep, search_spaces/a10.yaml: 5 minutes
 	$(BIN)/sweeper run search_spaces/a10.yaml
 
-test: $(READY)
+test: $(READY)  ## runs the tests: 5 minutes on two cores
 	$(BIN)/python -m pytest $(PARALLEL) -m "not (slow or browser or slurm or soak)"
 
-# Builds the site into site/.
-docs: $(READY)
+docs: $(READY)  ## builds the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-# What needs no test: the site, style, types, imports.
-lint: $(READY) docs
+lint: $(READY) docs  ## checks the documentation, style, types and imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint $(filter services,$(MAKECMDGOALS))
+check: lint $(filter services,$(MAKECMDGOALS))  ## lint, and all tests but the soak tests: 20 minutes
 	$(BIN)/python -m pytest $(PARALLEL) -m "not soak"
 
-bench: $(READY)
+bench: $(READY)  ## measures overhead, trainer, telemetry, verdicts and search
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/trainer.py
 	$(BIN)/python benchmarks/telemetry.py
@@ -62,9 +62,9 @@ bench: $(READY)
 	$(BIN)/python benchmarks/production.py
 	$(BIN)/python benchmarks/real.py
 
-soak: $(READY)
+soak: $(READY)  ## runs the soak tests: hours of kills and faults
 	$(BIN)/python benchmarks/chaos.py
 	$(BIN)/python -m pytest -m soak
 
-clean:
+clean:  ## removes .venv, caches and site/
 	rm -rf $(VENV) .venv-* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache site

@@ -76,7 +76,10 @@ def set_import_paths(folders: Sequence[str]) -> None:
 
 
 def search_first(folders: Sequence[str]) -> None:
-    """Lets this process import modules from `folders`, which come before all others."""
+    """Lets this process import modules from `folders`, which come before all others.
+
+    The console script, the server and a sampler's process do not have the current folder on their path.
+    """
     for folder in reversed(folders):
         if folder not in sys.path:
             sys.path.insert(0, folder)

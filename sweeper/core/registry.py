@@ -1,4 +1,9 @@
-"""Finds parts by name: built-in ones in a table, all others by an import string such as `my_module:NAME`."""
+"""Finds parts by name: built-in ones in a table, all others by an import string such as `my_module:NAME`.
+
+The string is the part's name everywhere: in the configuration, the journal, the fingerprint and MLflow.
+Nothing is registered, so nothing is scanned, and a trial imports only what it uses. The supervisor imports
+the modules with the rows, so these should not import torch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Launches jobs on a cluster: sends them as parcels to the workers of a pool, one job per worker."""
+"""Launches jobs on a cluster: sends them as parcels to the workers of a pool, one job per worker.
+
+A lost worker is a lost attempt, and only the supervisor runs a trial again: the engine's own retries are off.
+The engine is asked for workers alone. A trial in its queue could not be told from one that runs.
+"""
 
 from __future__ import annotations
 

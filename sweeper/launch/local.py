@@ -40,6 +40,7 @@ TRIAL_ENV: Mapping[str, str] = {
     # How often a thread spins at a barrier before it sleeps. With OpenMP's default (300,000), a
     # step of 1 ms took 160 ms when another process kept a core busy: the thread that all others
     # waited for had lost its core to a spinning one. Without spins, a quiet machine is half as fast.
+    # A timing that collapses as soon as something else runs cannot be compared with another.
     "GOMP_SPINCOUNT": "1000",
     # Indices mean the same GPUs to CUDA as to NVML; by default, CUDA starts with the fastest.
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

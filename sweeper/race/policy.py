@@ -147,7 +147,11 @@ class Policy:
         return {*contenders(complete, arms), *unknown}
 
     def is_clear(self, complete: Sequence[Round]) -> bool:
-        """Returns whether more rounds would hardly change the answer for any arm that is continued."""
+        """Returns whether more rounds would hardly change the answer for any arm that is continued.
+
+        With a `precision`, it is not asked whether the fastest beats the baseline: looking often must not
+        favour that answer.
+        """
         arms = [arm for arm in self.arms_after(complete) if arm != BASELINE]
         if self.precision is None:
             return all(_is_clear(Tally.of(complete, arm)) for arm in arms)

@@ -237,7 +237,8 @@ class Searcher:
     def _next_elsewhere(self, gain: float | None, keys: Container[str]) -> _NextTrial | None:
         """Returns the first late start or Sobol point that was not asked for yet, if `gain` is small.
 
-        The climb may be in a local optimum. If an earlier sweep guides the search, it knows better.
+        The climb may be in a local optimum. If an earlier sweep guides the search, it knows better. Before
+        the climb, these would delay it by trials that are rarely near the best.
         """
         regret, prior = self._spec.search.regret, self._prior
         min_gain = SMALL_GAIN if regret is None else regret

@@ -103,6 +103,8 @@ def as_trial(
 ) -> FrozenTrial:
     """Returns a result as a finished trial of a study.
 
+    One that was ended for its slowness is complete, not pruned: it is a measurement, which GP would not see.
+
     Args:
         distributions: Distributions by name; may have more names than `result`, since values that the
             machine does not support have left the searched space.

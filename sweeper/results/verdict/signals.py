@@ -89,7 +89,8 @@ def signals_of(measurement: Measurement) -> Signals:
             if diagnosis.issue_s is not None:
                 host_paced = diagnosis.issue_s > diagnosis.busy_s
         # A loader in the training process costs what its phase takes. One with worker processes
-        # also slows down the arithmetic: then it costs the whole difference to the device alone.
+        # also slows down the arithmetic: then it costs the whole difference to the device alone. Waiting
+        # by itself would call for more workers where none at all would be fastest.
         helpers = sum(window.helper_cpu_seconds for window in measurement.windows) / seconds
         if diagnosis.device_samples_s and helpers >= HELPERS_SHARE:
             missing = 1 - measurement.throughput / diagnosis.device_samples_s - parts.h2d_s / step

@@ -131,7 +131,7 @@ class Step:
 
 
 class Editor(Protocol):
-    """Writes a change into the user's source (`sweeper.script.patch.editor`).
+    """Writes a change into the user's source (`sweeper.script.patch.edits`).
 
     Each call raises CannotEditError if the source has no place for it.
     """

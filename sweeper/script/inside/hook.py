@@ -1,4 +1,13 @@
-"""Wraps the few functions of torch that reveal training. It is loaded once torch has been imported."""
+"""Wraps the few functions of torch that reveal training. It is loaded once torch has been imported.
+
+_BaseDataLoaderIter.__next__, _next_index, _reset     batches, and the rows that were asked for
+autograd.backward, autograd.grad                      backward passes and losses
+GradScaler.scale                                      losses before they were scaled
+hooks before and after each optimizer's step          steps; where a training rests
+Module.eval                                           evaluations
+
+Steps like those before are only counted (`fast_path`); `observer` handles all others.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Collects a script's reports from torch, its meter, MLflow and its output, and uses the most trusted."""
+"""Collects a script's reports from torch, its meter, MLflow and its output, and uses the most trusted.
+
+The hook and the meter send datagrams with their totals since the start, so that a lost one costs nothing.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 
 class StepRequest:
-    """Asks a training for something after a step, by a file of one byte that it maps (`inject.rest`)."""
+    """Asks a training for something after a step, by a file of one byte that it maps.
+
+    `script.inside.rest` has the values of the byte.
+    """
 
     def __init__(self, path: Path) -> None:
         """Makes the file; nothing is asked for yet."""
@@ -156,6 +159,8 @@ class ScriptProcess:
 
     def pause(self) -> bool:
         """Pauses the script's processes, between two steps of its training if it is watched.
+
+        One that does not rest in time, as in an evaluation, is stopped where it is.
 
         Returns:
             Whether no step was interrupted.

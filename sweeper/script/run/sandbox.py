@@ -3,6 +3,9 @@
 The mirror shows the user's files (`script.run.mirror`). Landlock lets the script write to scratch alone
 (`system.landlock`), and what it writes is copied first (`script.run.copy_up`). A kernel without Landlock
 gets a mirror of copies.
+
+Landlock alone carries the promise for contents, names and sizes: what the mirror does not foresee is refused.
+An overlay in a mount namespace would need user namespaces, which containers and Ubuntu refuse.
 """
 
 from __future__ import annotations

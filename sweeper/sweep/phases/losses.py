@@ -19,8 +19,9 @@ from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.sweep.workloads import workload_of
 
-QUALITY_SECONDS = 20.0
-QUALITY_SHARE = 1 / 60
+QUALITY_SECONDS, QUALITY_SHARE = 20.0, 1 / 60
+"""Seconds that the baseline's pass may take, or share of the sweep's time if that is less; this decides its
+samples (`measure.quality_samples: auto`)."""
 PARTS = 16
 """Number of parts of a training; the loss is measured after each."""
 SEEDS_SHARE = 1 / 6
