@@ -132,8 +132,8 @@ def _dataclass_decoder(kind: Any) -> Callable[[Any], Any]:
         try:
             return kind(**given)
         except TypeError as error:
-            said = str(error)
-            raise _MisfitError(lambda where: f"`{where}`: {said}") from error
+            message = str(error)
+            raise _MisfitError(lambda where: f"`{where}`: {message}") from error
 
     return decoder
 
@@ -213,8 +213,8 @@ def _numbered_decoder(inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
         try:
             return {int(key): item for key, item in values.items()}
         except ValueError as error:
-            said = str(error)
-            raise _MisfitError(lambda where: f"`{where}`: {said}") from error
+            message = str(error)
+            raise _MisfitError(lambda where: f"`{where}`: {message}") from error
 
     return decoder
 
@@ -224,8 +224,8 @@ def _enum_decoder(kind: type[Enum]) -> Callable[[Any], Any]:
         try:
             return kind(value)
         except ValueError as error:
-            said = str(error)
-            raise _MisfitError(lambda where: f"`{where}`: {said}") from error
+            message = str(error)
+            raise _MisfitError(lambda where: f"`{where}`: {message}") from error
 
     return decoder
 

@@ -431,9 +431,9 @@ def check_value(name: str, value: Scalar) -> Scalar:
     Raises:
         UserError: The name is unknown, or the value is not one this field can take here.
     """
-    known = field_of(name)
-    if known is not None and known.registry is not None:
-        known.registry.get(value)
+    config_field = field_of(name)
+    if config_field is not None and config_field.registry is not None:
+        config_field.registry.get(value)
     return in_type(name, value)
 
 
@@ -443,24 +443,25 @@ def in_type(name: str, value: Scalar) -> Scalar:
     Raises:
         UserError: The name is unknown, or the value is not one this field can take.
     """
-    known = field_of(name)
-    if known is None:
+    config_field = field_of(name)
+    if config_field is None:
         return value
-    if known.choices and known.registry is None:
+    if config_field.choices and config_field.registry is None:
         # 1 equals True, but is not accepted where True is a choice.
-        if not any(value == choice and type(value) is type(choice) for choice in known.choices):
+        if not any(value == choice and type(value) is type(choice) for choice in config_field.choices):
             words = [
-                str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in known.choices
+                str(choice).lower() if isinstance(choice, bool) else str(choice)
+                for choice in config_field.choices
             ]
             raise UserError(
                 f"`{name}` must be one of {', '.join(words)}, but got {value!r}."
                 + did_you_mean(str(value), words)
             )
         return value
-    if known.type is float and isinstance(value, int) and not isinstance(value, bool):
+    if config_field.type is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if type(value) is not known.type:
-        raise UserError(f"`{name}` must be {_article(known.type)}, but got {value!r}.")
+    if type(value) is not config_field.type:
+        raise UserError(f"`{name}` must be {_article(config_field.type)}, but got {value!r}.")
     return value
 
 

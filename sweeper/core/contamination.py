@@ -30,10 +30,10 @@ def of_host(window: Window, quiet_canary_ms: float) -> tuple[str, ...]:
     Args:
         quiet_canary_ms: The canary's time on this machine when nothing else runs; 0 where unknown.
     """
-    least = max(SHARE * window.seconds, MIN_SECONDS, COUNTING * window.cpu_seconds)
+    min_seconds = max(SHARE * window.seconds, MIN_SECONDS, COUNTING * window.cpu_seconds)
     waited = window.waited_seconds if window.waited_seconds is not None else window.pressure_seconds
     disturbances = []
-    if waited is not None and min(window.foreign_cpu_seconds, waited) >= least:
+    if waited is not None and min(window.foreign_cpu_seconds, waited) >= min_seconds:
         disturbances.append("other processes took cores")
     if window.steal_seconds >= max(SHARE * window.cpu_seconds, MIN_SECONDS):
         disturbances.append("the host took cores (steal)")

@@ -220,11 +220,11 @@ def seconds_of(job: Job, outcome: Outcome | Report) -> float:
     stamps are used, bounded by the job's limit, so that setting the clock neither costs nor adds
     sweep time.
     """
-    known: float = getattr(outcome, "seconds", 0.0)
-    if known and not job.attempt:
-        return known
-    most = (1 + job.attempt) * job.timeout_seconds
-    return max(known, min(outcome.finished_at - job.created_at, most))
+    seconds: float = getattr(outcome, "seconds", 0.0)
+    if seconds and not job.attempt:
+        return seconds
+    max_seconds = (1 + job.attempt) * job.timeout_seconds
+    return max(seconds, min(outcome.finished_at - job.created_at, max_seconds))
 
 
 MAX_ATTEMPTS = 3

@@ -348,9 +348,9 @@ class Failure:
 
         Python's stack dump after a fatal signal does not count as the trial's output.
         """
-        said = [line for line in self.detail.splitlines() if line.strip()]
-        dump = next((i for i, line in enumerate(said) if line.startswith("Fatal Python error")), len(said))
-        return said[max(0, dump - 1)].strip() if said else ""
+        lines = [line for line in self.detail.splitlines() if line.strip()]
+        dump = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python error")), len(lines))
+        return lines[max(0, dump - 1)].strip() if lines else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,9 +31,9 @@ def resolve(path: str) -> Any:
         return functools.reduce(getattr, name.split("."), importlib.import_module(module))
     # A script that is imported may end the process.
     except (Exception, SystemExit) as error:
-        said = f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(": .")
+        message = f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(": .")
         raise UserError(
-            f"an import string must name `module:name`, but {path!r} cannot be imported: {said}. "
+            f"an import string must name `module:name`, but {path!r} cannot be imported: {message}. "
             "Correct it, or install its package."
         ) from error
 
@@ -65,8 +65,8 @@ class Registry(Generic[T]):
             return self.builtin[name]
         if not isinstance(name, str) or ":" not in name:
             near = did_you_mean(str(name), self.builtin)
-            known = "a built-in name or " if near else f"one of {', '.join(self.builtin)}, or "
-            choices = f"{known if self.builtin else ''}an import string `module:name`"
+            names = "a built-in name or " if near else f"one of {', '.join(self.builtin)}, or "
+            choices = f"{names if self.builtin else ''}an import string `module:name`"
             raise UserError(f"{self._setting} must be {choices}, but got {name!r}.{near}")
         try:
             part = resolve(name)

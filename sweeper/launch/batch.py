@@ -70,8 +70,8 @@ def job_script(kind: str, job: BatchJob, gpus: int, sweep: str = "") -> str:
     arguments = _arguments(
         kind, job, gpus, None, sweep, ["# Here: keys that authenticate worker and supervisor to each other."]
     )
-    made = _job_class(kind)("tls://SCHEDULER", name="WORKER", protocol="tls://", **arguments)
-    script: str = made.job_script()
+    dask_job = _job_class(kind)("tls://SCHEDULER", name="WORKER", protocol="tls://", **arguments)
+    script: str = dask_job.job_script()
     return script
 
 
@@ -139,17 +139,17 @@ class BatchPool(DaskPool):
         """
         cluster, now = self._cluster, time.monotonic()
         self._forget_ended()
-        asked = cluster.worker_spec
-        if len(asked) > count:
+        specs = cluster.worker_spec
+        if len(specs) > count:
             # Jobs without a worker go first.
             cluster.scale(count)
         try:
-            if cluster.workers.keys() - asked.keys():
+            if cluster.workers.keys() - specs.keys():
                 # Cancels surplus jobs first, since a new job may reuse the name of one.
                 cluster.sync(cluster._correct_state, callback_timeout=SUBMIT_SECONDS)
-            while len(asked) < count:
-                asked.update(cluster.new_worker_spec())
-            if asked.keys() == cluster.workers.keys() or now < self._retry_at:
+            while len(specs) < count:
+                specs.update(cluster.new_worker_spec())
+            if specs.keys() == cluster.workers.keys() or now < self._retry_at:
                 return
             cluster.sync(cluster._correct_state, callback_timeout=SUBMIT_SECONDS)
         except (RuntimeError, TimeoutError, OSError) as error:
@@ -236,7 +236,7 @@ def _list_jobs(kind: str) -> set[str] | None:
     if kind != "slurm":
         return None
     try:
-        asked = subprocess.run(
+        result = subprocess.run(
             ["squeue", "--noheader", "--format=%A", "--me"],
             capture_output=True,
             text=True,
@@ -245,7 +245,7 @@ def _list_jobs(kind: str) -> set[str] | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return set(asked.stdout.split())
+    return set(result.stdout.split())
 
 
 def _arguments(
@@ -286,8 +286,10 @@ def _message_of(error: Exception) -> str:
     """Returns the batch system's message; the rest of the error is about the call."""
     if isinstance(error, FileNotFoundError) and error.filename:
         return f"`{error.filename}` was not found on this machine"
-    _, _, said = str(error).rpartition("stderr:")
-    lines = [line.removeprefix("sbatch: error: ").strip(" .") for line in said.splitlines() if line.strip()]
+    _, _, message = str(error).rpartition("stderr:")
+    lines = [
+        line.removeprefix("sbatch: error: ").strip(" .") for line in message.splitlines() if line.strip()
+    ]
     return "; ".join(lines) or str(error)
 
 

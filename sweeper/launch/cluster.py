@@ -62,7 +62,7 @@ def on_workers(request: LaunchRequest, make_pool: Callable[[], Pool]) -> RemoteL
     return RemoteLauncher(
         make_pool(),
         template,
-        most=min(wanted, request.most or wanted),
+        max_workers=min(wanted, request.max_jobs or wanted),
         needs_gpu=traits(chosen.launcher).is_batch and chosen.gpus != 0,
         on_cpu=chosen.gpus == 0,
         model=request.model,
@@ -98,7 +98,7 @@ class RemoteLauncher(Launcher):
         pool: Pool,
         template: Parcel,
         *,
-        most: int,
+        max_workers: int,
         needs_gpu: bool,
         on_cpu: bool = False,
         model: str = "",
@@ -110,7 +110,7 @@ class RemoteLauncher(Launcher):
 
         Args:
             template: The common part of all jobs' parcels.
-            most: Maximum number of concurrent workers.
+            max_workers: Maximum number of concurrent workers.
             needs_gpu: Whether each worker must have its own GPU.
             on_cpu: Whether trials run on the CPU, so that GPUs are ignored.
             model: The only device model to use; by default that of the first worker.
@@ -120,10 +120,10 @@ class RemoteLauncher(Launcher):
             say: Called with each line for the user.
         """
         self._pool, self._template = pool, template
-        self._most, self._wanted = most, most
+        self._max_workers, self._wanted = max_workers, max_workers
         self._asked_of_all = needs_gpu, on_cpu
         self._same_gpu, self._models = same_gpu, list[str]()
-        self._patience = min(most, MAX_REFUSALS)
+        self._patience = min(max_workers, MAX_REFUSALS)
         self.model, self._folder, self._say = model, folder, say
         self._workers: dict[str, ConnectedWorker] = {}
         self._queue: list[RemoteHandle] = []
@@ -158,7 +158,7 @@ class RemoteLauncher(Launcher):
             if self._broken is not None:
                 raise self._broken
             # Confirmation runs one job at a time and releases the other workers.
-            self._wanted = 1 if handle.job.stage == RACE_STAGE else self._most
+            self._wanted = 1 if handle.job.stage == RACE_STAGE else self._max_workers
             self._seconds = seconds_of(handle.job)
             self._queue.append(handle)
             self._dispatch(later)
@@ -296,25 +296,25 @@ class RemoteLauncher(Launcher):
 
     def _welcome(self, name: str, about: Worker) -> None:
         left = float("inf") if about.seconds_left is None else about.seconds_left
-        known = ConnectedWorker(name, about, time.monotonic() + left, refusal=about.refusal)
-        self.model = self.model or ("" if known.refusal else about.model)
-        if not known.refusal and about.model != self.model:
-            known.refusal = f"it has {about.model}, but this sweep is on {self.model}: "
-            known.refusal += _ANOTHER if self._same_gpu else "that model gets a separate sweep"
+        worker = ConnectedWorker(name, about, time.monotonic() + left, refusal=about.refusal)
+        self.model = self.model or ("" if worker.refusal else about.model)
+        if not worker.refusal and about.model != self.model:
+            worker.refusal = f"it has {about.model}, but this sweep is on {self.model}: "
+            worker.refusal += _ANOTHER if self._same_gpu else "that model gets a separate sweep"
             self._keep_model(about.model)
-        if not known.refusal and not known.has_time_for(self._seconds):
-            known.refusal = f"it ends in {left:.0f} s, but a trial needs {self._seconds:.0f} s"
-        if known.refusal:
+        if not worker.refusal and not worker.has_time_for(self._seconds):
+            worker.refusal = f"it ends in {left:.0f} s, but a trial needs {self._seconds:.0f} s"
+        if worker.refusal:
             self._refusals += 1
-            known.leaving = self._pool.retire(name)
-            if known.leaving:
+            worker.leaving = self._pool.retire(name)
+            if worker.leaving:
                 # A replacement would likely be refused as well.
-                self._most = max(1, self._most - 1)
-                self._wanted = min(self._wanted, self._most)
-            self._say(f"The worker on {worker_place(about)} takes no trials: {known.refusal}.")
+                self._max_workers = max(1, self._max_workers - 1)
+                self._wanted = min(self._wanted, self._max_workers)
+            self._say(f"The worker on {worker_place(about)} takes no trials: {worker.refusal}.")
         else:
             self._refusals = 0
-        self._workers[name] = known
+        self._workers[name] = worker
 
     def _keep_model(self, model: str) -> None:
         if self._folder is not None and not self._same_gpu and model not in self._models:
@@ -402,9 +402,9 @@ class RemoteLauncher(Launcher):
             self._workers.pop(worker.name, None)
             return _lost_failure(f"the worker on {worker_place(worker.about)} was lost")
         except Exception as error:
-            said = next(iter(str(error).splitlines()), "")[:MAX_SAID]
+            message = next(iter(str(error).splitlines()), "")[:MAX_SAID]
             return _lost_failure(
-                f"the worker on {worker_place(worker.about)} failed ({type(error).__name__}: {said})"
+                f"the worker on {worker_place(worker.about)} failed ({type(error).__name__}: {message})"
             )
         assert handle.place is not None
         write_place(handle.folder, handle.place)

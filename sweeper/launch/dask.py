@@ -104,12 +104,12 @@ class DaskPool:
         Raises:
             EnvironmentStopError: The scheduler is gone.
         """
-        known = self._client.scheduler_info(n_workers=-1)
-        if "workers" not in known:
+        info = self._client.scheduler_info(n_workers=-1)
+        if "workers" not in info:
             raise EnvironmentStopError(
                 "the Dask scheduler is gone. Finished trials are kept; run the same command to continue."
             )
-        self._info = known["workers"]
+        self._info = info["workers"]
         return list(self._info)
 
     def run(self, worker: str, function: Callable[..., Any], *arguments: Any) -> Future[Any]:

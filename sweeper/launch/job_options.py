@@ -25,8 +25,8 @@ def options(kind: str, job: BatchJob, gpus: int) -> dict[str, Any]:
     """
     # LSF takes time limits in whole minutes.
     seconds = job.time_seconds // 60 * 60 if kind == "lsf" else job.time_seconds
-    asked = _ASKED[kind](job, gpus)
-    directives = [*asked.pop("job_extra_directives", ()), *job.directives]
+    kind_options = _ASKED[kind](job, gpus)
+    directives = [*kind_options.pop("job_extra_directives", ()), *job.directives]
     prologue = [
         f"export {ENDS_AT}=$(( $(date +%s) + {seconds:.0f} ))",
         _PROFILER_OFF,
@@ -36,7 +36,7 @@ def options(kind: str, job: BatchJob, gpus: int) -> dict[str, Any]:
         **_option("queue", job.partition),
         **_option("interface", job.interface),
         **_option("python", job.python),
-        **asked,
+        **kind_options,
         # One Dask thread, for one trial at a time.
         "cores": 1,
         "processes": 1,
@@ -84,13 +84,13 @@ def _lsf(job: BatchJob, gpus: int) -> dict[str, Any]:
 
 
 def _sge(job: BatchJob, gpus: int) -> dict[str, Any]:
-    asked = [
+    resources = [
         *([f"gpu={gpus}"] if gpus else []),
         *([job.constraint] if job.constraint else []),
         *(["exclusive=true"] if job.exclusive else []),
     ]
     return {
-        "resource_spec": ",".join(asked) or None,
+        "resource_spec": ",".join(resources) or None,
         # Many sites run a script with csh unless it names a shell here.
         "job_extra_directives": ["-S /bin/bash"],
         **_option("project", job.account),

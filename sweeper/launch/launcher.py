@@ -86,7 +86,7 @@ class LaunchRequest:
         gpus: GPUs that each job requests; 0 if jobs use none.
         parcel: Returns the common part of all jobs' parcels, for launchers that share no folder
             with their workers.
-        most: Maximum number of concurrent jobs, if fewer than `execution` allows.
+        max_jobs: Maximum number of concurrent jobs, if fewer than `execution` allows.
         model: The only device model to use; empty for the first worker's.
         say: Called with each line for the user.
     """
@@ -95,7 +95,7 @@ class LaunchRequest:
     execution: ExecutionOptions
     gpus: int
     parcel: Callable[[], Parcel]
-    most: int | None = None
+    max_jobs: int | None = None
     model: str = ""
     say: Callable[[str], None] = lambda line: None
 

@@ -227,8 +227,8 @@ class Node:
             shutil.rmtree(folder, ignore_errors=True)
             outcome = self._run(folder, preparing)
         if isinstance(outcome, Failure):
-            said = f"preparing the data on {socket.gethostname()}: {outcome.message}"
-            return dataclasses.replace(outcome, message=said, log="", detail=outcome.detail)
+            message = f"preparing the data on {socket.gethostname()}: {outcome.message}"
+            return dataclasses.replace(outcome, message=message, log="", detail=outcome.detail)
         return None
 
     def _run(self, folder: Path, job: Job) -> Outcome | Report:

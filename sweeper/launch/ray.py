@@ -83,13 +83,13 @@ class RayPool:
 
     stays = False
 
-    def __init__(self, address: str, gpus: int, most: int | None, **own: Any) -> None:
+    def __init__(self, address: str, gpus: int, max_workers: int | None, **cluster_resources: Any) -> None:
         """Joins the cluster at `address`; without one, starts a cluster on this machine.
 
         Args:
             gpus: GPUs per worker; 0 for none.
-            most: Maximum number of workers; None for as many as the cluster has room for.
-            own: Resources of a cluster started here (`num_gpus`); detected by default.
+            max_workers: Maximum number of workers; None for as many as the cluster has room for.
+            cluster_resources: Resources of a cluster started here (`num_gpus`); detected by default.
 
         Raises:
             EnvironmentStopError: No cluster answers there.
@@ -113,13 +113,13 @@ class RayPool:
                             object_store_memory=OBJECT_BYTES,
                             _temp_dir=self._folder,
                             **common,
-                            **own,
+                            **cluster_resources,
                         )
         except (OSError, RuntimeError, ValueError) as error:
             self._remove_folder()
-            said = next(iter(str(error).splitlines()), "")
+            message = next(iter(str(error).splitlines()), "")
             raise EnvironmentStopError(
-                f"no Ray cluster can be used at {address or 'this machine'} ({said}). Nothing was started."
+                f"no Ray cluster can be used at {address or 'this machine'} ({message}). Nothing was started."
             ) from error
         except BaseException:
             self._remove_folder()
@@ -131,7 +131,7 @@ class RayPool:
         )
         self._per_worker = gpus or 1
         self._kind = "GPU" if gpus else "CPU"
-        self._most = most
+        self._max_workers = max_workers
         self._numbers = itertools.count()
         self._actors: dict[str, Any] = {}
         self._placed: dict[str, Any] = {}
@@ -140,7 +140,7 @@ class RayPool:
 
     def want(self, count: int) -> None:
         """Starts or releases workers to reach `count`, as far as the cluster has room."""
-        if self._most is None:
+        if self._max_workers is None:
             total = self._ray.cluster_resources().get(self._kind, 0)
             count = min(count, int(total // self._per_worker))
         while len(self._actors) < count:
@@ -160,13 +160,13 @@ class RayPool:
         self._lost &= self._actors.keys()
         return self._ready_workers(self._placed)
 
-    def _ready_workers(self, asked: Mapping[str, Any]) -> list[str]:
+    def _ready_workers(self, references: Mapping[str, Any]) -> list[str]:
         """Returns the workers whose answer or error has arrived."""
-        if not asked:
+        if not references:
             return []
-        ready, _ = self._ray.wait(list(asked.values()), num_returns=len(asked), timeout=0)
+        ready, _ = self._ray.wait(list(references.values()), num_returns=len(references), timeout=0)
         there = set(ready)
-        return [name for name, reference in asked.items() if reference in there]
+        return [name for name, reference in references.items() if reference in there]
 
     def run(self, worker: str, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Runs a trial's function on a worker; a worker that Ray reports as lost is released."""
@@ -195,21 +195,21 @@ class RayPool:
         self, workers: Sequence[str], function: Callable[..., Any], *arguments: Any
     ) -> Mapping[str, Any]:
         """Runs `function` on each worker alongside its trial; omits those that fail."""
-        asked = {
+        references = {
             name: self._actors[name].call.remote(function, *arguments)
             for name in workers
             if name in self._actors
         }
         answers = {}
-        for name, reference in asked.items():
+        for name, reference in references.items():
             with contextlib.suppress(self._ray.exceptions.RayError):
                 answers[name] = self._ray.get(reference, timeout=CALL_SECONDS)
         return answers
 
     def retire(self, worker: str) -> bool:
         """Stops a worker."""
-        for known in (self._placed, self._held):
-            known.pop(worker, None)
+        for references in (self._placed, self._held):
+            references.pop(worker, None)
         if actor := self._actors.pop(worker, None):
             self._ray.kill(actor)
         return True

@@ -192,8 +192,8 @@ class Server:
 
     def _end_orphans(self) -> None:
         """Kills the orphans of a killed keeper, which have become this process's children."""
-        own = self._children()
-        while orphans := [pid for pid in children(os.getpid()) if pid not in own]:
+        pids = self._children()
+        while orphans := [pid for pid in children(os.getpid()) if pid not in pids]:
             for pid in orphans:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

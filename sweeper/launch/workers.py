@@ -75,8 +75,8 @@ class ConnectedWorker:
         """Whether its job should have ended long ago, given its keeper's and `prepare`'s limits."""
         if self.handle is None:
             return False
-        most = self.handle.job.timeout_seconds + PREPARE_SECONDS + MARGIN_SECONDS
-        return time.monotonic() - self.since > most
+        max_seconds = self.handle.job.timeout_seconds + PREPARE_SECONDS + MARGIN_SECONDS
+        return time.monotonic() - self.since > max_seconds
 
 
 def seconds_of(job: Job) -> float:

@@ -140,7 +140,7 @@ def _run(
         def tick() -> None:
             watch.look()
             publisher.look()
-            if stopping.asked:
+            if stopping.is_requested:
                 write_atomic(folder.path / STOP, "")
 
         # The job sets its own device; a runner's slots are for sweeps.

@@ -69,8 +69,8 @@ class Budget:
     def timeout(self, limit: float) -> float:
         """Returns the seconds a job may take: `limit`, or about the time left if that is less."""
         left = self.seconds_left
-        least = MIN_TIMEOUT_SECONDS if self._ends_at is None else 1.0
-        return limit if left is None else min(limit, max(least, left))
+        min_seconds = MIN_TIMEOUT_SECONDS if self._ends_at is None else 1.0
+        return limit if left is None else min(limit, max(min_seconds, left))
 
 
 def union_seconds(spans: Iterable[tuple[float, float]]) -> float:

@@ -80,9 +80,9 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
         SweeperError: As for `run_sweep` before the first trial.
     """
     marks = fingerprint(spec, setup.device_model(spec.execution))
-    known = None if new else find_continued(home, spec.name, marks)
-    existing = "" if new else _describe_existing(home, spec, marks, known)
-    past = find_past_sweep(home, spec, marks) if known is None else recall(known)
+    sweep = None if new else find_continued(home, spec.name, marks)
+    existing = "" if new else _describe_existing(home, spec, marks, sweep)
+    past = find_past_sweep(home, spec, marks) if sweep is None else recall(sweep)
     with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
         folder = Path(name)
         script = job_script_of(spec)
@@ -114,13 +114,13 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
         )
 
 
-def _describe_existing(home: Path, spec: SweepSpec, marks: Mapping[str, Any], known: Journal | None) -> str:
-    if known is not None:
-        done = sum(entry.outcome is not None for entry in known.searched_trials())
-        if known.has_ended:
-            return f"`{known.name}` finished after {done} trials; the same command shows it again."
-        trials = known.raised_budget() or spec.search.trials
-        return f"`{known.name}` has {done} of {trials} trials; the same command continues it."
+def _describe_existing(home: Path, spec: SweepSpec, marks: Mapping[str, Any], sweep: Journal | None) -> str:
+    if sweep is not None:
+        done = sum(entry.outcome is not None for entry in sweep.searched_trials())
+        if sweep.has_ended:
+            return f"`{sweep.name}` finished after {done} trials; the same command shows it again."
+        trials = sweep.raised_budget() or spec.search.trials
+        return f"`{sweep.name}` has {done} of {trials} trials; the same command continues it."
     latest = latest_sweep(home, spec.name)
     if latest is not None and (line := line_of_schema_1(latest, "continue")):
         return line
@@ -138,14 +138,14 @@ def _describe_existing(home: Path, spec: SweepSpec, marks: Mapping[str, Any], kn
 
 
 def _first_configs(folder: Path, spec: SweepSpec, hints: Hints) -> tuple[TrialConfig, ...]:
-    taken = {config.key() for config in spec.references()}
+    keys = {config.key() for config in spec.references()}
     number = len(spec.references())
     searcher = Searcher(folder / "study.log", spec, {}, hints)
     configs: list[TrialConfig] = []
     with contextlib.closing(searcher), contextlib.suppress(SpaceExhaustedError):
         for i in range(min(FIRST, spec.search.trials)):
-            config = spec.config(searcher.ask(number + i, taken).params)
-            taken.add(config.key())
+            config = spec.config(searcher.ask(number + i, keys).params)
+            keys.add(config.key())
             configs.append(config)
     return tuple(configs)
 

@@ -79,7 +79,7 @@ class JobRunner:
         self._wait_for_memory, self._unsettled = wait_for_memory, set[str]()
         self._free = list(slots)
         self._tick = tick
-        self._most = sys.maxsize
+        self._max_jobs = sys.maxsize
         self._running: dict[int, _RunningJob] = {}
         # A SimpleQueue waits for ever if a signal is handled past the timeout of `get` (CPython 3.11).
         self._ended: queue.Queue[_RunningJob] = queue.Queue()
@@ -88,12 +88,12 @@ class JobRunner:
     @property
     def has_room(self) -> bool:
         """Whether another job may start: a slot is free, and a worker is there to take it."""
-        room = min(self._most, self._launcher.capacity) - len(self._running)
+        room = min(self._max_jobs, self._launcher.capacity) - len(self._running)
         return min(len(self._free), room) > len(self._waiting)
 
-    def limit(self, most: int) -> None:
-        """Runs no more than `most` jobs at once from now on."""
-        self._most = most
+    def limit(self, max_jobs: int) -> None:
+        """Runs no more than `max_jobs` jobs at once from now on."""
+        self._max_jobs = max_jobs
 
     @property
     def running(self) -> Mapping[int, Job]:
@@ -192,11 +192,11 @@ class JobRunner:
 
     def run(self, folder: Path, job: Job) -> Outcome | Report:
         """Runs one job to its outcome, or returns an outcome that exists already."""
-        known = read_outcome(folder)
-        if known is not None:
+        outcome = read_outcome(folder)
+        if outcome is not None:
             before = read_job(folder)
-            if not is_retried(before, known):
-                return known
+            if not is_retried(before, outcome):
+                return outcome
             # The environment ended it together with the supervisor that would have run it again.
             retry(folder, before.attempt)
             job = dataclasses.replace(job, attempt=before.attempt + 1)

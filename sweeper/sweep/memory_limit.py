@@ -85,11 +85,11 @@ class Capacity:
         self._look()
         count = len(self._seen)
         # A trial that did not fit refits the model at once; others do so in groups if there are many.
-        known = max(self._refused_at, count - count % max(1, count // FITS))
-        if self._fitted is None or self._fitted[0] != (known, limit):
+        num_trials = max(self._refused_at, count - count % max(1, count // FITS))
+        if self._fitted is None or self._fitted[0] != (num_trials, limit):
             self._fitted = (
-                (known, limit),
-                MemoryModel([*self._past, *informative_trials(self._seen[:known])], limit),
+                (num_trials, limit),
+                MemoryModel([*self._past, *informative_trials(self._seen[:num_trials])], limit),
             )
             self._objections.clear()
         return self._fitted[1]

@@ -153,8 +153,8 @@ def _trial_card_note(record: TrialRecord) -> str:
 
 def made_files(sweep: LoadedSweep) -> tuple[str, ...]:
     """Returns the paths of the files that were made once the sweep had a result, if they still exist."""
-    made = sweep.journal.folder / OUTPUTS
-    paths = [sweep.journal.folder / name for name in (read_json(made) if made.exists() else ())]
+    listing = sweep.journal.folder / OUTPUTS
+    paths = [sweep.journal.folder / name for name in (read_json(listing) if listing.exists() else ())]
     return tuple(str(path) for path in paths if path.is_file())
 
 

@@ -95,11 +95,11 @@ def run_sweep(
                             f"`{journal.name}` has ended, so its summary shows the `production` that it began"
                             " with. --new starts another sweep."
                         )
-                    made = _make_files(sweep, finish, observer, remake=False)
+                    files = _make_files(sweep, finish, observer, remake=False)
                     with contextlib.closing(
                         Publisher(tracker, sweep_info(sweep), journal.folder)
                     ) as publisher:
-                        ran = _sweep_run(sweep, publish_sweep(sweep, publisher, made), ran=False)
+                        ran = _sweep_run(sweep, publish_sweep(sweep, publisher, files), ran=False)
                     _copy_study(ran, spec, observer)
                     return ran
                 journal.reopen(sum(1 for _ in journal.searched_trials()) + extend)
@@ -110,10 +110,10 @@ def run_sweep(
         opened = OpenSweep(home=home, journal=journal, lock=lock, spec=spec, fingerprint=marks)
         with supervised(opened, tracker, observer, launch) as context:
             phases(context)
-            stopped = context.stopping.asked
+            stopped = context.stopping.is_requested
             sweep = load_sweep(journal)
-            made = _make_files(sweep, finish, observer, remake=True)
-            ran = _sweep_run(sweep, publish_sweep(sweep, context.publisher, made), stopped=stopped)
+            files = _make_files(sweep, finish, observer, remake=True)
+            ran = _sweep_run(sweep, publish_sweep(sweep, context.publisher, files), stopped=stopped)
         _copy_study(ran, spec, observer)
         return ran
     except OSError as error:
@@ -154,10 +154,10 @@ def _make_files(
     sweep: LoadedSweep, finish: Finish | None, observer: SweepObserver, *, remake: bool
 ) -> tuple[str, ...]:
     """Returns the files of a sweep with a result; makes them if they do not exist, or to `remake` them."""
-    made = sweep.journal.folder / OUTPUTS
+    listing = sweep.journal.folder / OUTPUTS
     if sweep.state != "finished":
         return ()
-    if finish is not None and (remake or not made.exists()):
+    if finish is not None and (remake or not listing.exists()):
         try:
             paths = [path.resolve() for path in finish(sweep)]
         except Exception as error:
@@ -167,5 +167,5 @@ def _make_files(
             return ()
         inside = sweep.journal.folder
         relative = [path.relative_to(inside) if path.is_relative_to(inside) else path for path in paths]
-        write_json(made, [str(path) for path in relative])
+        write_json(listing, [str(path) for path in relative])
     return made_files(sweep)

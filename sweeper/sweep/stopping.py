@@ -19,11 +19,11 @@ class StopHandler:
     """Handles SIGINT while a sweep runs; does nothing outside the main thread.
 
     Attributes:
-        asked: Whether the sweep is to end in an orderly way.
+        is_requested: Whether the sweep is to end in an orderly way.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.is_requested = False
         self._raised = False
 
     def __enter__(self) -> StopHandler:
@@ -39,9 +39,9 @@ class StopHandler:
             signal.signal(signal.SIGINT, self._before)
 
     def _on_sigint(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.is_requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.is_requested = True
 
     def check(self) -> None:
         """Raises once if the user has asked the sweep to end.
@@ -49,6 +49,6 @@ class StopHandler:
         Raises:
             StopAskedError: The user has asked, and this is the first check since.
         """
-        if self.asked and not self._raised:
+        if self.is_requested and not self._raised:
             self._raised = True
             raise StopAskedError

@@ -55,7 +55,7 @@ def run_phases(context: SweepContext) -> None:
             result = SweepResult(
                 search_end="it was stopped", confirmation=confirm_in_a_hurry(context, trials)
             )
-        if context.stopping.asked:
+        if context.stopping.is_requested:
             journal.stop(result)
             return
         if is_traced(context.spec):

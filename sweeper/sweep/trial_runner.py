@@ -98,8 +98,8 @@ class TrialRunner:
 
     def quiet_canary_ms(self) -> float:
         """Returns the canary's time on the quiet machine in ms, from the probe and all windows so far."""
-        known = (self._context.machine.canary_ms, self.table.quiet_canary_ms())
-        return min((ms for ms in known if ms), default=0.0)
+        times = (self._context.machine.canary_ms, self.table.quiet_canary_ms())
+        return min((ms for ms in times if ms), default=0.0)
 
     def timeout(self) -> float:
         """Returns a job's time limit in seconds: the trial's, or about the sweep's if less is left."""

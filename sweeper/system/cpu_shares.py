@@ -31,14 +31,14 @@ def shares(near: Sequence[Collection[int]]) -> list[tuple[int, ...]]:
     sets = [frozenset(usable).intersection(cores) for cores in near]
     if not all(sets) or sum(map(len, set(sets))) > len(frozenset().union(*sets)):
         sets = everywhere
-    most = max(1, usable_cpus() // len(near))
+    max_cores = max(1, usable_cpus() // len(near))
     for units in (physical_cores(usable), [(core,) for core in usable]):
         even, dealt = _deal(units, everywhere), _deal(units, sets)
         if all(even):
             near_enough = 2 * len(dealt[0]) >= len(even[0])
             chosen = [_in_order(share) for share in (dealt if near_enough else even)]
-            most = min(most, *map(len, chosen))
-            return [tuple(sorted(share[:most])) for share in chosen]
+            max_cores = min(max_cores, *map(len, chosen))
+            return [tuple(sorted(share[:max_cores])) for share in chosen]
     return [(usable[i % len(usable)],) for i in range(len(near))]
 
 
@@ -57,11 +57,11 @@ def _deal(units: Sequence[Unit], sets: Sequence[frozenset[int]]) -> list[list[Un
     """Returns neighbouring units from each slot's set, the same number per slot; none if too few."""
     rooms = {cores: [unit for unit in units if cores.issuperset(unit)] for cores in sets}
     size = min(len(rooms[cores]) // count for cores, count in Counter(sets).items())
-    taken: Counter[frozenset[int]] = Counter()
+    offsets: Counter[frozenset[int]] = Counter()
     dealt = []
     for cores in sets:
-        dealt.append(rooms[cores][taken[cores] : taken[cores] + size])
-        taken[cores] += size
+        dealt.append(rooms[cores][offsets[cores] : offsets[cores] + size])
+        offsets[cores] += size
     return dealt
 
 

@@ -40,19 +40,19 @@ def node_of_gpu(bus_id: str, root: Path = PCI) -> int | None:
     return node if node >= 0 else None
 
 
-def node_of_process(among: Mapping[int, frozenset[int]]) -> int:
+def node_of_process(cores_by_node: Mapping[int, frozenset[int]]) -> int:
     """Returns the node with the most cores that this process may use."""
     mine = os.sched_getaffinity(0)
-    return max(sorted(among), key=lambda node: len(among[node] & mine))
+    return max(sorted(cores_by_node), key=lambda node: len(cores_by_node[node] & mine))
 
 
-def bind(node: int, among: Mapping[int, frozenset[int]]) -> None:
+def bind(node: int, cores_by_node: Mapping[int, frozenset[int]]) -> None:
     """Binds this process, and those it starts, to a node's cores, and to its memory while some is free.
 
     Raises:
         OSError: This process may use none of the node's cores.
     """
-    cores = among.get(node, frozenset()) & os.sched_getaffinity(0)
+    cores = cores_by_node.get(node, frozenset()) & os.sched_getaffinity(0)
     if not cores:
         raise OSError(errno.EINVAL, f"this process may use no core of node {node}")
     os.sched_setaffinity(0, cores)

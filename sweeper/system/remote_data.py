@@ -68,7 +68,7 @@ class _Listing:
     note: str = ""
 
 
-_known: dict[str, tuple[float, _Listing]] = {}
+_listings: dict[str, tuple[float, _Listing]] = {}
 """The last list of each address, with its time by the monotonic clock."""
 
 
@@ -126,8 +126,8 @@ def local_copy(address: str, say: Say) -> Path:
 def data_cache() -> Path:
     """Returns the folder of cached data, which all state folders of this machine share."""
     given = os.environ.get(CACHE)
-    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sweeper" / "data"
-    return Path(given) if given else usual
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sweeper" / "data"
+    return Path(given) if given else default
 
 
 def check_room(folder: Path, needed: int, what: str) -> None:
@@ -155,9 +155,9 @@ def _public_address(address: str) -> str:
 
 def _find_files(address: str) -> _Listing:
     """Returns the files at an address; if it cannot be reached, those of its latest copy."""
-    at_s, known = _known.get(address, (-math.inf, None))
-    if known is not None and time.monotonic() - at_s < SAME_START_SECONDS:
-        return known
+    at_s, listing = _listings.get(address, (-math.inf, None))
+    if listing is not None and time.monotonic() - at_s < SAME_START_SECONDS:
+        return listing
     try:
         listing = _list_files(address)
     except _UnreachableError as error:
@@ -167,7 +167,7 @@ def _find_files(address: str) -> _Listing:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(copied_at))
         note = f"{_public_address(address)} cannot be listed ({error.why}); using the copy of {when}."
         listing = dataclasses.replace(listing, note=note)
-    _known[address] = time.monotonic(), listing
+    _listings[address] = time.monotonic(), listing
     return listing
 
 
@@ -304,8 +304,8 @@ def _copy_file(system: Any, file: RemoteFile, to: Path, advance: Callable[[int],
     sha256 = hashlib.sha256()
     # After a power cut, a file may be shorter than it was.
     if to.exists() and to.stat().st_size == (file.size or to.stat().st_size):
-        with to.open("rb") as known:
-            while chunk := known.read(CHUNK):
+        with to.open("rb") as copy:
+            while chunk := copy.read(CHUNK):
                 sha256.update(chunk)
         advance(file.size)
         return sha256.hexdigest()

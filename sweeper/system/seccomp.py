@@ -129,8 +129,8 @@ class CallListener:
             "=HxxxxxxQ", len(code) // 8, ctypes.addressof(text := ctypes.create_string_buffer(code))
         )
         _libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-        usual = _NEW_LISTENER | _NO_SLOWER_SPECULATION
-        for flags in (usual | _ONLY_KILLED_WHILE_WAITING, usual):
+        base_flags = _NEW_LISTENER | _NO_SLOWER_SPECULATION
+        for flags in (base_flags | _ONLY_KILLED_WHILE_WAITING, base_flags):
             self.descriptor = int(_libc.syscall(seccomp, _SET_FILTER, flags, program))
             if self.descriptor >= 0:
                 break

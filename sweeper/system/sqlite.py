@@ -44,14 +44,14 @@ def database_in(uri: str) -> str:
 
 def why_unusable(path: Path | str, error: sqlite3.Error) -> str:
     """Returns a clause that says which database cannot be used, why, and what to do."""
-    said = str(error)
-    if "locked" in said:
-        said = f"{_lockers(path)} keeps it locked. End that, or try again later"
-    elif "readonly" in said:
-        said = "it may not be written. Allow writing to it and to its folder"
-    elif "unable to open" in said:
-        said = "it cannot be opened. Its folder must exist; in a URI, write %25 for % and %3F for ?"
-    return f"the MLflow database {path} cannot be used: {said}"
+    reason = str(error)
+    if "locked" in reason:
+        reason = f"{_lockers(path)} keeps it locked. End that, or try again later"
+    elif "readonly" in reason:
+        reason = "it may not be written. Allow writing to it and to its folder"
+    elif "unable to open" in reason:
+        reason = "it cannot be opened. Its folder must exist; in a URI, write %25 for % and %3F for ?"
+    return f"the MLflow database {path} cannot be used: {reason}"
 
 
 def _lockers(path: Path | str) -> str:

@@ -156,10 +156,10 @@ def _why_unused(
         says = f"its driver must answer, but {problem or 'it lists none'}. {_ASK}"
         return says if is_cpu or NO_LIBRARY not in problem else ""
     if not uuids:
-        known = ", ".join(gpu.uuid for gpu in gpus)
+        choices = ", ".join(gpu.uuid for gpu in gpus)
         return (
             f"`{VISIBLE}` must name a GPU of this machine, but is {os.environ.get(VISIBLE)!r}. Unset it, or "
-            f"name one of {known}"
+            f"name one of {choices}"
         )
     if build is not None and driver_cuda and _major(driver_cuda) < _major(build.cuda):
         return (

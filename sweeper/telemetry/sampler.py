@@ -24,12 +24,12 @@ class _Row:
     """One reading of a probe.
 
     Attributes:
-        asked: Whether it was asked for between windows.
+        is_requested: Whether it was asked for between windows.
     """
 
     moment: float
     values: Mapping[str, float]
-    asked: bool
+    is_requested: bool
 
 
 class ProbeSampler:
@@ -74,7 +74,7 @@ class ProbeSampler:
             after = [row for row in self._rows if row.moment >= since]
         for row in after:
             means.update(
-                {name: value for name, value in row.values.items() if row.asked or name not in means}
+                {name: value for name, value in row.values.items() if row.is_requested or name not in means}
             )
         return means
 
@@ -119,7 +119,7 @@ class _ProbeThread:
         self._probe, self._interval, self._take = probe, interval, take
         self._woken = threading.Event()
         self._answered = threading.Event()
-        self._asked = self._ended = self._stuck = self._started = False
+        self._is_requested = self._ended = self._stuck = self._started = False
 
     def start(self, pid: int, device_uuid: str) -> None:
         self._started = True
@@ -128,7 +128,7 @@ class _ProbeThread:
     def ask(self) -> None:
         # In this order: the thread may wake up and answer at any moment.
         self._answered.clear()
-        self._asked = True
+        self._is_requested = True
         self._woken.set()
 
     def wait(self, seconds: float) -> None:
@@ -150,24 +150,24 @@ class _ProbeThread:
         while not self._ended:
             self._woken.wait(max(0.0, due - time.perf_counter()))
             self._woken.clear()
-            if self._asked and not self._ended:
-                self._asked = False
-                self._read(self._probe.between, asked=True)
+            if self._is_requested and not self._ended:
+                self._is_requested = False
+                self._read(self._probe.between, is_requested=True)
                 self._answered.set()
             if time.perf_counter() >= due and not self._ended:
                 due = max(due + self._interval, time.perf_counter())
-                self._read(self._probe.read, asked=False)
+                self._read(self._probe.read, is_requested=False)
         self._probe.close()
 
-    def _read(self, read: Callable[[], Mapping[str, float]], *, asked: bool) -> None:
+    def _read(self, read: Callable[[], Mapping[str, float]], *, is_requested: bool) -> None:
         began = time.perf_counter()
         values = read()
         ended = time.perf_counter()
         self._stuck = False
         if values:
             # The cost of a reading is a series, too, except for readings between windows.
-            cost = {} if asked else {f"{self._probe.name}_read_ms": 1e3 * (ended - began)}
-            self._take(_Row(ended if asked else (began + ended) / 2, {**values, **cost}, asked))
+            cost = {} if is_requested else {f"{self._probe.name}_read_ms": 1e3 * (ended - began)}
+            self._take(_Row(ended if is_requested else (began + ended) / 2, {**values, **cost}, is_requested))
 
 
 def summarise(columns: Mapping[str, Sequence[float]], windows: Sequence[Window]) -> dict[str, Stats]:

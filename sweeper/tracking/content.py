@@ -269,8 +269,8 @@ def _mean(values: Any) -> float:
     """Returns the mean of the known values; NaN, which is not sent, if there are none."""
     import numpy as np
 
-    known = values[~np.isnan(values)]
-    return float(np.mean(known, dtype=np.float64)) if len(known) else math.nan
+    numbers = values[~np.isnan(values)]
+    return float(np.mean(numbers, dtype=np.float64)) if len(numbers) else math.nan
 
 
 def _wall(measurement: Measurement, series: _Series) -> float:

@@ -240,16 +240,16 @@ class MlflowTracker:
         database = self._home / DATABASE
         if database.exists():
             return
-        own = self._home / f".making-{os.getpid()}.db"
-        own.unlink(missing_ok=True)
-        own.touch()
+        draft = self._home / f".making-{os.getpid()}.db"
+        draft.unlink(missing_ok=True)
+        draft.touch()
         try:
-            connect(tracking_uri=sqlite_uri(own.resolve())).search_experiments(max_results=1)
+            connect(tracking_uri=sqlite_uri(draft.resolve())).search_experiments(max_results=1)
             # Unlike a rename, this never replaces one that another process has made meanwhile.
             with contextlib.suppress(FileExistsError):
-                os.link(own, database)
+                os.link(draft, database)
         finally:
-            own.unlink(missing_ok=True)
+            draft.unlink(missing_ok=True)
 
     def _new_client(self, connect: type[MlflowClient]) -> MlflowClient:
         uri = self._place.store
@@ -283,7 +283,7 @@ class MlflowTracker:
 
     def _check_active(self, experiment: Any, name: str) -> None:
         if experiment.lifecycle_stage != "active":
-            uri = self.place or self._place.own
+            uri = self.place or self._place.home_uri
             raise DeletedError(deletion_note(name, str(experiment.experiment_id), uri))
 
     def _create(
@@ -337,8 +337,8 @@ def files_of(record: TrialRecord, view: RunView) -> list[tuple[Path, str]]:
     """Returns the artifacts of a finished trial's run, each with its artifact folder."""
     if record.outcome is None or not record.folder:
         return []
-    own = [Path(record.folder) / name for name in TRIAL_FILES]
-    return [(path, "") for path in (*own, *map(Path, view.files)) if path.is_file()]
+    paths = [Path(record.folder) / name for name in TRIAL_FILES]
+    return [(path, "") for path in (*paths, *map(Path, view.files)) if path.is_file()]
 
 
 def _source() -> dict[str, str]:

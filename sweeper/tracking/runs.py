@@ -104,12 +104,12 @@ def _digests(tag: str) -> dict[str, str]:
 def user_tags(run: Any) -> dict[str, str]:
     """Returns the tags that the user wrote on a run."""
     tags: dict[str, str] = run.data.tags
-    own = {key: value for key, value in tags.items() if not key.startswith(("mlflow.", "sweeper."))}
+    plain_tags = {key: value for key, value in tags.items() if not key.startswith(("mlflow.", "sweeper."))}
     note = tags.get(NOTE_TAG)
     written = tags.get(WRITTEN_TAG, "")
     if note is not None and f"{NOTE_TAG}={_digest(note)}" not in written.split():
-        own |= {NOTE_TAG: note, WRITTEN_TAG: written}
-    return own
+        plain_tags |= {NOTE_TAG: note, WRITTEN_TAG: written}
+    return plain_tags
 
 
 def unchanged_tags(current: dict[str, str], wanted: dict[str, str]) -> dict[str, str]:

@@ -32,12 +32,12 @@ def empty_store(cache: Path) -> tuple[Path, str]:
 
 def _make(database: Path) -> str:
     """Makes the database, and returns its run's id."""
-    own = database.with_name(f"making-{os.getpid()}.db")
-    own.unlink(missing_ok=True)
-    client = client_class()(tracking_uri=sqlite_uri(own))
+    draft = database.with_name(f"making-{os.getpid()}.db")
+    draft.unlink(missing_ok=True)
+    client = client_class()(tracking_uri=sqlite_uri(draft))
     experiment = client.create_experiment(
         "script", artifact_location=artifact_location(database.with_name("artifacts"))
     )
     run_id: str = client.create_run(experiment).info.run_id
-    own.replace(database)
+    draft.replace(database)
     return run_id

@@ -157,16 +157,16 @@ class Sender:
 
     def _note(self, key: str, send: Callable[[], None], error: Exception | None) -> None:
         """Records the result of an attempt."""
-        said = str(error) if isinstance(error, StorageError) else f"{type(error).__name__}: {error}"
+        message = str(error) if isinstance(error, StorageError) else f"{type(error).__name__}: {error}"
         away = isinstance(error, StorageError) and not isinstance(error, RejectedError)
         if error is None:
             self._sent += 1
             self._failed_in_row.clear()
             self._away = ""
         elif isinstance(error, TrackerRefusedError):
-            self._refused = said
+            self._refused = message
         elif away:
-            self._away = said
+            self._away = message
             self._failed_in_row.add(key)
             # No pause for all after the first failed key, which may be the only one.
             self._opens = self._retry_at(len(self._failed_in_row) - 1)
@@ -183,7 +183,7 @@ class Sender:
             spent = self._draining and pending.tries >= MAX_TRIES
             pending.due = math.inf if spent else self._retry_at(pending.tries)
         else:
-            pending.rejected, pending.due = said, math.inf
+            pending.rejected, pending.due = message, math.inf
 
     def _retry_at(self, failures: int) -> float:
         """Returns the monotonic time of the next try after `failures` failures; in a drain, now."""

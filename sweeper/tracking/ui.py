@@ -73,8 +73,8 @@ def _allowed_hosts(host: str, port: int) -> str:
     """Returns the accepted `Host` headers; MLflow's default has names that anybody can register."""
     names = {"localhost", "127.0.0.1", "::1", host}
     if not is_loopback(host):
-        known = (address for interface in net_if_addrs().values() for address in interface)
-        addresses = (e.address for e in known if e.family in (socket.AF_INET, socket.AF_INET6))
+        entries = (address for interface in net_if_addrs().values() for address in interface)
+        addresses = (e.address for e in entries if e.family in (socket.AF_INET, socket.AF_INET6))
         names |= {socket.gethostname(), socket.getfqdn(), *(a.partition("%")[0] for a in addresses)}
     shown = sorted(_url_host(name) for name in names - {"0.0.0.0", "::"})
     return ",".join(part for name in shown for part in (name, f"{name}:{port}"))
@@ -207,8 +207,8 @@ def _database(home: Path) -> Iterator[sqlite3.Connection | None]:
         return
     try:
         with contextlib.closing(sqlite3.connect(path, timeout=LOCK_SECONDS)) as db, db:
-            made = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone()
-            yield db if made else None
+            row = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone()
+            yield db if row else None
     except sqlite3.Error as error:
-        said = why_unusable(path, error)
-        raise StorageError(f"{said[0].upper()}{said[1:]}.") from error
+        message = why_unusable(path, error)
+        raise StorageError(f"{message[0].upper()}{message[1:]}.") from error

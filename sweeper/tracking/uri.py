@@ -22,11 +22,11 @@ class TrackingPlace:
 
     Attributes:
         uri: The URI as MLflow accepts it; empty for the database in the home folder.
-        own: The URI of that database.
+        home_uri: The URI of that database.
     """
 
     uri: str = field(default="", repr=False)
-    own: str = field(default="", repr=False, compare=False)
+    home_uri: str = field(default="", repr=False, compare=False)
 
     @classmethod
     def of(cls, home: Path, uri: str | None) -> TrackingPlace:
@@ -35,9 +35,9 @@ class TrackingPlace:
         Raises:
             UserError: MLflow cannot use `uri`, or `home` has a name that no database URI can hold.
         """
-        own = store_uri(home)
-        if not uri or uri == own:
-            return cls(own=own)
+        home_uri = store_uri(home)
+        if not uri or uri == home_uri:
+            return cls(home_uri=home_uri)
         place = cls(uri)
         if not _SCHEMES.match(uri):
             raise UserError(
@@ -51,7 +51,7 @@ class TrackingPlace:
                     "A tracking URI of SQLite names a file, such as sqlite:////data/mlflow.db, but got"
                     f" {place.shown!r}."
                 )
-            return cls(own=own) if Path(database).resolve() == home.resolve() / DATABASE else place
+            return cls(home_uri=home_uri) if Path(database).resolve() == home.resolve() / DATABASE else place
         try:
             assert place.netloc is not None
         except ValueError:
@@ -64,7 +64,7 @@ class TrackingPlace:
     @property
     def store(self) -> str:
         """The URI of the server or database, whichever it is."""
-        return self.uri or self.own
+        return self.uri or self.home_uri
 
     @property
     def shown(self) -> str:

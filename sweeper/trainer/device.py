@@ -94,13 +94,13 @@ def _attempt(name: str, setting: Callable[[], None]) -> None:
 
 
 def _stay_near(device: torch.device) -> None:
-    among = numa.nodes()
-    if len(among) < 2:
+    nodes = numa.nodes()
+    if len(nodes) < 2:
         raise OSError(0, "this machine has one node")
-    node = _node_of(device) if device.type == "cuda" else numa.node_of_process(among)
+    node = _node_of(device) if device.type == "cuda" else numa.node_of_process(nodes)
     if node is None:
         raise OSError(0, "the GPU's node is unknown")
-    numa.bind(node, among)
+    numa.bind(node, nodes)
 
 
 def _node_of(gpu: torch.device) -> int | None:
@@ -139,14 +139,14 @@ _set_allocator_settings: Callable[[str], None] = getattr(
 _SEGMENTS = re.compile(r"expandable_segments\s*:\s*(True|False)")
 
 
-def _expand_segments(asked: bool) -> None:
-    """Lets the allocator's segments grow if `asked`, unless the user's own variable decides that."""
+def _expand_segments(expandable: bool) -> None:
+    """Lets the allocator's segments grow if `expandable`, unless the user's own variable decides that."""
     variable = next((name for name in ALLOCATOR if name in os.environ), "")
     given = os.environ.get(variable, "")
     if decided := _SEGMENTS.findall(given):
-        if (decided[-1] == "True") != asked:
+        if (decided[-1] == "True") != expandable:
             _refused["device.expandable_segments"] = f"{decided[-1].lower()}: {variable} sets it"
-    elif asked:
+    elif expandable:
         # torch reads the variable when it is imported. Each later call sets all options anew.
         _set_allocator_settings(",".join(filter(None, [given, "expandable_segments:True"])))
 
@@ -178,14 +178,14 @@ def ineffective_settings(config: TrialConfig, device: torch.device) -> Mapping[s
         )
     if device.type == "cuda":
         return {**settings, **_refused}
-    asked = {
+    options = {
         "precision.tf32": config.precision.tf32 is True,
         "loader.pin_memory": config.loader.pin_memory,
         "compile.cudnn_benchmark": config.compile.cudnn_benchmark,
         "device.memory_fraction": config.device.memory_fraction,
         "device.expandable_segments": config.device.expandable_segments,
     }
-    return {**settings, **_refused, **{name: "without effect: no GPU" for name, on in asked.items() if on}}
+    return {**settings, **_refused, **{name: "without effect: no GPU" for name, on in options.items() if on}}
 
 
 def describe(device: torch.device) -> DeviceInfo:
@@ -211,9 +211,9 @@ def _uuid(named: str, index: int) -> str:
     otherwise NVML knows (`sweeper.sweep.start.setup.devices_of`).
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    asked = visible[index].strip() if index < len(visible) else ""
-    if asked.startswith("MIG-"):
-        return asked
+    entry = visible[index].strip() if index < len(visible) else ""
+    if entry.startswith("MIG-"):
+        return entry
     return named if named.startswith(("GPU-", "MIG-")) or not named else f"GPU-{named}"
 
 

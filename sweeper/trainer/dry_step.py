@@ -40,7 +40,7 @@ def run(job: Job, progress: Progress) -> Report:
     with group_of_one(job, pipeline, stepper) as (_, loader):
         batch = _batch(loader)
         progress.stage("steps")
-        taken = [_step(stepper, loader) for _ in range(STEPS)]
+        steps = [_step(stepper, loader) for _ in range(STEPS)]
         gpu_peak = devices.peak_memory_gib(stepper.device)
     return Report(
         values={
@@ -53,8 +53,8 @@ def run(job: Job, progress: Progress) -> Report:
             },
             "batch_bytes": sum(tensor.nbytes for tensor in batch.values()),
             "parameters": sum(parameter.numel() for parameter in stepper.model.parameters()),
-            "losses": [loss for loss, _ in taken],
-            "step_seconds": [seconds for _, seconds in taken],
+            "losses": [loss for loss, _ in steps],
+            "step_seconds": [seconds for _, seconds in steps],
             "peak_gib": devices.host_peak_gib() if gpu_peak is None else gpu_peak,
         },
         finished_at=time.time(),

@@ -255,7 +255,7 @@ class _MetaWatch:
 
     def _place(self, frames: Iterator[tuple[str, int]]) -> str:
         """Returns the innermost line outside of torch and libraries, and of sweeper if possible."""
-        own = ""
+        fallback = ""
         for name, line in frames:
             if name.startswith(_TORCH) or name == __file__:
                 continue
@@ -263,8 +263,8 @@ class _MetaWatch:
             if not is_sweepers(name) and not is_installed:
                 root = next((root for root in self._roots if name.startswith(root + os.sep)), None)
                 return f"{os.path.relpath(name, root) if root else Path(name).name}:{line}"
-            own = own or f"{name}:{line}"
-        return own
+            fallback = fallback or f"{name}:{line}"
+        return fallback
 
 
 def _stack() -> Iterator[tuple[str, int]]:
@@ -301,8 +301,8 @@ class _Functions(TorchFunctionMode):
         if func in _RECURRENT and args[0].is_meta and args[0].dim() == 3:
             return _run_shortened(func, *args)
         result = func(*args, **kwargs)
-        made = func in (torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor)
-        if made and result.is_meta and not isinstance(args[-1] if args else None, Tensor):
+        is_copy = func in (torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor)
+        if is_copy and result.is_meta and not isinstance(args[-1] if args else None, Tensor):
             self._watch.waits(
                 f"`{func.__name__}` copies from the host to the GPU in each step; create it once, as a buffer"
             )

@@ -50,7 +50,7 @@ def run(job: Job, progress: Progress) -> Measurement:
         TrialFailedError: The configuration cannot be measured, for a known reason.
     """
     return run_in_group(
-        job, lambda own, orders: follow(job, own, orders), lambda group: _measure(job, progress, group)
+        job, lambda group, orders: follow(job, group, orders), lambda group: _measure(job, progress, group)
     )
 
 
@@ -178,7 +178,7 @@ def join_group(job: Job, group: Group, pipeline: Pipeline, stepper: Stepper, beg
 def group_of_one(job: Job, pipeline: Pipeline, stepper: Stepper) -> Iterator[tuple[Group, Loader]]:
     """Yields a group of one device, and its loader, which has started."""
     with (
-        contextlib.closing(Group.start(1, lambda own, orders: None)) as group,
+        contextlib.closing(Group.start(1, lambda _, orders: None)) as group,
         contextlib.closing(join_group(job, group, pipeline, stepper)) as loader,
     ):
         loader.start()

@@ -28,10 +28,10 @@ POLL_SECONDS = 0.02
 def read_ready(folder: Path) -> tuple[int, Window | None] | None:
     """Returns how many windows a trial has taken, and the last one; None until it is ready for the first."""
     try:
-        taken, window = json.loads((folder / READY).read_text(encoding="ascii"))
+        num_windows, window = json.loads((folder / READY).read_text(encoding="ascii"))
     except FileNotFoundError:
         return None
-    return taken, None if window is None else decode(Window, window)
+    return num_windows, None if window is None else decode(Window, window)
 
 
 def read_go(folder: Path) -> int:

@@ -68,7 +68,7 @@ def run(job: Job, progress: Progress) -> Report:
 
     return run_in_group(
         job,
-        lambda own, orders: follow(job, own, orders, begin.steps, restore),
+        lambda group, orders: follow(job, group, orders, begin.steps, restore),
         lambda group: _Run(job, progress, group, begin).train_to_end(checkpoint, restore),
     )
 
@@ -179,8 +179,8 @@ class _Run:
         length = BLOCK_SECONDS if self.steady else WARM_UP_BLOCK_SECONDS
         if self.steady and time.perf_counter() - self.canary_at >= CANARY_SECONDS:
             self.canary_ms, self.canary_at = undisturbed_canary_ms(), time.perf_counter()
-        taken = self.timing.window(NoClock(), length, self.job.config.global_batch, left)
-        window = dataclasses.replace(taken.window, canary_ms=self.canary_ms)
+        timed_window = self.timing.window(NoClock(), length, self.job.config.global_batch, left)
+        window = dataclasses.replace(timed_window.window, canary_ms=self.canary_ms)
         loss = self.stepper.last_loss.item()
         if not math.isfinite(loss):
             raise TrialFailedError(

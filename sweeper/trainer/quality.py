@@ -123,12 +123,12 @@ def _drawing_aside(device: torch.device) -> Iterator[None]:
         yield
         return
     generator = torch.cuda.default_generators[device.index]
-    own = generator.graphsafe_get_state()
+    state = generator.graphsafe_get_state()
     generator.graphsafe_set_state(generator.clone_state())
     try:
         yield
     finally:
-        generator.graphsafe_set_state(own)
+        generator.graphsafe_set_state(state)
 
 
 def validate(pipeline: Pipeline, stepper: Stepper, model: nn.Module) -> float:

@@ -30,8 +30,8 @@ def set_up(
     devices.apply(job.config, device)
     # Each slot has its own cache, so that compilation never waits for another slot's lock. It is named
     # after the slot's first GPU: all eight UUIDs are too long for a folder's name.
-    own = job.device.partition(",")[0]
-    watch = CompileWatch(job.config, Path(job.cache) / own if job.cache else None)
+    slot = job.device.partition(",")[0]
+    watch = CompileWatch(job.config, Path(job.cache) / slot if job.cache else None)
     prepared = prepare.load(job)
     torch.manual_seed(job.config.seed)
     np.random.seed(job.config.seed)

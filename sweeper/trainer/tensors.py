@@ -66,9 +66,9 @@ def read(path: Path) -> Any:
 class _TreeWriter:
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
-        self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._descriptions: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._kept: list[Tensor] = []
-        self._taken: set[int] = set()
+        self._addresses: set[int] = set()
 
     def describe(self, value: Any, place: str) -> Any:
         """Returns `value` as JSON, and collects its tensors."""
@@ -100,8 +100,8 @@ class _TreeWriter:
             raise _refusal(f"a tensor of {value.layout} {value.dtype} on {value.device}", place)
         flags = (value.is_conj(), value.is_neg())
         where = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride(), flags)
-        if where in self._known:
-            return self._known[where]
+        if where in self._descriptions:
+            return self._descriptions[where]
         strides = value.stride()
         name, order = str(len(self.tensors)), sorted(range(value.ndim), key=lambda d: -strides[d])
         dense = value.detach().permute(order)
@@ -113,12 +113,12 @@ class _TreeWriter:
         dense = dense.cpu().resolve_conj().resolve_neg()
         # The library does not accept two tensors that share memory.
         memory = dense.untyped_storage()
-        if memory.nbytes() != dense.numel() * dense.element_size() or memory.data_ptr() in self._taken:
+        if memory.nbytes() != dense.numel() * dense.element_size() or memory.data_ptr() in self._addresses:
             dense = dense.clone()
-        self._taken.add(dense.untyped_storage().data_ptr())
+        self._addresses.add(dense.untyped_storage().data_ptr())
         self._kept.append(value)  # So that no other tensor gets its address.
         self.tensors[name] = dense
-        self._known[where] = described
+        self._descriptions[where] = described
         return described
 
 

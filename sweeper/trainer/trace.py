@@ -77,14 +77,14 @@ def run(job: Job, progress: Progress) -> Report:
 def _summary(profiler: profile, seconds: float, device: torch.device) -> dict[str, Any]:
     """Returns the longest operations, and how busy the device was."""
     on_gpu = device.type == "cuda"
-    taken: dict[str, float] = {}
+    times: dict[str, float] = {}
     for row in profiler.key_averages():
         # An operation's row repeats the time of its kernels.
         if on_gpu and (row.device_type != DeviceType.CUDA or getattr(row, "is_user_annotation", False)):
             continue
         total = row.self_device_time_total if on_gpu else row.self_cpu_time_total
-        taken[row.key] = taken.get(row.key, 0.0) + total / 1e3 / (STEPS + 1)
-    longest = sorted(taken.items(), key=lambda item: -item[1])[:TOP]
+        times[row.key] = times.get(row.key, 0.0) + total / 1e3 / (STEPS + 1)
+    longest = sorted(times.items(), key=lambda item: -item[1])[:TOP]
     busy = None
     if on_gpu and (spans := kernel_spans(profiler)):
         busy = 100 * union_length(spans, max(end for _, end in spans) - 1e6 * seconds) / (1e6 * seconds)

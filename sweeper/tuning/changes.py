@@ -120,7 +120,7 @@ def _assumed_ceiling(change: Change) -> float:
 
 
 def _ceiling_refusal(ceiling: SpeedupCeiling | None) -> str:
-    if ceiling is None or ceiling.ratio >= ceiling.least:
+    if ceiling is None or ceiling.ratio >= ceiling.min_ratio:
         return ""
     faster = f"only {ceiling.ratio:.3g}x as fast" if ceiling.ratio >= 1.005 else "no faster"
     return f"even {ceiling.without}, it would be {faster}"

@@ -89,13 +89,13 @@ class FinalRace:
             for arm in sorted(self._faster_arms()):
                 self._enter_seeds(self._verifier, arm, record_seed)
             self._before = before
-        if not self._stopping.asked:
+        if not self._stopping.is_requested:
             # What is left over is used.
             self._race.run(self._numbers, *limits, REPORT_SECONDS)
 
     def _enter_seeds(self, verifier: RaceVerifier, arm: int, record_seed: RecordSeed) -> None:
         """Records the baseline with other seeds until it is known how an arm trains, or there is no more."""
-        while not self._stopping.asked and (shift := verifier.seed_wanted(arm)) is not None:
+        while not self._stopping.is_requested and (shift := verifier.seed_wanted(arm)) is not None:
             folder = record_seed(shift)
             if folder is None:
                 return

@@ -113,7 +113,7 @@ class ChangesRace:
                 if confirmation.winner is None:
                     raise KeyboardInterrupt from None
             result = SweepResult(search_end=phases.ended, confirmation=confirmation)
-            if context.stopping.asked:
+            if context.stopping.is_requested:
                 journal.stop(result)
             else:
                 journal.finish(result)

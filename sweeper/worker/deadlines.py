@@ -48,7 +48,7 @@ class OverdueWatch:
     ) -> None:
         self._timeout, self._limits, self._stall = timeout_seconds, stage_seconds, stall_seconds
         self._began = self._stage_began = self._looked = self._stepped = now
-        self._asked = 0.0
+        self._wait_seconds = 0.0
         self._stage = "start"
         self._spent: dict[str, float] = {}
         self._count = self._first_count = 0
@@ -110,11 +110,11 @@ class OverdueWatch:
             left.append(limit - self._in_stage(now))
         if self._stall and self._stage in STEPPING:
             left.append(min(LOOK_SECONDS, self._stall))
-        self._asked = max(0.0, min(left))
-        return self._asked
+        self._wait_seconds = max(0.0, min(left))
+        return self._wait_seconds
 
     def _leave_out(self, now: float) -> None:
-        late = now - self._looked - self._asked
+        late = now - self._looked - self._wait_seconds
         if late > LATE_SECONDS:
             self._began += late
             self._stage_began += late

@@ -56,7 +56,7 @@ def of_exit(status: int, log_tail: str, oom_kills: int) -> tuple[FailureKind, st
         log_tail: The trial's last lines.
         oom_kills: How many processes the kernel's OOM killer killed meanwhile.
     """
-    known = of_text(log_tail)
+    text_kind = of_text(log_tail)
     if number := status & 0x7F:
         name = signal.strsignal(number) if number >= signal.SIGRTMIN else signal.Signals(number).name
         if number == signal.SIGKILL:
@@ -67,11 +67,11 @@ def of_exit(status: int, log_tail: str, oom_kills: int) -> tuple[FailureKind, st
             return FailureKind.SHM, "the trial crashed with SIGBUS: shared memory (/dev/shm) is full"
         if number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
             return FailureKind.PREEMPTED, f"the trial was terminated from outside ({name})"
-        return known or FailureKind.CRASH, f"the trial crashed with {name}"
+        return text_kind or FailureKind.CRASH, f"the trial crashed with {name}"
     code = _code(status)
     if code == 0:
         return FailureKind.NO_RESULT, "the trial exited with status 0 without a result"
-    return known or FailureKind.CRASH, f"the trial exited with status {code} without a result"
+    return text_kind or FailureKind.CRASH, f"the trial exited with status {code} without a result"
 
 
 def oom_kills() -> int:

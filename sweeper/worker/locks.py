@@ -138,8 +138,8 @@ def _open(uuid: str) -> int:
     try:
         return _open_in(FOLDER, name, 0o1777, 0o666)
     except OSError:
-        own = Path(tempfile.gettempdir()) / f"{FOLDER.name}-{os.getuid()}"
-        return _open_in(own, name, 0o700, 0o600)
+        folder = Path(tempfile.gettempdir()) / f"{FOLDER.name}-{os.getuid()}"
+        return _open_in(folder, name, 0o700, 0o600)
 
 
 def _open_in(folder: Path, name: str, folder_mode: int, mode: int) -> int:

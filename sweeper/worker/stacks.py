@@ -91,5 +91,5 @@ def _leave_no_core(pid: int) -> None:
     """
     with contextlib.suppress(OSError, ValueError):
         _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
-        least = 1 if hard == resource.RLIM_INFINITY else min(1, hard)
-        resource.prlimit(pid, resource.RLIMIT_CORE, (least, hard))
+        soft = 1 if hard == resource.RLIM_INFINITY else min(1, hard)
+        resource.prlimit(pid, resource.RLIMIT_CORE, (soft, hard))

@@ -117,8 +117,8 @@ def run(job: Job, progress: Progress) -> Measurement | Report | Failure:
         # The message is one line; the traceback is in the log.
         traceback.print_exc()
         first = _as_raised(error)
-        known = failures.of_text(f"{type(error).__module__}.{first}")
-        kind = known or (FailureKind.USER_ERROR if place else FailureKind.CRASH)
+        text_kind = failures.of_text(f"{type(error).__module__}.{first}")
+        kind = text_kind or (FailureKind.USER_ERROR if place else FailureKind.CRASH)
         return _failure(kind, _first_sentence(first) + place, progress)
 
 

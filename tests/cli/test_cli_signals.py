@@ -215,7 +215,7 @@ from sweeper.sweep.stopping import StopHandler
 def program():
     with StopHandler() as stopping:
         ready()
-        while not stopping.asked:
+        while not stopping.is_requested:
             time.sleep(0.01)
         time.sleep(0.6)  # It confirms.
     print("confirmed", file=sys.stderr)

@@ -34,7 +34,13 @@ class Sweep:
         self.folder, self.pool, self.said = folder, pool, list[str]()
         template = Parcel(job=Job(uid=""), sweep="s", turn=1)
         self.launcher = RemoteLauncher(
-            pool, template, most=most, needs_gpu=False, model=model, folder=folder, say=self.said.append
+            pool,
+            template,
+            max_workers=most,
+            needs_gpu=False,
+            model=model,
+            folder=folder,
+            say=self.said.append,
         )
         self._sent = 0
 

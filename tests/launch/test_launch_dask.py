@@ -36,7 +36,7 @@ Wait = Callable[..., bool]
 
 def launcher_on(address: str, *, sweep: str = "s", most: int = 2) -> RemoteLauncher:
     template = Parcel(job=Job(uid=""), sweep=sweep, turn=1)
-    return RemoteLauncher(DaskPool(address), template, most=most, needs_gpu=True)
+    return RemoteLauncher(DaskPool(address), template, max_workers=most, needs_gpu=True)
 
 
 def left_in(cluster: LocalDask) -> list[int]:

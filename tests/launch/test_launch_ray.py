@@ -93,7 +93,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def pool(cluster: Cluster) -> Iterator[RayPool]:
-    pool = RayPool(cluster.address, gpus=1, most=None)
+    pool = RayPool(cluster.address, gpus=1, max_workers=None)
     yield pool
     pool.close()
 
@@ -102,7 +102,7 @@ def pool(cluster: Cluster) -> Iterator[RayPool]:
 def shared(cluster: Cluster) -> Iterator[RemoteLauncher]:
     """One for the whole suite, whose last test closes it."""
     template = Parcel(job=Job(uid=""), sweep="every", turn=1)
-    launcher = RemoteLauncher(RayPool(cluster.address, 1, None), template, most=8, needs_gpu=True)
+    launcher = RemoteLauncher(RayPool(cluster.address, 1, None), template, max_workers=8, needs_gpu=True)
     yield launcher
     launcher.close()
 
@@ -187,7 +187,7 @@ def test_a_killed_nodes_trial_is_lost_in_seconds_and_runs_again_on_the_next_node
     cluster: Cluster, tmp_path: Path, wait_for: Wait
 ) -> None:
     template = Parcel(job=Job(uid=""), sweep="killed", turn=1)
-    launcher = RemoteLauncher(RayPool(cluster.address, 1, None), template, most=8, needs_gpu=True)
+    launcher = RemoteLauncher(RayPool(cluster.address, 1, None), template, max_workers=8, needs_gpu=True)
     try:
         assert wait_for(lambda: launcher.capacity == 2, WAIT_SECONDS)
         handles = [launcher.submit(fault_job(tmp_path / uid, "sleep")) for uid in "ab"]

@@ -247,11 +247,11 @@ def test_what_cannot_be_had_is_said_with_a_remedy(address: str, said: str):
 
 def test_one_start_gets_one_answer(bucket: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(remote_data, "SAME_START_SECONDS", 60.0)
-    monkeypatch.setattr(remote_data, "_known", {})
+    monkeypatch.setattr(remote_data, "_listings", {})
     before = digest(bucket)
     fsspec.filesystem("memory").pipe("/bucket/rows/a.csv", ROWS + ROWS)
     assert digest(bucket) == before
-    monkeypatch.setattr(remote_data, "_known", {})
+    monkeypatch.setattr(remote_data, "_listings", {})
     assert digest(bucket) != before
 
 

@@ -99,7 +99,7 @@ class Raced:
 
     def record_seed(self, shift: int) -> Path | None:
         self.happened.append(f"seed {shift}")
-        self._stopping.asked = self._stops
+        self._stopping.is_requested = self._stops
         return Path(f"seed-{shift}") if self._has_time else None
 
     def result(self) -> tuple[ConfirmationResult, set[int], Mapping[int, Verified]]:

@@ -98,35 +98,35 @@ def _with_defaults(change: Any) -> Change:
 
     Its file derives from no class of sweeper's, which the script's interpreter may not have.
     """
-    own = type(change)
+    kind = type(change)
     if not isinstance(change, Change):
-        change.__class__ = type(own.__name__, (own, Change), {"__module__": own.__module__})
+        change.__class__ = type(kind.__name__, (kind, Change), {"__module__": kind.__module__})
     derived: Change = change
     return derived
 
 
-def parse_changes(text: str, among: Mapping[str, Change] = CHANGES) -> dict[str, str]:
+def parse_changes(text: str, changes: Mapping[str, Change] = CHANGES) -> dict[str, str]:
     """Returns the changes that the variable's text names.
 
     Raises:
         ValueError: One of them is unknown.
     """
     values = {}
-    among = {name: change for name, change in among.items() if not change.is_of_environment}
+    changes = {name: change for name, change in changes.items() if not change.is_of_environment}
     for word in text.split():
         name, _, value = word.partition("=")
         if name == BATCH_SIZE.name and BATCH_SIZE.accepts(value):
             if not BATCH_SIZE.is_own(value):
                 values[name] = value
             continue
-        if name not in among or value not in (ORIGINAL, *among[name].choices):
+        if name not in changes or value not in (ORIGINAL, *changes[name].choices):
             listed = ", ".join(
-                f"{name}={value}" for name, change in among.items() for value in change.choices
+                f"{name}={value}" for name, change in changes.items() for value in change.choices
             )
             raise ValueError(f"{VARIABLE} must name known changes ({listed}), but has {word!r}")
         if value != ORIGINAL:
             values[name] = value
-    return {name: values[name] for name in among if name in values}
+    return {name: values[name] for name in changes if name in values}
 
 
 def variable_of(changes: Mapping[str, str]) -> dict[str, str]:
@@ -146,8 +146,8 @@ def apply(torch: Any, text: str, tell: Callable[[dict[str, Any]], None]) -> None
     """
     if not text.strip():
         return
-    among = load_changes(os.environ.get(FILE_VARIABLE, ""))
-    for name, value in parse_changes(text, among).items():
+    changes = load_changes(os.environ.get(FILE_VARIABLE, ""))
+    for name, value in parse_changes(text, changes).items():
 
         def report(
             is_applied: bool, why: str = "", /, name: str = name, *, was_applied: bool = False
@@ -156,7 +156,7 @@ def apply(torch: Any, text: str, tell: Callable[[dict[str, Any]], None]) -> None
             tell({"change": {**change, "given_up": True} if was_applied else change})
 
         try:
-            among[name].apply(torch, value, report)
+            changes[name].apply(torch, value, report)
         except Exception as error:
             report(False, f"{type(error).__name__}: {error}")
 

@@ -27,13 +27,13 @@ class BatchSize(Change):
 
     def accepts(self, value: str) -> bool:
         """Returns whether a text is a valid value."""
-        new, _, own = value.partition("/")
-        return new.isdecimal() and own.isdecimal() and int(new) > 0 and int(own) > 0
+        new, _, old = value.partition("/")
+        return new.isdecimal() and old.isdecimal() and int(new) > 0 and int(old) > 0
 
     def is_own(self, value: str) -> bool:
         """Returns whether a value leaves the script as it is."""
-        new, _, own = value.partition("/")
-        return new == own
+        new, _, old = value.partition("/")
+        return new == old
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
@@ -43,9 +43,9 @@ class BatchSize(Change):
 
     def apply(self, torch: Any, value: str, report: ReportCallback) -> None:
         """Changes the loaders and optimizers that are made from now on."""
-        new, own = map(int, value.split("/"))
-        self._change_loaders(torch, own, new / own, report)
-        self._change_rates(torch, new / own)
+        new, old = map(int, value.split("/"))
+        self._change_loaders(torch, old, new / old, report)
+        self._change_rates(torch, new / old)
 
     def edit(self, editor: Editor) -> None:
         """Enlarges the batch of the loader and the rate of the optimizer."""
@@ -53,25 +53,25 @@ class BatchSize(Change):
         editor.scale_argument("optimizer", "lr", lambda kind: _growth(kind, factor))
         editor.scale_argument("loader", "batch_size", lambda _: factor)
 
-    def _change_loaders(self, torch: Any, own: int, factor: float, report: ReportCallback) -> None:
+    def _change_loaders(self, torch: Any, old: int, factor: float, report: ReportCallback) -> None:
         data = torch.utils.data
         original = data.BatchSampler.__init__
 
         @functools.wraps(original)
         def init(batches: Any, sampler: Any, batch_size: int, *args: Any, **kwargs: Any) -> None:
-            if batch_size == own and not isinstance(sampler, data.SequentialSampler):
+            if batch_size == old and not isinstance(sampler, data.SequentialSampler):
                 batch_size = round(batch_size * factor)
                 report(True)
             original(batches, sampler, batch_size, *args, **kwargs)
 
         data.BatchSampler.__init__ = init
-        made = data.DataLoader.__init__
+        loader_init = data.DataLoader.__init__
 
-        @functools.wraps(made)
+        @functools.wraps(loader_init)
         def make(loader: Any, *args: Any, **kwargs: Any) -> None:
-            made(loader, *args, **kwargs)
+            loader_init(loader, *args, **kwargs)
             size = getattr(loader.batch_sampler, "batch_size", None)
-            if loader.batch_size == own and size is not None and size != own:
+            if loader.batch_size == old and size is not None and size != old:
                 # Some scripts print the attribute or compute with it; it can only be set in `__dict__`.
                 loader.__dict__["batch_size"] = size
 

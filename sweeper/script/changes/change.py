@@ -74,12 +74,12 @@ class SpeedupCeiling:
     Attributes:
         ratio: The speed without the part of a step that the change could save, over the speed as it is.
         without: That part, in words: `without updates`.
-        least: The change is not tried if the ratio is below.
+        min_ratio: The change is not tried if the ratio is below.
     """
 
     ratio: float
     without: str
-    least: float = 1.02
+    min_ratio: float = 1.02
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Step:
         """Returns the ceiling of a change that launches all operations at once; None if it is unknown."""
         if self.launching is None:
             return None
-        return SpeedupCeiling(self._without(self.launching), "without waiting for launches", least=1.25)
+        return SpeedupCeiling(self._without(self.launching), "without waiting for launches", min_ratio=1.25)
 
     def without_updates(self) -> SpeedupCeiling | None:
         """Returns the ceiling of a change of the optimizer; None if it is unknown."""

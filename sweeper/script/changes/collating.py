@@ -244,11 +244,11 @@ def check_rows(torch: Any, loader: Any) -> None:
         for begin in range(0, len(rows), size):
             batch = rows[begin : begin + size]
             torch.utils.data._utils.worker._worker_info = None
-            own = fetch(batch)
+            original = fetch(batch)
             if states(loader.dataset, loader.collate_fn) != before:
                 return "reading a row draws from a random generator"
             be_worker(torch, loader, 1, 2)
-            if not are_equal(torch, own, fetch(batch)):
+            if not are_equal(torch, original, fetch(batch)):
                 return "a batch depends on the process that reads it, or has parts that are not tensors"
             if time.perf_counter() > deadline_s:
                 break

@@ -169,5 +169,5 @@ def _can_ask_for_huge_pages() -> bool:
     except OSError:
         return False
     name, version = platform.libc_ver()
-    known = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    return is_asked_for and name == "glibc" and known >= (2, 35)
+    release = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    return is_asked_for and name == "glibc" and release >= (2, 35)

@@ -63,11 +63,11 @@ class Images(Change):
         """Makes the passes that begin from now on find their images decoded."""
         decoding = _Decoding()
         # These are ids of data sets, since a script may make a loader in each epoch; lists have no weak refs.
-        known: set[int] = set()
+        ids: set[int] = set()
 
         def begin_pass(loader: Any, original: Callable[[Any], Any]) -> Any:
-            if id(loader.dataset) not in known:
-                known.add(id(loader.dataset))
+            if id(loader.dataset) not in ids:
+                ids.add(id(loader.dataset))
                 try:
                     _decode_all(torch, loader, decoding)
                     report(True)

@@ -73,18 +73,18 @@ def check_sampler(loader: Any) -> None:
 
 def check_once(check: Callable[[Any], None], report: ReportCallback) -> Callable[[Any], bool]:
     """Returns a function that says whether a loader passes a check; runs and reports it once per loader."""
-    known: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+    results: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
     def passes(loader: Any) -> bool:
-        if loader not in known:
+        if loader not in results:
             try:
                 check(loader)
-                known[loader] = True
+                results[loader] = True
                 report(True)
             except Exception as error:
-                known[loader] = False
+                results[loader] = False
                 report(False, reason_of(error))
-        return known[loader]
+        return results[loader]
 
     return passes
 
@@ -107,8 +107,8 @@ def _change_workers(torch: Any, value: str, report: ReportCallback) -> None:
         if loader.num_workers == wanted or not is_free(loader):
             return original(loader)
         if not wanted:
-            own = rows.get(loader) or rows.setdefault(loader, OwnRows(torch, loader, report))
-            return original(loader) if own.are_changed else reading(loader, own_rows=own)
+            loader_rows = rows.get(loader) or rows.setdefault(loader, OwnRows(torch, loader, report))
+            return original(loader) if loader_rows.are_changed else reading(loader, own_rows=loader_rows)
         return with_more_workers(original, loader, wanted)
 
     begin_passes(torch, begin_pass)

@@ -148,8 +148,8 @@ def _to_float32(torch: Any, part: Any) -> Any:
             # Outputs of Hugging Face's models are both dicts and data classes.
             return dataclasses.replace(part, **changed)
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        own = {field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.init}
-        return dataclasses.replace(part, **{key: _to_float32(torch, value) for key, value in own.items()})
+        fields = {field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.init}
+        return dataclasses.replace(part, **{key: _to_float32(torch, value) for key, value in fields.items()})
     raise ChangeRefusedError(f"an output of type {kind.__name__} cannot be converted to float32")
 
 
@@ -279,14 +279,14 @@ class Compiled(Change):
             if why := _cannot_compile():
                 raise ChangeRefusedError(why)
             compiled = _compile_graphs(torch, call, config) if value == GRAPHS else torch.compile(call)
-            usual: list[Any] = []
+            first_shapes: list[Any] = []
 
             def call_compiled(*args: Any, **kwargs: Any) -> Any:
                 shapes = _shapes(torch, (args, kwargs))
-                if usual:
+                if first_shapes:
                     # A pass often ends with a smaller batch, which is not worth another compilation.
-                    return (compiled if shapes == usual[0] else call)(*args, **kwargs)
-                usual.append(shapes)
+                    return (compiled if shapes == first_shapes[0] else call)(*args, **kwargs)
+                first_shapes.append(shapes)
                 try:
                     return compiled(*args, **kwargs)
                 except Exception as error:

@@ -24,17 +24,17 @@ class Witness:
 
     def __init__(self, torch: Any, loader: Any) -> None:
         try:
-            self._own, other = multiprocessing.Pipe()
+            self._connection, other = multiprocessing.Pipe()
             child = os.fork()
         except OSError as error:
             raise ChangeRefusedError(
                 f"no process can be started to read its rows ({error.strerror})"
             ) from error
         if not child:
-            self._own.close()
+            self._connection.close()
             _serve(torch, loader, other)
         other.close()
-        weakref.finalize(loader, _end, self._own, child, os.getpid())
+        weakref.finalize(loader, _end, self._connection, child, os.getpid())
 
     def fetch(self, rows: Any) -> Any:
         """Returns the batch of some rows.
@@ -44,8 +44,8 @@ class Witness:
             Exception: Reading the rows raised it.
         """
         try:
-            self._own.send(rows)
-            is_batch, answer = self._own.recv()
+            self._connection.send(rows)
+            is_batch, answer = self._connection.recv()
         except (OSError, EOFError) as error:
             raise ChangeRefusedError("the process that read its rows died") from error
         if not is_batch:
@@ -78,8 +78,8 @@ def _serve(torch: Any, loader: Any, end: Connection) -> None:
         os._exit(0)
 
 
-def _end(own: Connection, child: int, owner: int) -> None:
-    own.close()
+def _end(connection: Connection, child: int, owner: int) -> None:
+    connection.close()
     if os.getpid() == owner:
         with contextlib.suppress(OSError):
             os.kill(child, signal.SIGKILL)

@@ -41,7 +41,7 @@ class OutsideAudit:
     """
 
     def __init__(self, folder: str, tell: Callable[[], None]) -> None:
-        self._own = (os.path.realpath(folder), os.path.realpath(sys.prefix), "/proc", "/sys")
+        self._folders = (os.path.realpath(folder), os.path.realpath(sys.prefix), "/proc", "/sys")
         # `tempfile.gettempdir` would cache the folder before the script can set it.
         self._temporary = os.path.realpath(os.environ.get("TMPDIR") or "/tmp")
         self._local = {*_LOCAL, socket.gethostname()}
@@ -98,7 +98,7 @@ class OutsideAudit:
         path = str(os.path.realpath(os.fsdecode(name)))
         if path.startswith("/dev/") and (not path.startswith(_SHARED) or path.startswith(_SHARED_MEMORY)):
             return ""
-        if any(path == own or path.startswith(own + os.sep) for own in self._own):
+        if any(path == folder or path.startswith(folder + os.sep) for folder in self._folders):
             return ""
         temporary = self._temporary + os.sep
         name = path[len(temporary) :] if path.startswith(temporary) else ""

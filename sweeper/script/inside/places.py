@@ -17,17 +17,17 @@ class Places:
         self._lines: dict[int, str] = {}
         loader, optimizer = torch.utils.data.DataLoader, torch.optim.Optimizer
         self._wrappers = [
-            points.replace(loader, "__init__", self._wrap_init(lambda made: made._index_sampler)),
-            points.replace(optimizer, "__init__", self._wrap_init(lambda made: made)),
+            points.replace(loader, "__init__", self._wrap_init(lambda instance: instance._index_sampler)),
+            points.replace(optimizer, "__init__", self._wrap_init(lambda instance: instance)),
         ]
 
     def _wrap_init(self, key: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            def init(made: Any, *args: Any, **kwargs: Any) -> None:
-                original(made, *args, **kwargs)
+            def init(instance: Any, *args: Any, **kwargs: Any) -> None:
+                original(instance, *args, **kwargs)
                 try:
                     path, line = line_of(sys._getframe(1))
-                    self._lines[id(key(made))] = f"{path}:{line}" if path else ""
+                    self._lines[id(key(instance))] = f"{path}:{line}" if path else ""
                 except Exception:
                     # Loaders of other kinds have no known place.
                     return
@@ -44,6 +44,8 @@ class Places:
         """
         for wrapper in self._wrappers:
             wrapper.restore()
-        made = {"loader": sampler, "optimizer": optimizer}
-        lines = {name: self._lines.get(id(value), "") for name, value in made.items() if value is not None}
+        instances = {"loader": sampler, "optimizer": optimizer}
+        lines = {
+            name: self._lines.get(id(value), "") for name, value in instances.items() if value is not None
+        }
         return {name: line for name, line in lines.items() if line}

@@ -26,9 +26,9 @@ class Stages:
     def step(self, optimizer: Any, steps: int) -> None:
         """Notes a step of an optimizer, before which `steps` were taken."""
         key = id(optimizer)
-        known = self._steps.get(key)
-        is_known = known is not None and known[0]() is optimizer
-        first = known[1] if known is not None and is_known else steps
+        entry = self._steps.get(key)
+        is_known = entry is not None and entry[0]() is optimizer
+        first = entry[1] if entry is not None and is_known else steps
         self._steps[key] = weakref.ref(optimizer), first, steps
         if not is_known:
             self._newest_at = steps

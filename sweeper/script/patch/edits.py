@@ -183,10 +183,10 @@ def edit_sources(sources: Sources, changes: Sequence[PatchedChange]) -> dict[str
     """
     edits = Edits()
     for change in changes:
-        known = sources.changes.get(change.name)
-        if known is None or known.no_edit:
-            raise CannotEditError(NO_EDIT if known is None else known.no_edit)
-        known.edit(SourceEditor(edits, sources, change))
+        implementation = sources.changes.get(change.name)
+        if implementation is None or implementation.no_edit:
+            raise CannotEditError(NO_EDIT if implementation is None else implementation.no_edit)
+        implementation.edit(SourceEditor(edits, sources, change))
     texts: dict[str, str] = {}
 
     def text(path: str) -> str:
@@ -233,20 +233,20 @@ class SourceEditor:
             # A script may have several optimizers of a kind, and at run time all of them are changed.
             lines = starts_of_calls_like(self._sources.text(path), line, CALLS[call])
         for line in lines:
-            self._edit(call, (path, line), lambda made: with_argument(made, name, text, position))
+            self._edit(call, (path, line), lambda node: with_argument(node, name, text, position))
 
     def scale_argument(self, call: str, name: str, factor: Callable[[str], float]) -> None:
         """Multiplies an argument by a factor that may depend on the name of the called class."""
 
-        def scale(made: cst.Call) -> cst.Call:
+        def scale(node: cst.Call) -> cst.Call:
             position = POSITIONS[call, name]
-            given = argument(made, name, position)
+            given = argument(node, name, position)
             if given is None:
                 raise CannotEditError(f"the call of its {call} has no `{name}`")
-            times = factor(_code(made.func).rpartition(".")[2])
+            times = factor(_code(node.func).rpartition(".")[2])
             is_plain = name == "batch_size" and _code(given) == self.original
             text = self.value if is_plain else _product(f"{times:.6g}", given)
-            return with_argument(made, name, text, position)
+            return with_argument(node, name, text, position)
 
         self._edit(call, self._sources.call(call), scale, has_comment=call == "loader")
 

@@ -54,7 +54,7 @@ class Patch:
 def make(
     command: Sequence[str],
     folder: Path,
-    made: Sequence[PatchedChange],
+    candidates: Sequence[PatchedChange],
     minutes: float,
     say: Say,
     changes: Mapping[str, Change] = CHANGES,
@@ -83,7 +83,7 @@ def make(
         say(f"  {change.name} {change.value}: left out because {why}")
 
     kept: list[PatchedChange] = []
-    for change in made:
+    for change in candidates:
         try:
             diff(sources, [*kept, change])
             kept.append(change)
@@ -127,16 +127,16 @@ def _sources(command: Sequence[str], folder: Path, observed: Mapping[str, Any]) 
     )
 
 
-def _kind(sources: Sources, made: PatchedChange) -> str:
-    known = sources.changes.get(made.name)
-    return "" if known is None else known.kind
+def _kind(sources: Sources, change: PatchedChange) -> str:
+    implementation = sources.changes.get(change.name)
+    return "" if implementation is None else implementation.kind
 
 
 def _verify_changes(
     baseline: Baseline,
     before: Arm,
     sources: Sources,
-    made: Sequence[PatchedChange],
+    changes: Sequence[PatchedChange],
     leave_out: Callable[[PatchedChange, str], None],
 ) -> tuple[Sequence[PatchedChange], LossComparison | None]:
     """Returns the changes with which the patched script trains the same, and how it trains."""
@@ -154,13 +154,13 @@ def _verify_changes(
         with patched(diff(sources, some).encode(), "patched", before.command, before.folder) as (_, after):
             return baseline.compare(after, claim)
 
-    if not made:
+    if not changes:
         return (), None
-    plain = [change for change in made if _kind(sources, change) != DRAWS]
-    if plain and len(plain) < len(made):
+    plain = [change for change in changes if _kind(sources, change) != DRAWS]
+    if plain and len(plain) < len(changes):
         # Other draws would hide other differences.
         kept, comparison = _verify_changes(baseline, before, sources, plain, leave_out)
-        rest = [change for change in made if change in kept or _kind(sources, change) == DRAWS]
+        rest = [change for change in changes if change in kept or _kind(sources, change) == DRAWS]
         together = train(rest)
         if together.is_same:
             return rest, together
@@ -168,14 +168,14 @@ def _verify_changes(
             if _kind(sources, change) == DRAWS:
                 leave_out(change, f"it trains differently once it is in the source ({together.why})")
         return kept, comparison
-    together = train(made)
+    together = train(changes)
     if together.is_same:
-        return made, together
-    alone = {change: train([change]) for change in made}
+        return changes, together
+    alone = {change: train([change]) for change in changes}
     for change, comparison in alone.items():
         if not comparison.is_same:
             leave_out(change, f"it trains differently once it is in the source ({comparison.why})")
-    rest = [change for change in made if alone[change].is_same]
+    rest = [change for change in changes if alone[change].is_same]
     together = train(rest) if rest else together
     if together.is_same:
         return rest, together
@@ -184,7 +184,7 @@ def _verify_changes(
     return (), None
 
 
-def diff(sources: Sources, made: Sequence[PatchedChange]) -> str:
+def diff(sources: Sources, changes: Sequence[PatchedChange]) -> str:
     """Returns the unified diff for some changes, relative to the repository; empty for none.
 
     Raises:
@@ -192,7 +192,7 @@ def diff(sources: Sources, made: Sequence[PatchedChange]) -> str:
     """
     root = root_of(sources.folder)
     parts: list[str] = []
-    for path, text in sorted(edit_sources(sources, made).items()):
+    for path, text in sorted(edit_sources(sources, changes).items()):
         place = (sources.folder / path).resolve()
         if not place.is_relative_to(root):
             raise CannotEditError(f"{place} is outside of {root}")

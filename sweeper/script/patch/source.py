@@ -27,8 +27,8 @@ def edit_call(source: str, line: int, names: Collection[str], make: Make, *, or_
     Raises:
         CannotEditError: There is none, or there are several.
     """
-    for among in (names, ())[: 1 + or_any]:
-        editor = _CallEditor(line, among, make)
+    for targets in (names, ())[: 1 + or_any]:
+        editor = _CallEditor(line, targets, make)
         module = MetadataWrapper(cst.parse_module(source)).visit(editor)
         if len(editor.starts) == 1:
             return module.code
@@ -43,8 +43,8 @@ def start_of_call(source: str, line: int, names: Collection[str], *, or_any: boo
     Raises:
         CannotEditError: There is none.
     """
-    for among in (names, ())[: 1 + or_any]:
-        editor = _CallEditor(line, among, lambda call: call)
+    for targets in (names, ())[: 1 + or_any]:
+        editor = _CallEditor(line, targets, lambda call: call)
         MetadataWrapper(cst.parse_module(source)).visit(editor)
         if editor.starts:
             return editor.starts[0]
@@ -123,12 +123,12 @@ def is_unpacking(call: cst.Call) -> bool:
 
 def with_unpacked(call: cst.Call, values: Mapping[str, str]) -> cst.Call:
     """Returns a call with values set in the arguments that are unpacked with `**`."""
-    said = ", ".join(f'"{name}": {value}' for name, value in values.items())
+    items = ", ".join(f'"{name}": {value}' for name, value in values.items())
     args = []
     for arg in call.args:
         if arg.star == "**":
             text = cst.Module([]).code_for_node(arg.value)
-            arg = arg.with_changes(value=cst.parse_expression(f"{{**{text}, {said}}}"))
+            arg = arg.with_changes(value=cst.parse_expression(f"{{**{text}, {items}}}"))
         args.append(arg)
     return call.with_changes(args=args)
 

@@ -69,9 +69,9 @@ class Store:
                 belongs to the training: checkpoints, logs.
         """
         kept = []
-        own = f"{os.getpid()}-{threading.get_ident()}"
+        suffix = f"{os.getpid()}-{threading.get_ident()}"
         for addition in _additions(mirror, Path(), before_ns):
-            target, making = self._folder / addition.path, self._folder / f".making-{own}"
+            target, making = self._folder / addition.path, self._folder / f".making-{suffix}"
             # Another run may have kept it meanwhile.
             with contextlib.suppress(OSError):
                 target.parent.mkdir(parents=True, exist_ok=True)

@@ -68,9 +68,9 @@ class CommandLine:
 
     def __str__(self) -> str:
         """Returns the line, quoted for a shell."""
-        own = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
+        variables = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
         words = [*self.start, *(word for group in self.options for word in group)]
-        return " ".join([*own, shlex.join(words)])
+        return " ".join([*variables, shlex.join(words)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,14 +226,14 @@ def options_in(help_text: str) -> list[Option]:
             blocks.append((match[1], match[2] or ""))
         elif blocks and line.startswith(" " * 9):
             blocks[-1] = (blocks[-1][0], f"{blocks[-1][1]} {line.strip()}")
-    known: dict[tuple[str, bool], Option] = {}
+    options: dict[tuple[str, bool], Option] = {}
     for option in (_option(head, text) for head, text in blocks):
         key = (plain_name(option.long_names[0]), option.is_flag)
-        first = known.setdefault(key, option)
+        first = options.setdefault(key, option)
         if option.is_flag:
             # `--amp` and `--no-amp` are one option, on one line or on two.
-            known[key] = replace(first, names=tuple(dict.fromkeys(first.names + option.names)))
-    return [_with_default(option) if option.is_flag else option for option in known.values()]
+            options[key] = replace(first, names=tuple(dict.fromkeys(first.names + option.names)))
+    return [_with_default(option) if option.is_flag else option for option in options.values()]
 
 
 def _option(head: str, text: str) -> Option:

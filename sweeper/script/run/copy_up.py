@@ -250,10 +250,10 @@ class CopyUp:
             try:
                 descriptor = os.open(place, os.O_PATH | os.O_CLOEXEC)
                 at_the_end.callback(os.close, descriptor)
-                own = f"/proc/self/fd/{descriptor}"
-                if not self._may_write(os.readlink(own)):
+                link = f"/proc/self/fd/{descriptor}"
+                if not self._may_write(os.readlink(link)):
                     return errno.EACCES
-                os.truncate(own, call.arguments[1])
+                os.truncate(link, call.arguments[1])
             except OverflowError:
                 return errno.EINVAL
             except OSError as error:
@@ -372,13 +372,13 @@ class CopyUp:
         try:
             if not self._listener.is_valid(call):
                 return errno.EINTR
-            own = f"/proc/self/fd/{descriptor}"
-            real = os.readlink(own)
+            link = f"/proc/self/fd/{descriptor}"
+            real = os.readlink(link)
             if real.startswith("/") and not real.startswith("/memfd:") and not self._may_write(real):
-                if os.access(own, os.W_OK):
+                if os.access(link, os.W_OK):
                     self._refuse(real)
                 return errno.EACCES
-            change.make(call, own)
+            change.make(call, link)
         finally:
             os.close(descriptor)
         return 0

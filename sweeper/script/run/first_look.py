@@ -55,8 +55,8 @@ def look_at(command: Sequence[str], folder: Path, env: Mapping[str, str] | None 
     Args:
         env: Its additional environment variables.
     """
-    own = {name: literal(value) for name, value in (env or {}).items()}
-    script = Script(command=tuple(map(literal, command)), folder=str(folder), env=own)
+    variables = {name: literal(value) for name, value in (env or {}).items()}
+    script = Script(command=tuple(map(literal, command)), folder=str(folder), env=variables)
     with job_outside_a_sweep(script) as job:
         output = (Path(job.folder) / "output").open("w", encoding="utf-8")
         try:

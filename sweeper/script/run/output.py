@@ -229,21 +229,21 @@ class Listener:
         speeds = _speeds(rated, since_s)
         if len(speeds) < MIN_COUNTS:
             return
-        usual = statistics.median(speeds)
-        odd = next((speed for speed in speeds if not usual / JUMP < speed < usual * JUMP), None)
+        median = statistics.median(speeds)
+        odd = next((speed for speed in speeds if not median / JUMP < speed < median * JUMP), None)
         if self.timeline is rated and odd is not None:
             raise TrialFailedError(
                 FailureKind.IMPLAUSIBLE,
-                f"the output reports {odd:.3g} samples/s instead of the usual {usual:.3g}, probably in"
+                f"the output reports {odd:.3g} samples/s instead of the usual {median:.3g}, probably in"
                 " another unit. Name the unit with `script.patterns`.",
             )
         counted = _speeds(self._printed.counted, since_s)
         if self.timeline is self._printed.counted and counted:
             seen = statistics.median(counted)
-            if not seen / DISAGREE < usual < seen * DISAGREE:
+            if not seen / DISAGREE < median < seen * DISAGREE:
                 raise TrialFailedError(
                     FailureKind.IMPLAUSIBLE,
-                    f"the output reports {usual:.3g} samples/s, but its counts give {seen:.3g}. Name its"
+                    f"the output reports {median:.3g} samples/s, but its counts give {seen:.3g}. Name its"
                     " unit with `script.patterns`, or the samples per step with"
                     " `script.samples_per_step`.",
                 )
@@ -258,8 +258,8 @@ class Listener:
             late = _second_half(other.stretches)
             if other is timeline or len(late) < MIN_COUNTS:
                 continue
-            own = [e for e in timeline.stretches if late[0].start_s < e.end_s <= late[-1].end_s]
-            mine, theirs = _rate(own), _rate(late)
+            stretches = [e for e in timeline.stretches if late[0].start_s < e.end_s <= late[-1].end_s]
+            mine, theirs = _rate(stretches), _rate(late)
             if mine and theirs and abs(theirs / mine - 1) > TOLERANCE:
                 return f"{name} reports {theirs:,.0f} samples/s, but {trusted} {mine:,.0f}, which is used"
         return ""

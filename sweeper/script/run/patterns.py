@@ -60,9 +60,9 @@ LONGEST = 2000
 class Patterns:
     """Reads quantities from lines."""
 
-    def __init__(self, own: Sequence[str] = ()) -> None:
-        self._own = [re.compile(pattern) for pattern in own]
-        self._usual = [(name, re.compile(pattern, re.IGNORECASE)) for name, pattern in USUAL]
+    def __init__(self, patterns: Sequence[str] = ()) -> None:
+        self._patterns = [re.compile(pattern) for pattern in patterns]
+        self._defaults = [(name, re.compile(pattern, re.IGNORECASE)) for name, pattern in USUAL]
 
     def read(self, line: str) -> dict[str, float]:
         """Returns the values in a line by quantity (`sweeper.core.quantities`)."""
@@ -74,13 +74,13 @@ class Patterns:
         return values
 
     def _matches(self, line: str) -> Iterator[tuple[str, str]]:
-        if self._own:
-            for pattern in self._own:
+        if self._patterns:
+            for pattern in self._patterns:
                 match = pattern.search(line)
                 if match is not None:
                     yield from ((n, text) for n, text in match.groupdict().items() if text is not None)
             return
-        for name, pattern in self._usual:
+        for name, pattern in self._defaults:
             match = pattern.search(line)
             if match is not None:
                 yield name, match[1]

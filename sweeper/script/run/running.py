@@ -350,11 +350,11 @@ class RunningTrial:
         silent = time.perf_counter() - max(self._last_heard_s, self._resumed_s)
         return (self._listener.is_pausing or silent > SILENT_SECONDS) and turn.is_withdrawn
 
-    def _is_whole(self, among: Sequence[Stretch], seconds: float) -> bool:
+    def _is_whole(self, stretches: Sequence[Stretch], seconds: float) -> bool:
         """Returns whether stretches are enough for a window: a turn has a few steps, however long."""
-        if sum(stretch.seconds for stretch in among) < seconds:
+        if sum(stretch.seconds for stretch in stretches) < seconds:
             return False
-        steps = sum(stretch.steps for stretch in among)
+        steps = sum(stretch.steps for stretch in stretches)
         return self._turn is None or not steps or steps >= MIN_STEPS
 
     def _has_turn(self, turn: WindowRequests, kept: Sequence[Window]) -> bool:
@@ -385,22 +385,22 @@ class RunningTrial:
         """
         conditions = read_conditions()
         trainers = [used for used in map(usage, self._listener.watched.trainers) if used is not None]
-        own = sum(used.cpu_seconds for used in trainers)
+        cpu_seconds = sum(used.cpu_seconds for used in trainers)
         return dataclasses.replace(
             conditions,
-            helper_cpu_seconds=conditions.helper_cpu_seconds - own if trainers else 0.0,
+            helper_cpu_seconds=conditions.helper_cpu_seconds - cpu_seconds if trainers else 0.0,
             minor_faults=sum(used.minor_faults for used in trainers),
         )
 
     def _single_window(self) -> tuple[Windows, int, bool]:
         """Returns all but the first stretch as one window, since the script exited before one was full."""
-        among = self._timeline.stretches[max(1, self._num_recorded) :]
-        if not among and self._num_recorded:
+        stretches = self._timeline.stretches[max(1, self._num_recorded) :]
+        if not stretches and self._num_recorded:
             raise TrialFailedError(FailureKind.NO_RESULT, RECORD_ONLY)
-        if not among:
+        if not stretches:
             self._fail()
         conditions = self._read_conditions()
-        window = window_of(among, conditions, conditions)
+        window = window_of(stretches, conditions, conditions)
         return Windows(kept=(window,), repeated=0, lost=0, phases=()), 1, False
 
     # -- results ---------------------------------------------------------------------------------

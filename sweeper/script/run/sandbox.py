@@ -149,31 +149,31 @@ class Sandbox:
             return [str(self.source / program), *map(translate_word, words)]
         return [translate_word(program), *map(translate_word, words)]
 
-    def environment(self, own: Mapping[str, str]) -> dict[str, str]:
+    def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Returns the environment variables of the sandbox.
 
         Args:
-            own: The script's other variables.
+            environment: The script's other variables.
         """
         if self.mirror is None:
             return {}
         # A mirror may itself be of a mirror, as of another revision.
-        installed = own.get(INSTEAD_OF, "").partition("\n")[0] or str(self.mirror.top)
+        installed = environment.get(INSTEAD_OF, "").partition("\n")[0] or str(self.mirror.top)
         variables = {INSTEAD_OF: f"{installed}\n{self.mirror.mirrored_top}"}
         if not self.is_guarded:
             return variables
         if (
             not why_unguarded(self.source)
-            and (home := Path(own.get("HOME", "/"))).is_dir()
+            and (home := Path(environment.get("HOME", "/"))).is_dir()
             and home != Path("/")
         ):
             self.mirror.add_home(home.resolve())
             if self.mirror.home is not None:
                 variables["HOME"] = str(self.mirror.home)
-        if not self._may_be_written(Path(own.get("TMPDIR") or "/tmp")):
+        if not self._may_be_written(Path(environment.get("TMPDIR") or "/tmp")):
             variables["TMPDIR"] = str(self._make_temporary())
         for name in _NEEDED if self.cache else ():
-            path = _cache(name, own)
+            path = _cache(name, environment)
             if path is None or not path.is_dir() or not self._may_be_written(path):
                 kept = Path(self.cache).resolve() / "of_scripts" / name.lower()
                 kept.mkdir(parents=True, exist_ok=True)
@@ -242,10 +242,13 @@ class Sandbox:
         assert self.mirror is not None
         rights = dict.fromkeys([Path("/proc"), *_devices(Path("/dev"))], landlock.WRITE_FILE)
         shared = [SHARED_MEMORY, *_temporary_folders(), *_caches(environment)]
-        own = [self.mirror.root, self.scratch.resolve(), *([Path(self.cache)] if self.cache else [])]
-        own += [path for path in (self._temporary, self.mirror.home) if path is not None]
-        own += self.unprotected
-        return {**rights, **dict.fromkeys([*filter(self._may_be_written, shared), *own], landlock.EVERYTHING)}
+        folders = [self.mirror.root, self.scratch.resolve(), *([Path(self.cache)] if self.cache else [])]
+        folders += [path for path in (self._temporary, self.mirror.home) if path is not None]
+        folders += self.unprotected
+        return {
+            **rights,
+            **dict.fromkeys([*filter(self._may_be_written, shared), *folders], landlock.EVERYTHING),
+        }
 
     def _may_be_written(self, place: Path) -> bool:
         """Returns whether nothing of the user's lies below a place."""

@@ -18,11 +18,11 @@ PREFIX, _MAKING = "sweeper-run-", "sweeper-making-"
 def scratch_folder() -> Iterator[Path]:
     """Yields a folder, and removes those of processes that were killed."""
     sweep()
-    made = Path(tempfile.mkdtemp(prefix=_MAKING))
-    lock = os.open(made, os.O_RDONLY | os.O_CLOEXEC)
+    draft = Path(tempfile.mkdtemp(prefix=_MAKING))
+    lock = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
     # The kernel unlocks it when this process ends, however that happens.
     fcntl.flock(lock, fcntl.LOCK_EX)
-    folder = made.rename(made.with_name(PREFIX + made.name.removeprefix(_MAKING)))
+    folder = draft.rename(draft.with_name(PREFIX + draft.name.removeprefix(_MAKING)))
     try:
         yield folder
     finally:

@@ -111,15 +111,17 @@ def started(
         )
     command = sandbox.translate(command)
     listener = Listener(script, job.config, place, job.reporter)
-    own = {**script.variables(values), **variable_of(script.changes_for(values))}
+    variables = {**script.variables(values), **variable_of(script.changes_for(values))}
     files = {path: render(text, values) for path, text in script.files.items()}
-    record = {"command": command, "folder": str(sandbox.folder), "env": own, "files": files}
+    record = {"command": command, "folder": str(sandbox.folder), "env": variables, "files": files}
     kills = failures.oom_kills()
     place.mkdir(parents=True, exist_ok=True)
     request = StepRequest(place / "request")
     try:
         with reserved_port() as port, _trackers(place) as trackers:
-            environment = _environment(job, script, {**trackers, **own, **listener.environment}, port, mode)
+            environment = _environment(
+                job, script, {**trackers, **variables, **listener.environment}, port, mode
+            )
             environment.update(sandbox.environment(environment))
             environment.update(request.environment)
             if reports_outside and not sandbox.is_the_folder:
@@ -206,7 +208,7 @@ def _trackers(place: Path) -> Iterator[dict[str, str]]:
 
 
 def _environment(
-    job: Job, script: Script, own: Mapping[str, str], port: int | None, mode: str
+    job: Job, script: Script, variables: Mapping[str, str], port: int | None, mode: str
 ) -> dict[str, str]:
     left_out = {*OURS, *MLFLOW_SERVER} - {*job.env}
     given = script_env({**os.environ, **job.env})
@@ -219,7 +221,7 @@ def _environment(
             environment.setdefault(name, str(port))
     if job.device != ANYWHERE:
         environment["CUDA_VISIBLE_DEVICES"] = "" if job.device == "cpu" else job.device
-    environment.update(own)
+    environment.update(variables)
     if environment.get(CHANGES) and job.cache:
         kept = Path(job.cache, KEPT_FOLDER)
         with contextlib.suppress(OSError):

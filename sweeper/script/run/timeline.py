@@ -146,9 +146,9 @@ class Timeline:
 
     def loss_at(self, samples: float) -> float | None:
         """Returns the training loss after `samples`: the mean over the last tenth of them."""
-        among = [loss for at, loss in self.losses if (1 - LAST_SHARE) * samples <= at <= samples]
-        if among:
-            return statistics.fmean(among)
+        losses = [loss for at, loss in self.losses if (1 - LAST_SHARE) * samples <= at <= samples]
+        if losses:
+            return statistics.fmean(losses)
         before = [loss for at, loss in self.losses if at <= samples]
         return before[-1] if before else None
 

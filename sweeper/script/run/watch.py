@@ -45,8 +45,8 @@ def job_outside_a_sweep(
     Args:
         cache: Folder of compile caches and the like, which is not removed.
     """
-    with scratch_folder() as folder, guarded(str(folder)) as own:
-        env = {**script.env, **{name: literal(text) for name, text in own.items()}}
+    with scratch_folder() as folder, guarded(str(folder)) as variables:
+        env = {**script.env, **{name: literal(text) for name, text in variables.items()}}
         yield _job(dataclasses.replace(script, env=env), str(folder), plan, str(cache or ""))
 
 

@@ -33,9 +33,9 @@ def open_sweep(
         SweepConflictError: Another process holds the sweep, or it is unfinished and has other settings.
         EnvironmentStopError: The folder cannot be written.
     """
-    known = None if new else find_continued(home, spec.name, fingerprint)
-    if known is not None:
-        return known, lock_of(known)
+    sweep = None if new else find_continued(home, spec.name, fingerprint)
+    if sweep is not None:
+        return sweep, lock_of(sweep)
     if not new and (latest := latest_sweep(home, spec.name)):
         require_schema(latest, "continue")
     for count in itertools.count(1):
@@ -182,9 +182,9 @@ def find_sweep(home: Path, name: str) -> Journal:
     """
     journal = Journal(sweeps_folder(home) / name)
     if not _NAME.fullmatch(name) or not journal.begun:
-        known = [sweep.name for sweep in all_sweeps(home)]
-        have = f" Known sweeps: {', '.join(known)}." if known else " `sweeper run SPACE.yaml` starts one."
-        raise UserError(f"There is no sweep called {name!r} in {home}.{did_you_mean(name, known) or have}")
+        names = [sweep.name for sweep in all_sweeps(home)]
+        have = f" Known sweeps: {', '.join(names)}." if names else " `sweeper run SPACE.yaml` starts one."
+        raise UserError(f"There is no sweep called {name!r} in {home}.{did_you_mean(name, names) or have}")
     return journal
 
 

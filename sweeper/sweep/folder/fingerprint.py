@@ -181,9 +181,9 @@ def code_of(pipeline: str) -> dict[str, str]:
     above = {name for module in modules for name in _parent_packages(module.name)}
     modules |= {module for name in above if (module := find(name, import_paths())) and module.name == name}
     shipped = {_relative_path(module): module.path for module in modules if module.is_shipped}
-    own = {_relative_path(module): module.path for module in modules if not module.is_shipped}
-    both = shipped.keys() & own.keys() - {os.path.join(PACKAGE, "__init__.py")}
-    files = own if both else {**shipped, **own}
+    user_files = {_relative_path(module): module.path for module in modules if not module.is_shipped}
+    both = shipped.keys() & user_files.keys() - {os.path.join(PACKAGE, "__init__.py")}
+    files = user_files if both else {**shipped, **user_files}
     return {path: files[path].read_text(encoding="utf-8") for path in sorted(files)}
 
 
@@ -201,9 +201,11 @@ def _relative_path(module: Module) -> str:
 
 def _trees(trees: Mapping[Module, ast.Module]) -> dict[str, str]:
     """Returns the syntax trees of modules as text, by their names."""
-    own = {module.name for module in trees if not module.is_shipped}
+    user_names = {module.name for module in trees if not module.is_shipped}
     names = {
-        module: module.name if module.is_shipped and module.logical_name in own else module.logical_name
+        module: module.name
+        if module.is_shipped and module.logical_name in user_names
+        else module.logical_name
         for module in trees
     }
     return {names[module]: ast.dump(tree) for module, tree in trees.items()}

@@ -242,12 +242,12 @@ def summarise(sweep: LoadedSweep) -> Summary:
     same_work = [r for r in records if base and r.config.work_key() == base.config.work_key()]
     looked_at = {r.number for r in records if r.quality is not None or not table.quality_samples}
 
-    tried = next((ratio for number, ratio in ratios.items() if number not in confirmation.infeasible), None)
+    leader = next((ratio for number, ratio in ratios.items() if number not in confirmation.infeasible), None)
 
     def losses_of(record: TrialRecord) -> tuple[float, ...]:
-        known = table.losses if record is base else table.losses_of(record.config, NUM_SEEDS)
-        own = record.metric("val_loss")
-        return known if len(known) > 1 else () if own is None else (own,)
+        losses = table.losses if record is base else table.losses_of(record.config, NUM_SEEDS)
+        loss = record.metric("val_loss")
+        return losses if len(losses) > 1 else () if loss is None else (loss,)
 
     def row(title: str, record: TrialRecord) -> Row:
         ratio, in_rounds = ratios.get(record.number), confirmed.get(record.number)
@@ -302,7 +302,7 @@ def summarise(sweep: LoadedSweep) -> Summary:
         is_verified=winner is not None and verification.read(table.records[winner]) is not None,
         ties=tuple(sweep.name_of(table.records[number]) for number in confirmation.ties),
         ratio=ratios.get(winner) if winner is not None else None,
-        undecided=tried if winner is None else None,
+        undecided=leader if winner is None else None,
         baseline_throughput=confirmed[BASELINE].throughput if BASELINE in confirmed else None,
         unconfirmed=quickest if BASELINE not in confirmed else None,
         per_size=tuple(

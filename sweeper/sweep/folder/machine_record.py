@@ -71,8 +71,8 @@ class MachineRecord:
         with self._locked():
             if not block.speeds:
                 return
-            known = [other for other in self.blocks() if other.of != block.of]
-            blocks = [*known, block][-MAX_BLOCKS:]
+            others = [other for other in self.blocks() if other.of != block.of]
+            blocks = [*others, block][-MAX_BLOCKS:]
             write_json(self._path, {"machine": self._line, "blocks": list(map(encode, blocks))})
 
     @contextmanager

@@ -46,7 +46,7 @@ def confirm(context: SweepContext, trials: TrialRunner) -> ConfirmationResult:
     num_rounds, reserve = spec.confirm.rounds, loss_seconds(trials, spec, chosen[0])
     race.run([record.number for record in chosen], num_rounds, MAX_ROUNDS * num_rounds, reserve)
     race.record()
-    if context.stopping.asked:
+    if context.stopping.is_requested:
         # The sweep must end within seconds.
         return race.result(())
     result = race.result(_find_unfit(context, trials, race))
@@ -101,10 +101,10 @@ def confirm_in_a_hurry(context: SweepContext, trials: TrialRunner) -> Confirmati
 
 def _finalists(context: SweepContext, trials: TrialRunner) -> list[TrialRecord]:
     table, needs_loss = trials.table, bool(trials.table.quality_samples)
-    among = table.finished_trials()
+    records = table.finished_trials()
     if not context.spec.traits.names_are_fields:
-        among = without_idle(among, context.spec)
-    return finalists(among, table.records[BASELINE], context.spec, needs_loss=needs_loss)
+        records = without_idle(records, context.spec)
+    return finalists(records, table.records[BASELINE], context.spec, needs_loss=needs_loss)
 
 
 def _find_unfit(context: SweepContext, trials: TrialRunner, race: SweepRace) -> set[int]:

@@ -138,10 +138,10 @@ class FailingValues:
             alike = [failure for failure in failed if failure.how == how]
             possible = (choice for one in alike for choice in one.choices - self._ran)
             counts = Counter(choice for choice in possible if _may_go(choice, self._space, left))
-            most = max(counts.values(), default=0)
-            if most < FAILURES:
+            max_count = max(counts.values(), default=0)
+            if max_count < FAILURES:
                 continue
-            suspects = [choice for choice, n in counts.items() if n == most]
+            suspects = [choice for choice, n in counts.items() if n == max_count]
             if len(suspects) > 1:
                 suspects = [choice for choice in suspects if choice not in self._passed]
             if len(suspects) == 1:
@@ -205,22 +205,22 @@ def idle_values(records: Iterable[TrialRecord], spec: SweepSpec, gone: Left | No
     base = next((record for record in trials if record.number == BASELINE), None)
     if base is None or base.measurement is None:
         return {}
-    usual, seen = base.config.flatten(), base.measurement.observed
+    base_values, seen = base.config.flatten(), base.measurement.observed
     effects: dict[Choice, list[bool]] = {}
     for record in trials:
         assert record.measurement is not None
         for name, value in choices_of(record.config, spec.space):
             fact = OBSERVED.get(name, "")
-            others = [other for other in usual if other != name and OBSERVED.get(other) == fact]
+            others = [other for other in base_values if other != name and OBSERVED.get(other) == fact]
             # If two parameters set the same fact, it does not show the effect of one of them.
-            if value != usual.get(name) and seen.get(fact) is not None and not others:
+            if value != base_values.get(name) and seen.get(fact) is not None and not others:
                 effects.setdefault((name, value), []).append(
                     record.measurement.observed.get(fact) != seen[fact]
                 )
     left: dict[str, dict[Scalar, str]] = {}
     for (name, value), had_effect in effects.items():
         if not any(had_effect) and _may_go((name, value), spec.space, left, gone or {}):
-            left.setdefault(name, {})[value] = f"the training is the same as with {usual.get(name)}"
+            left.setdefault(name, {})[value] = f"the training is the same as with {base_values.get(name)}"
     return left
 
 

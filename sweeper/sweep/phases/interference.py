@@ -58,7 +58,9 @@ class Interference:
     def worst(self) -> Share:
         """Throughput among others over throughput alone, on the slot that loses most."""
         alone, *together = zip(*self.rounds, strict=True)
-        logs = [[math.log(own / base) for own, base in zip(slot, alone, strict=True)] for slot in together]
+        logs = [
+            [math.log(speed / base) for speed, base in zip(slot, alone, strict=True)] for slot in together
+        ]
         return Share(*map(_exp, min(map(interval_of, logs))))
 
     @property
@@ -122,11 +124,11 @@ def _read_result(path: Path, slots: int) -> Interference | None:
 def _measure(context: SweepContext, trials: TrialRunner) -> Interference:
     slots, minutes = context.machine.slots, context.spec.search.minutes
     trials.progress.begin("trying trials side by side", MIN_ROUNDS)
-    most = math.inf if minutes is None else MAX_SHARE * 60 * minutes
+    max_seconds = math.inf if minutes is None else MAX_SHARE * 60 * minutes
     began, longest, interference = time.monotonic(), 0.0, Interference(slots=len(slots))
     while not interference.is_clear and len(interference.rounds) < MAX_ROUNDS:
         started = time.monotonic()
-        if interference.rounds and started - began + longest > most:
+        if interference.rounds and started - began + longest > max_seconds:
             break
         # The order is reversed in every other round, so that a machine that warms up favours neither.
         counts = sorted((1, len(slots)), reverse=bool(len(interference.rounds) % 2))

@@ -118,8 +118,8 @@ def can_be_stopped(records: Sequence[TrialRecord], memory_gib: float) -> bool:
         memory_gib: Memory of the GPU in GiB; 0 if there is none, or if it is unknown.
     """
     measured = [record.measurement for record in records if record.measurement is not None]
-    taken = sum(m.telemetry[MEMORY].p95 for m in measured if MEMORY in m.telemetry)
-    if taken > MEMORY_SHARE * _available_gib():
+    on_host = sum(m.telemetry[MEMORY].p95 for m in measured if MEMORY in m.telemetry)
+    if on_host > MEMORY_SHARE * _available_gib():
         return False
     # What else uses the GPU counts for each of them, since NVML reports the memory of all together.
     on_device = sum(m.gpu_mem_peak_gib or math.inf for m in measured if m.trains_on_gpu)

@@ -33,17 +33,17 @@ def measure_losses(context: SweepContext, trials: TrialRunner) -> SweepSpec:
     spec, table = context.spec, trials.table
     baseline = table.records[BASELINE]
     assert baseline.measurement is not None
-    asked = spec.measure.quality_samples
-    if asked == 0 or not looks_at_loss(spec):
+    setting = spec.measure.quality_samples
+    if setting == 0 or not looks_at_loss(spec):
         return spec
-    if asked == "auto":
+    if setting == "auto":
         seconds = QUALITY_SECONDS
         if spec.search.minutes:
             seconds = min(seconds, QUALITY_SHARE * spec.search.minutes * 60)
         size = baseline.config.batch_size
         samples = workload_of(spec).quality_samples(spec, baseline.measurement, size, seconds)
     else:
-        samples = int(asked)
+        samples = int(setting)
     samples = _samples_before(context.journal) or samples
     spec, lines = with_enough_steps(spec, samples)
     for line in lines:
@@ -83,8 +83,8 @@ def losses_over_seeds(
     for i in range(num_seeds(context.spec, trials.table)):
         # The first run keeps the configuration's seed: a script may have no such parameter.
         seeded = config.replace({"seed": config.seed + i}) if i else config
-        known = trials.table.quality_of(seeded)
-        if known is None:
+        quality = trials.table.quality_of(seeded)
+        if quality is None:
             plan = MeasurePlan(
                 repeats=0,
                 quality_samples=trials.table.quality_samples,
@@ -95,12 +95,12 @@ def losses_over_seeds(
             job = dataclasses.replace(job, runner=work.loss_runner, plan=plan)
             folder = context.journal.setup_folder(f"{name}-{i}")
             outcome = trials.run(folder, job)
-            known = quality_of(outcome, folder)
+            quality = quality_of(outcome, folder)
             if isinstance(outcome, Failure) and (failure is None or failure.kind != FailureKind.NON_FINITE):
                 failure = outcome
-        if known is not None:
-            trials.table.enter_quality(known, seeded)
-            losses.append(known.val_loss)
+        if quality is not None:
+            trials.table.enter_quality(quality, seeded)
+            losses.append(quality.val_loss)
     return losses, failure
 
 

@@ -109,11 +109,11 @@ def preflight(
     ]
 
 
-def drop_failed(spec: SweepSpec, tried: Sequence[ValueCheck]) -> tuple[SweepSpec, list[str]]:
+def drop_failed(spec: SweepSpec, checks: Sequence[ValueCheck]) -> tuple[SweepSpec, list[str]]:
     """Returns `spec` without the values that failed, and a line for each that is affected."""
     lines = []
-    for name in dict.fromkeys(answer.name for answer in tried):
-        parameter, mine = spec.space.get(name), [answer for answer in tried if answer.name == name]
+    for name in dict.fromkeys(answer.name for answer in checks):
+        parameter, mine = spec.space.get(name), [answer for answer in checks if answer.name == name]
         if not isinstance(parameter, CategoricalParameter):
             continue
         gone = {
@@ -145,9 +145,9 @@ def preflight_lines(journal: Journal) -> list[str]:
     return drop_failed(journal.spec(), outcome.tried)[1] if outcome is not None else []
 
 
-def _reason(tried: ValueCheck) -> str:
-    again = f"; known from an earlier sweep: remove {tried.cached} to try it again" if tried.cached else ""
-    return tried.failed + again
+def _reason(check: ValueCheck) -> str:
+    again = f"; known from an earlier sweep: remove {check.cached} to try it again" if check.cached else ""
+    return check.failed + again
 
 
 def _read_result(path: Path) -> PreflightResult | None:
@@ -171,37 +171,37 @@ class _Preflight:
     def run(self) -> PreflightResult:
         choices = list(untried_choices(self._spec, self._trials.table.finished_trials()))
         self._trials.progress.begin("trying values before the search", len(choices))
-        tried = []
+        checks = []
         for name, value in choices:
-            tried.append(self._try_value(name, value))
-            self._trials.progress.advance_to(len(tried))
-        return PreflightResult(tried=tuple(tried))
+            checks.append(self._try_value(name, value))
+            self._trials.progress.advance_to(len(checks))
+        return PreflightResult(tried=tuple(checks))
 
     def _try_value(self, name: str, value: Scalar) -> ValueCheck:
         """Tries a value with the baseline's model and, if it fails, with the other models."""
         config, folder = self._config.replace({name: value}), f"preflight-{name}-{yaml_of(value)}"
         answer = self._answer(config, folder)
-        tried = ValueCheck(name=name, value=value, **encode(answer))
+        check = ValueCheck(name=name, value=value, **encode(answer))
         if not answer.failed:
-            return tried
+            return check
         for index, (kind_name, kind) in enumerate(_other_kinds(self._spec, config), start=1):
             other = self._answer(config.replace({kind_name: kind}), f"{folder}-{index}")
             if not other.failed:
                 # A value without an answer stays as well.
-                return dataclasses.replace(tried, runs_with=f"{kind_name}={kind}")
-        return tried
+                return dataclasses.replace(check, runs_with=f"{kind_name}={kind}")
+        return check
 
     def _answer(self, config: TrialConfig, folder: str) -> _Answer:
         prepared = Path(self._context.template.prepared)
         subject = _subject(prepared, self._baseline, config)
         cache = _cache_file(prepared, subject)
-        known = _answer_in(cache)
-        if known is None:
-            known = self._run(config, folder)
-            if not known.unknown:
+        answer = _answer_in(cache)
+        if answer is None:
+            answer = self._run(config, folder)
+            if not answer.unknown:
                 make_folder(cache.parent)
-                write_json(cache, {"failed": known.failed, **subject})
-        return known
+                write_json(cache, {"failed": answer.failed, **subject})
+        return answer
 
     def _run(self, config: TrialConfig, folder: str) -> _Answer:
         """Runs the job; only failures that the configuration itself causes count."""

@@ -115,11 +115,11 @@ class SweepRace:
     def verified(self) -> Mapping[int, Verified]:
         """What is known last about the training of each arm, but for later processes that have failed."""
         arms = {event.life: event.arm for event in self._log if isinstance(event, Started)}
-        known: dict[int, Verified] = {}
+        events: dict[int, Verified] = {}
         for event in self._log:
-            if isinstance(event, Verified) and (arms[event.life] not in known or not event.is_failure):
-                known[arms[event.life]] = event
-        return known
+            if isinstance(event, Verified) and (arms[event.life] not in events or not event.is_failure):
+                events[arms[event.life]] = event
+        return events
 
     @property
     def rounds(self) -> list[Round]:
@@ -179,8 +179,8 @@ class SweepRace:
 
     def _score_now(self, policy: Policy) -> Sequence[Score]:
         """Returns how the race stands."""
-        known, score = self._scores
-        if known != len(self._log):
+        num_events, score = self._scores
+        if num_events != len(self._log):
             rounds = rounds_of(self._log)
             continued = policy.arms_after(rounds[: policy.num_complete(rounds)])
             score = scores(rounds, self._arms, continued)

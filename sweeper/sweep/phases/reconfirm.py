@@ -126,7 +126,7 @@ def reconfirm(
         # Processes run one after another, so one worker of a cluster is enough.
         with contextlib.ExitStack() as stack:
             opened = OpenSweep(home=home, journal=journal, lock=lock, spec=limited, fingerprint=marks)
-            context = stack.enter_context(supervised(opened, NullTracker(), observer, launch, most=1))
+            context = stack.enter_context(supervised(opened, NullTracker(), observer, launch, max_jobs=1))
             sweep = load_sweep(journal)
             trials = stack.enter_context(TrialRunner.of(context, sweep.table))
             earlier = list(journal.race_folder("").glob(f"{REPEATED_RACE}-*"))
@@ -139,7 +139,7 @@ def reconfirm(
                 race.record()
             result_now = race.result(())
             soak = None
-            if soak_seconds and not context.stopping.asked:
+            if soak_seconds and not context.stopping.is_requested:
                 soak = _soak(context, trials, sweep.table.records[number], name_of_race, soak_seconds)
             write_json(
                 journal.race_folder(name_of_race) / "result.json",

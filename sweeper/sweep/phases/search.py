@@ -90,7 +90,7 @@ class Search:
         self._searcher = self._new_searcher()
         headroom = self._whole.search.memory_headroom
         self._capacity = Capacity(self._table, context.machine, headroom, context.past)
-        self._taken = _TakenKeys(self._table, self._capacity)
+        self._keys = _TakenKeys(self._table, self._capacity)
         self._early = EarlyRounds(context, trials)
         self._has_confirmed = context.journal.race_folder(FINAL_RACE).is_dir()
         self._unfinished = sorted(unfinished, key=lambda entry: entry.number)
@@ -100,7 +100,7 @@ class Search:
 
         The table keeps the whole space: a search result has a value for each of its parameters.
         """
-        said = {*self._left_values(self._left), *self._left_values(self._idle)}
+        old_choices = {*self._left_values(self._left), *self._left_values(self._idle)}
         self._left, self._idle = self._failing.choices_to_drop(), self._idle_values()
         self._spec = self._whole
         for left, why in (
@@ -109,7 +109,7 @@ class Search:
         ):
             for name, gone in left.items():
                 self._spec = self._spec.without({name: list(gone)})
-                if not said.issuperset(self._left_values({name: gone})):
+                if not old_choices.issuperset(self._left_values({name: gone})):
                     self._context.observer.line(left_line(name, gone, why))
         return Searcher(self._context.journal.study, self._spec, self._table.results, self._hints())
 
@@ -209,7 +209,7 @@ class Search:
             trials.start(number, "search", risk.config, risk.params or {}, why)
             return ""
         try:
-            params, why = self._searcher.ask(number, self._taken)
+            params, why = self._searcher.ask(number, self._keys)
         except SpaceExhaustedError as error:
             return f"{error} after {self._num_trials()}"
         failpoint("asked")
@@ -263,8 +263,10 @@ class Search:
         if left is not None:
             left -= seconds_after_search(self._context, trials, self._spec)
         # A sweep cut off during confirmation must not go on searching in the time that was never charged.
-        least = SLACK * 60 * (search.minutes or 0.0) if self._has_confirmed else trials.budget.usual_seconds
-        if left is not None and left < least:
+        min_seconds = (
+            SLACK * 60 * (search.minutes or 0.0) if self._has_confirmed else trials.budget.usual_seconds
+        )
+        if left is not None and left < min_seconds:
             return f"the time is up after {self._num_trials()}"
         if search.patience is not None and self._is_no_better(search.patience):
             return f"{search.patience} trials in a row were no better"
@@ -277,12 +279,12 @@ class Search:
     def _limit_sizes(self) -> None:
         """Drops the starts at other sizes once another one would take more than their share of the time."""
         base, minutes = self._table.yardstick, self._spec.search.minutes
-        num_left = self._searcher.num_other_sizes(self._taken)
+        num_left = self._searcher.num_other_sizes(self._keys)
         if not num_left or base is None or minutes is None:
             return
-        usual = base.baseline.config.work_key()
+        base_key = base.baseline.config.work_key()
         others = (
-            record.outcome for record in self._table.searched_trials() if record.config.work_key() != usual
+            record.outcome for record in self._table.searched_trials() if record.config.work_key() != base_key
         )
         spent = [outcome.seconds for outcome in others if outcome is not None]
         if sum(spent) + max(spent, default=0.0) > SIZES_SHARE * 60 * minutes:
@@ -310,8 +312,8 @@ class Search:
         gains = self._searcher.gains_of([record.config for record in refused])
         chances = (self._capacity.chance(record.config) for record in refused)
         worth = [gain * chance for gain, chance in zip(gains, chances, strict=True)]
-        most = max(worth, default=0.0)
-        return refused[worth.index(most)] if most > regret else None
+        max_worth = max(worth, default=0.0)
+        return refused[worth.index(max_worth)] if max_worth > regret else None
 
     def _is_no_better(self, patience: int) -> bool:
         """Returns whether the last `patience` searched trials that ended were no better.
@@ -345,7 +347,7 @@ class Search:
             ACCUMULATION: self._capacity.shrink(last.config),
         }
         for how, config in leaner.items():
-            if config is not None and config.key() not in self._taken:
+            if config is not None and config.key() not in self._keys:
                 return config, how
         return None
 

@@ -110,8 +110,8 @@ def _curve(
         until: Loss at which the training ends; None to train on all samples.
     """
     seeded = config.replace({"seed": config.seed + number})
-    if until is None and (known := trials.table.quality_of(seeded)) is not None:
-        return known.curve
+    if until is None and (quality := trials.table.quality_of(seeded)) is not None:
+        return quality.curve
     parts = PARTS * (MAX_SAMPLES if until is not None else 1)
     plan = MeasurePlan(
         repeats=0, quality_samples=samples, quality_parts=parts, until_loss=until, evaluate=False

@@ -63,13 +63,13 @@ def supervised(
     tracker: Tracker,
     observer: SweepObserver,
     launch: Launch | None,
-    most: int | None = None,
+    max_jobs: int | None = None,
 ) -> Iterator[SweepContext]:
     """Yields the context of an open sweep; a new sweep begins here.
 
     Args:
         launch: Replaces the launcher that `execution` names.
-        most: Limit on concurrent jobs, in addition to that of `execution`.
+        max_jobs: Limit on concurrent jobs, in addition to that of `execution`.
 
     Raises:
         UserError: The data or the code cannot be used.
@@ -82,7 +82,7 @@ def supervised(
         remember(journal, sweep.home, spec, sweep.fingerprint)
     prepared = work.prepared_folder(spec, sweep.home)
     here = spec.model_copy(update={"data": on_this_machine(spec.data, observer.line)})
-    launcher = launch(journal.folder) if launch else _launcher(sweep, observer, most)
+    launcher = launch(journal.folder) if launch else _launcher(sweep, observer, max_jobs)
     with contextlib.closing(launcher):
         machine, data = survey(launcher, journal.setup_folder(""), here, prepared)
         if spec.execution.is_remote:
@@ -122,10 +122,10 @@ def supervised(
             )
 
 
-def _launcher(sweep: OpenSweep, observer: SweepObserver, most: int | None) -> Launcher:
+def _launcher(sweep: OpenSweep, observer: SweepObserver, max_jobs: int | None) -> Launcher:
     journal = sweep.journal
     model = journal.read()["about"]["device_model"] if journal.begun else ""
-    return launcher_for(journal.folder, sweep.spec, most=most, model=model, say=observer.line)
+    return launcher_for(journal.folder, sweep.spec, max_jobs=max_jobs, model=model, say=observer.line)
 
 
 def _about(launcher: Launcher, machine: setup.Machine, data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -185,7 +185,9 @@ def launcher_to_try_out(spec: SweepSpec, launch: Launch | None) -> Iterator[tupl
     """
     with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
         folder = Path(name)
-        with contextlib.closing(launch(folder) if launch else launcher_for(folder, spec, most=1)) as launcher:
+        with contextlib.closing(
+            launch(folder) if launch else launcher_for(folder, spec, max_jobs=1)
+        ) as launcher:
             yield launcher, folder
 
 

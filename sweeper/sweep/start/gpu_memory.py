@@ -31,22 +31,22 @@ class MemoryWaiter:
             used: Function that returns a GPU's used memory in GiB; None if that is unknown.
         """
         self._used = used
-        self._least = {uuid: used(uuid) for uuid in uuids_of(devices)}
+        self._min_gib = {uuid: used(uuid) for uuid in uuids_of(devices)}
 
     def wait(self, device: str) -> None:
         """Returns once the device's memory is free, or after ten seconds: other processes may hold it."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         for uuid in uuids_of([device]):
-            least = self._least.get(uuid)
-            if least is None:
+            min_gib = self._min_gib.get(uuid)
+            if min_gib is None:
                 continue
-            while (now := self._used(uuid)) is not None and now > least + SLACK_GIB:
+            while (now := self._used(uuid)) is not None and now > min_gib + SLACK_GIB:
                 if time.monotonic() >= deadline:
                     break
                 time.sleep(POLL_SECONDS)
             else:
-                now = None if now is None else min(least, now)
-            self._least[uuid] = now
+                now = None if now is None else min(min_gib, now)
+            self._min_gib[uuid] = now
 
 
 def uuids_of(devices: Sequence[str]) -> list[str]:

@@ -27,14 +27,14 @@ def launcher_for(
     folder: Path,
     spec: SweepSpec,
     *,
-    most: int | None = None,
+    max_jobs: int | None = None,
     model: str = "",
     say: Callable[[str], None] = lambda line: None,
 ) -> Launcher:
     """Returns the launcher that `execution.launcher` names, for the sweep in `folder`.
 
     Args:
-        most: Limit on concurrent jobs, in addition to that of `execution`.
+        max_jobs: Limit on concurrent jobs, in addition to that of `execution`.
         model: The only device model to use; by default the first worker's.
         say: Function that receives lines for the user.
 
@@ -48,7 +48,7 @@ def launcher_for(
             execution=_execution_of(spec),
             gpus=gpus_of_a_trial(spec),
             parcel=lambda: _template(folder, spec),
-            most=most,
+            max_jobs=max_jobs,
             model=model,
             say=say,
         )

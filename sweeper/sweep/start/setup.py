@@ -170,12 +170,12 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
         return _machine_elsewhere([decode(DeviceInfo, device) for device in values["devices"]], values, spec)
     devices = devices_of(values)
     left_out: list[DeviceInfo] = []
-    asked, cores = spec.execution.slots, values["usable_cpus"]
+    num_slots, cores = spec.execution.slots, values["usable_cpus"]
     if devices[0].kind == "cuda":
-        if asked > 1:
+        if num_slots > 1:
             raise UserError(
-                f"`execution.slots` is for machines without GPUs, but got {asked} where each GPU is a slot."
-                " Leave it out: `execution.gpus` picks the GPUs, and `gpus: 0` runs on the CPU."
+                f"`execution.slots` is for machines without GPUs, but got {num_slots} where each GPU is a"
+                " slot. Leave it out: `execution.gpus` picks the GPUs, and `gpus: 0` runs on the CPU."
             )
         devices, left_out = _of_one_model(_pick(devices, spec.execution.gpus), spec.execution.gpus)
     elif spec.execution.gpus not in ("all", 0):
@@ -184,16 +184,16 @@ def machine_of(values: Mapping[str, Any], spec: SweepSpec) -> Machine:
             f"`execution.gpus` needs a GPU, but got {spec.execution.gpus!r} where none can be used"
             f"{f': {why};' if why else '.'} `--device cpu` runs on the CPU."
         )
-    elif asked > cores:
+    elif num_slots > cores:
         raise UserError(
-            f"`execution.slots` needs a usable core per slot, but got {asked} slots and {cores}"
+            f"`execution.slots` needs a usable core per slot, but got {num_slots} slots and {cores}"
             f" core{'s' if cores != 1 else ''}. Ask for {cores} at most."
         )
     together = min(devices_of_a_trial(spec), len(devices))
     names = [
         ",".join(device.uuid or "cpu" for device in devices[first : first + together])
         for first in range(0, len(devices) - together + 1, together)
-    ] * asked
+    ] * num_slots
     # A single slot may use all cores.
     uuids, on_gpu = [device.uuid for device in devices], devices[0].kind == "cuda"
     with awake(uuids_of(names)):
@@ -332,9 +332,9 @@ def restrict(
     }
     for name, (limit, what) in limits.items():
         if name in spec.space:
-            least, most = whole_range(spec.space[name])
-            high = max(limit, least)
-            if most > high:
+            min_value, max_value = whole_range(spec.space[name])
+            high = max(limit, min_value)
+            if max_value > high:
                 spec = spec.clip(name, high)
                 lines.append(f"{name}: at most {high} here ({limit} {what}).")
     return spec, lines

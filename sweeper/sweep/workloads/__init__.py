@@ -62,9 +62,9 @@ class Workload(ABC):
             batch_size: The baseline's.
             seconds: Time that a pass for the loss alone may take.
         """
-        usual = spec.measure.repeats * spec.measure.window_seconds
-        timed = min(usual, sum(window.seconds for window in baseline.windows))
-        return max(1, int(baseline.throughput * (timed + min(baseline.warmup_seconds, usual))))
+        max_seconds = spec.measure.repeats * spec.measure.window_seconds
+        timed = min(max_seconds, sum(window.seconds for window in baseline.windows))
+        return max(1, int(baseline.throughput * (timed + min(baseline.warmup_seconds, max_seconds))))
 
 
 def workload_of(spec: SweepSpec) -> Workload:

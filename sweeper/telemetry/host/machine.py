@@ -202,7 +202,7 @@ class ProcessorEnergy(CounterSeries):
 
     def _rates(self, before: Counts, after: Counts, seconds: float) -> Mapping[str, float]:
         # Each counter starts again at 0 after its range.
-        used = sum((after[i][0] - before[i][0]) % (most + 1) for i, most in enumerate(self._ranges))
+        used = sum((after[i][0] - before[i][0]) % (max_count + 1) for i, max_count in enumerate(self._ranges))
         return {"cpu_power_w": used / 1e6 / seconds}
 
 

@@ -61,14 +61,14 @@ class Tree(CounterSeries):
         # A process is found up to a second after its start, so a new one counts with at most the
         # time since the last reading. The time of a process that exited is lost.
         passed = round(seconds * _TICKS)
-        taken = {
+        cpu_ticks = {
             pid: max(0, ticks - before[pid][0]) if pid in before else min(ticks, passed)
             for pid, (ticks,) in after.items()
         }
         to_percent = 100 / _TICKS / seconds
-        started = sum(ticks for pid, ticks in taken.items() if pid != self._root)
+        started = sum(ticks for pid, ticks in cpu_ticks.items() if pid != self._root)
         return {
-            "tree_cpu_pct": (started + taken.get(self._root, 0)) * to_percent,
+            "tree_cpu_pct": (started + cpu_ticks.get(self._root, 0)) * to_percent,
             "loader_cpu_pct": started * to_percent,
         }
 

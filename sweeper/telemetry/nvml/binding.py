@@ -77,8 +77,8 @@ def is_final(error: Exception) -> bool:
 
 def reason(error: Exception) -> str:
     """Returns why a reading is absent."""
-    said = _NEVER.get(code_of(error) or SUCCESS)
-    return f"{said} ({error})" if said else str(error)
+    message = _NEVER.get(code_of(error) or SUCCESS)
+    return f"{message} ({error})" if message else str(error)
 
 
 def problem(error: Exception) -> str:
@@ -164,12 +164,12 @@ def find(nvml: Any, uuid: str) -> Device:
         except nvml.NVMLError as error:
             # Another GPU that is lost can make this call fail; the walk below asks each GPU separately.
             refused = error if is_lost(error) else refused
-    known = _handles_by_uuid(nvml)
-    meant = {candidate for candidate in known if candidate.lower().startswith(uuid.lower())} or {
-        candidate for candidate in known if candidate.partition("-")[2].lower().startswith(digits)
+    handles = _handles_by_uuid(nvml)
+    meant = {candidate for candidate in handles if candidate.lower().startswith(uuid.lower())} or {
+        candidate for candidate in handles if candidate.partition("-")[2].lower().startswith(digits)
     }
     if len(meant) == 1:
-        return device_of(nvml, known[meant.pop()])
+        return device_of(nvml, handles[meant.pop()])
     if meant:
         raise NotReportedError(
             f"`{uuid}` must name one GPU, but matches {', '.join(sorted(meant))}: give more digits"
@@ -177,7 +177,7 @@ def find(nvml: Any, uuid: str) -> Device:
     if refused is not None:
         raise refused
     raise NotReportedError(
-        f"`{uuid}` must name a GPU of this machine, but NVML knows {', '.join(known) or 'none'}"
+        f"`{uuid}` must name a GPU of this machine, but NVML knows {', '.join(handles) or 'none'}"
     )
 
 

@@ -276,14 +276,14 @@ def _problem() -> str:
 def _facts() -> list[GpuFacts]:
     facts: list[GpuFacts] = []
     with contextlib.suppress(Exception), initialised() as nvml:
-        own = set(tree(os.getpid()))
+        pids = set(tree(os.getpid()))
         driver = _ask(lambda: str(nvml.nvmlSystemGetDriverVersion()), "")
         cuda = _ask(lambda: _cuda(nvml.nvmlSystemGetCudaDriverVersion_v2()), "")
-        facts.extend(_fact(nvml, index, whole, driver, cuda, own) for index, whole in gpus(nvml))
+        facts.extend(_fact(nvml, index, whole, driver, cuda, pids) for index, whole in gpus(nvml))
     return facts
 
 
-def _fact(nvml: Any, index: int, whole: Any, driver: str, cuda: str, own: set[int]) -> GpuFacts:
+def _fact(nvml: Any, index: int, whole: Any, driver: str, cuda: str, pids: set[int]) -> GpuFacts:
     return GpuFacts(
         index=index,
         name=_ask(lambda: str(nvml.nvmlDeviceGetName(whole)), ""),
@@ -295,7 +295,7 @@ def _fact(nvml: Any, index: int, whole: Any, driver: str, cuda: str, own: set[in
         persistence=_ask(lambda: bool(nvml.nvmlDeviceGetPersistenceMode(whole)), None),
         compute_mode=_ask(lambda: _MODES[nvml.nvmlDeviceGetComputeMode(whole)], ""),
         mig=is_split(nvml, whole),
-        foreign=_ask(lambda: tuple(sorted(compute_processes(nvml, whole).keys() - own)), ()),
+        foreign=_ask(lambda: tuple(sorted(compute_processes(nvml, whole).keys() - pids)), ()),
     )
 
 

@@ -35,7 +35,7 @@ class Gpm:
         self.names = tuple(self._metrics)
         self._samples: list[Any] = []
         self._request: Any = None
-        self._taken: float | None = None
+        self._sampled_at: float | None = None
 
     def read(self) -> dict[str, float | Exception]:
         """Returns the means since the last reading; nothing if there was none or it was just now."""
@@ -43,14 +43,14 @@ class Gpm:
         if self._request is None:
             self._request = self._open()
         now = perf_counter()
-        if self._taken is not None and now - self._taken <= _MIN_SECONDS:
+        if self._sampled_at is not None and now - self._sampled_at <= _MIN_SECONDS:
             return {}
         earlier, later = self._samples
         if self._device.is_part:
             nvml.nvmlGpmMigSampleGet(self._device.whole, self._device.instance, later)
         else:
             nvml.nvmlGpmSampleGet(self._device.whole, later)
-        is_first, self._taken = self._taken is None, perf_counter()
+        is_first, self._sampled_at = self._sampled_at is None, perf_counter()
         self._samples = [later, earlier]
         if is_first:
             return {}
@@ -84,4 +84,4 @@ class Gpm:
         while self._samples:
             with contextlib.suppress(Exception):
                 self._nvml.nvmlGpmSampleFree(self._samples.pop())
-        self._request = self._taken = None
+        self._request = self._sampled_at = None

@@ -65,14 +65,14 @@ class PcieThroughput:
 
     def __init__(self, nvml: Any, whole: Any) -> None:
         self._nvml, self._whole = nvml, whole
-        self._asked = dict.fromkeys(self.names, -math.inf)
+        self._read_at = dict.fromkeys(self.names, -math.inf)
 
     def read(self) -> dict[str, float | Exception]:
         """Returns at most one of the two rates."""
-        nvml, name = self._nvml, min(self._asked, key=self._asked.__getitem__)
-        if perf_counter() - self._asked[name] < 1:
+        nvml, name = self._nvml, min(self._read_at, key=self._read_at.__getitem__)
+        if perf_counter() - self._read_at[name] < 1:
             return {}
-        self._asked[name] = perf_counter()
+        self._read_at[name] = perf_counter()
         counter = nvml.NVML_PCIE_UTIL_RX_BYTES if name == RX else nvml.NVML_PCIE_UTIL_TX_BYTES
         try:
             return {name: nvml.nvmlDeviceGetPcieThroughput(self._whole, counter) / 1024}

@@ -54,7 +54,7 @@ class ForeignProcesses:
 
     def __init__(self, nvml: Any, device: Device, pid: int) -> None:
         self._nvml, self._device, self._pid = nvml, device, pid
-        self._own: set[int] = set()
+        self._tree_pids: set[int] = set()
         self._listed_before: set[int] = set()
         self._is_numbered_as_here = False
         # Instances have no utilisation per process.
@@ -65,18 +65,18 @@ class ForeignProcesses:
     def read(self) -> dict[str, float | Exception]:
         """Returns the number of processes busy since the last call, and the memory of all."""
         listed = compute_processes(self._nvml, self._device.handle)
-        self._own.update(tree(self._pid))
-        self._is_numbered_as_here |= not self._own.isdisjoint(listed)
+        self._tree_pids.update(tree(self._pid))
+        self._is_numbered_as_here |= not self._tree_pids.isdisjoint(listed)
         busy = self._busy_pids()
         # A process that has exited since the last call was there for part of the time.
-        known = listed.keys() | self._listed_before
+        recent_pids = listed.keys() | self._listed_before
         self._listed_before = set(listed)
-        own = self._own if self._is_numbered_as_here else set()
+        tree_pids = self._tree_pids if self._is_numbered_as_here else set()
         is_one_own = not self._is_numbered_as_here
         if busy is None:
-            disturbing = listed.keys() - own
-        elif busy & known or not busy:
-            disturbing = busy & known - own
+            disturbing = listed.keys() - tree_pids
+        elif busy & recent_pids or not busy:
+            disturbing = busy & recent_pids - tree_pids
         else:
             disturbing, is_one_own = busy, True
         return {
@@ -104,6 +104,6 @@ class ForeignProcesses:
     def _memory(self, listed: dict[int, int | None]) -> float | Exception:
         if listed and not self._is_numbered_as_here:
             return LeftOutError("NVML reports the machine's process IDs, not this container's")
-        reported = [used for pid, used in listed.items() if pid not in self._own]
-        known = [used for used in reported if used is not None]
-        return sum(known) / GIB if known or not reported else LeftOutError("not reported for other users")
+        reported = [used for pid, used in listed.items() if pid not in self._tree_pids]
+        sizes = [used for used in reported if used is not None]
+        return sum(sizes) / GIB if sizes or not reported else LeftOutError("not reported for other users")

@@ -139,8 +139,8 @@ class Order:
         rank, size = self._share
         if size == 1:
             return epoch
-        own = epoch.index.view(-1, size, self.batch_size)[:, rank].reshape(-1)
-        return Epoch(own, [self.batch_size] * len(epoch.sizes), epoch.lengths)
+        index = epoch.index.view(-1, size, self.batch_size)[:, rank].reshape(-1)
+        return Epoch(index, [self.batch_size] * len(epoch.sizes), epoch.lengths)
 
     def first_samples(self, num_samples: int) -> Epoch:
         """Returns exactly the first `num_samples` samples in batches, whatever the batch size.
@@ -176,11 +176,11 @@ class Order:
         )
 
 
-def bucket_edges(lengths: Tensor, buckets: int, least: int) -> list[int]:
+def bucket_edges(lengths: Tensor, buckets: int, min_samples: int) -> list[int]:
     """Returns at most `buckets` lengths to pad to, which minimise padding over all samples.
 
     Solved exactly by dynamic programming over the distinct lengths (rounded up, so that there are
-    about 256 at most). No bucket has fewer than `least` samples, which would never fill a batch.
+    about 256 at most). No bucket has fewer than `min_samples` samples, which would never fill a batch.
     """
     coarse = max(1, -(-int(lengths.max()) // MAX_DISTINCT))
     values, counts = torch.unique(lengths.div(coarse, rounding_mode="floor"), return_counts=True)
@@ -190,7 +190,7 @@ def bucket_edges(lengths: Tensor, buckets: int, least: int) -> list[int]:
     ends = longest[values].double()
     below = torch.cat((torch.zeros(1), counts.cumsum(0))).double()
     held = below[None, 1:] - below[:-1, None]
-    allowed = (held >= least) & torch.ones_like(held, dtype=torch.bool).triu()
+    allowed = (held >= min_samples) & torch.ones_like(held, dtype=torch.bool).triu()
     cost = torch.where(allowed, held * ends[None, :], torch.inf)
     # best[j]: least padded length of the first j lengths; cuts[k][j]: where its last bucket starts.
     best = torch.full((len(ends) + 1,), torch.inf, dtype=torch.float64)

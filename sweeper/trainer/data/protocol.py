@@ -71,13 +71,13 @@ def prefetch(items: Iterator[T]) -> Iterator[T]:
             yield item
 
 
-def chunks(epoch: Epoch, most: int) -> Iterator[tuple[Tensor, list[int], int]]:
-    """Yields `(samples, sizes, length)` for up to `most` batches that can be gathered together."""
+def chunks(epoch: Epoch, max_batches: int) -> Iterator[tuple[Tensor, list[int], int]]:
+    """Yields `(samples, sizes, length)` for up to `max_batches` batches that can be gathered together."""
     batch = at = 0
     for length, run in groupby(epoch.lengths):
         left = len(list(run))
         while left:
-            sizes = epoch.sizes[batch : batch + min(left, most)]
+            sizes = epoch.sizes[batch : batch + min(left, max_batches)]
             yield epoch.index[at : at + sum(sizes)], sizes, length
             batch, at, left = batch + len(sizes), at + sum(sizes), left - len(sizes)
 
@@ -93,9 +93,9 @@ def parts(batch: Batch, sizes: list[int], length: int) -> Iterator[LoadedBatch]:
 
 
 def chunk_size(
-    read: Callable[[Tensor, int], Batch], order: Order, index: Tensor, limit_bytes: int, most: int
+    read: Callable[[Tensor, int], Batch], order: Order, index: Tensor, limit_bytes: int, max_batches: int
 ) -> int:
-    """Returns how many of the longest batches fit into `limit_bytes`, 1 to `most`."""
+    """Returns how many of the longest batches fit into `limit_bytes`, 1 to `max_batches`."""
     one = read(index, order.edges[-1] if order.edges else 0)
     size = order.batch_size * sum(tensor.nbytes for tensor in one.values())
-    return max(1, min(most, limit_bytes // max(size, 1)))
+    return max(1, min(max_batches, limit_bytes // max(size, 1)))

@@ -88,8 +88,8 @@ class ResidentLoader:
         self._tensors = {name: tensor.to(self.device) for name, tensor in self.samples.tensors.items()}
         if not self.index_only:
             index = torch.zeros(1, dtype=torch.int64, device=self.device)
-            most = -(-self.samples.length // self.order.batch_size)
-            self.period_steps = chunk_size(self.read, self.order, index, CHUNK_BYTES, most)
+            max_batches = -(-self.samples.length // self.order.batch_size)
+            self.period_steps = chunk_size(self.read, self.order, index, CHUNK_BYTES, max_batches)
 
     def next(self) -> LoadedBatch:
         """Returns the next batch or its index, on the device."""

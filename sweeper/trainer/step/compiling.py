@@ -41,9 +41,9 @@ class CompileWatch:
         if not self.compiles:
             return ""
         counters = torch._dynamo.utils.counters
-        made = [counters["inductor"][f"fxgraph_cache_{how}"] for how in ("miss", "bypass")]
-        made += [counters["aot_autograd"][f"autograd_cache_{how}"] for how in ("miss", "bypass")]
-        if any(made):
+        misses = [counters["inductor"][f"fxgraph_cache_{how}"] for how in ("miss", "bypass")]
+        misses += [counters["aot_autograd"][f"autograd_cache_{how}"] for how in ("miss", "bypass")]
+        if any(misses):
             return "cold"
         return "warm" if counters["inductor"]["fxgraph_cache_hit"] else ""
 

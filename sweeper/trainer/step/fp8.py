@@ -39,7 +39,7 @@ def use_fp8(model: nn.Module, *, emulated: bool = False) -> int:
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
     # If the model itself is a linear layer, torchao returns a new one instead of changing it.
-    taken = {
+    names = {
         name
         for name, layer in model.named_modules()
         if name
@@ -51,6 +51,6 @@ def use_fp8(model: nn.Module, *, emulated: bool = False) -> int:
         model,
         # The gradient's product is over the rows of a batch, which may be any number.
         config=Float8LinearConfig(emulate=emulated, pad_inner_dim=True),
-        module_filter_fn=lambda _, name: name in taken,
+        module_filter_fn=lambda _, name: name in names,
     )
-    return len(taken)
+    return len(names)

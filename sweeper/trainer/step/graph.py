@@ -88,14 +88,14 @@ class CapturedStep:
                 capture.
         """
         key = (length, update, *((name, tensor.shape, tensor.dtype) for name, tensor in batch.items()))
-        known = self._graphs.get(key)
-        if known is None:
+        graph = self._graphs.get(key)
+        if graph is None:
             seen = self._eager[key] = self._eager.get(key, 0) + 1
             if seen <= EAGER_STEPS:
                 self._capture.run(lambda: self._step(batch, length, update))
                 return
-            known = self._graphs[key] = self._capture_step(batch, length, update)
-        static, replay = known
+            graph = self._graphs[key] = self._capture_step(batch, length, update)
+        static, replay = graph
         for name, tensor in batch.items():
             static[name].copy_(tensor, non_blocking=True)
         replay()

@@ -79,11 +79,14 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
 
 def _ddp_options(config: DdpConfig) -> dict[str, Any]:
     """Returns the options of DistributedDataParallel that differ from the defaults."""
-    usual = dataclasses.asdict(DdpConfig())
-    asked = {name: value for name, value in dataclasses.asdict(config).items() if value != usual[name]}
-    if "broadcast_buffers" in asked and NEW_BUFFERS in inspect.signature(DistributedDataParallel).parameters:
-        asked[NEW_BUFFERS] = asked.pop("broadcast_buffers")
-    return asked
+    defaults = dataclasses.asdict(DdpConfig())
+    options = {name: value for name, value in dataclasses.asdict(config).items() if value != defaults[name]}
+    if (
+        "broadcast_buffers" in options
+        and NEW_BUFFERS in inspect.signature(DistributedDataParallel).parameters
+    ):
+        options[NEW_BUFFERS] = options.pop("broadcast_buffers")
+    return options
 
 
 class Stepper:
@@ -294,8 +297,8 @@ class Stepper:
         if self.captured is not None:
             kinds = 2 if self.config.accumulate_steps > 1 else 1
             return self.captured.num_graphs >= kinds * num_shapes
-        least = RECORDED_AT.get(self.config.compile.mode, 1)
-        return not self.compiles or sum(runs >= least for runs in self._runs.values()) >= num_shapes
+        min_runs = RECORDED_AT.get(self.config.compile.mode, 1)
+        return not self.compiles or sum(runs >= min_runs for runs in self._runs.values()) >= num_shapes
 
     def train_on(self, batch: Batch, clock: Clock, size: int) -> None:
         """Trains on a batch of `size` samples (on the device); a ragged one runs eagerly."""

@@ -46,9 +46,9 @@ class Conditions:
 
 def read_conditions() -> Conditions:
     """Returns the current counters of this process's tree and of the machine."""
-    own, reaped = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    process, reaped = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     helpers = reaped.ru_utime + reaped.ru_stime
-    switches = own.ru_nivcsw + reaped.ru_nivcsw
+    switches = process.ru_nivcsw + reaped.ru_nivcsw
     waited = waited_seconds(os.getpid())
     for pid in _helpers():
         helper = usage(pid)
@@ -59,14 +59,14 @@ def read_conditions() -> Conditions:
                 waited += waited_seconds(pid) or 0.0
     busy, steal = _core_seconds()
     return Conditions(
-        cpu_seconds=own.ru_utime + own.ru_stime + helpers,
+        cpu_seconds=process.ru_utime + process.ru_stime + helpers,
         helper_cpu_seconds=helpers,
         waited_seconds=waited,
         busy_seconds=busy,
         steal_seconds=steal,
         pressure_seconds=_pressure_seconds(),
         involuntary_switches=switches,
-        minor_faults=own.ru_minflt,
+        minor_faults=process.ru_minflt,
         load=os.getloadavg()[0],
     )
 
@@ -75,17 +75,17 @@ def window_between(
     before: Conditions, after: Conditions, start_s: float, seconds: float, steps: int, samples: int
 ) -> Window:
     """Returns the window between two moments."""
-    own = after.cpu_seconds - before.cpu_seconds
+    cpu_seconds = after.cpu_seconds - before.cpu_seconds
     return Window(
         start_s=start_s,
         seconds=seconds,
         steps=steps,
         samples=samples,
-        cpu_seconds=own,
+        cpu_seconds=cpu_seconds,
         helper_cpu_seconds=max(0.0, after.helper_cpu_seconds - before.helper_cpu_seconds),
         # A thread that ends takes its counts with it.
         waited_seconds=_difference(before.waited_seconds, after.waited_seconds),
-        foreign_cpu_seconds=max(0.0, after.busy_seconds - before.busy_seconds - own),
+        foreign_cpu_seconds=max(0.0, after.busy_seconds - before.busy_seconds - cpu_seconds),
         involuntary_switches=max(0, after.involuntary_switches - before.involuntary_switches),
         steal_seconds=after.steal_seconds - before.steal_seconds,
         pressure_seconds=_difference(before.pressure_seconds, after.pressure_seconds),

@@ -234,8 +234,8 @@ def _alternate(full: Callable[[], None], half: Callable[[], None]) -> tuple[floa
     for _ in range(ROUNDS):
         for times, step in zip(turns, (full, half), strict=True):
             before, began = waited_seconds(os.getpid()), time.perf_counter()
-            taken = _seconds_per_call(step, torch.device("cpu"), PART_SECONDS / (2 * ROUNDS))
+            seconds = _seconds_per_call(step, torch.device("cpu"), PART_SECONDS / (2 * ROUNDS))
             elapsed, after = time.perf_counter() - began, waited_seconds(os.getpid())
             if before is None or after is None or after - before <= _DISTURBED * elapsed:
-                times.append(taken)
+                times.append(seconds)
     return (min(turns[0]), min(turns[1])) if all(turns) else (None, None)

@@ -142,10 +142,10 @@ class Timing:
             drain_cap = DRAIN_SECONDS if turns is None else plan.window_seconds
             self.stretch(NoClock(), DRAIN_SECONDS, cap_seconds=drain_cap)
             clock = HostClock()
-            taken = self.window(clock if on_host else NoClock(), seconds, global_batch)
+            timed_window = self.window(clock if on_host else NoClock(), seconds, global_batch)
             before, canary = canary, undisturbed_canary_ms()
-            window = dataclasses.replace(taken.window, canary_ms=max(before, canary))
-            return dataclasses.replace(taken, window=window, phases=tuple(clock.seconds))
+            window = dataclasses.replace(timed_window.window, canary_ms=max(before, canary))
+            return dataclasses.replace(timed_window, window=window, phases=tuple(clock.seconds))
 
         return collect(plan, progress, take, NUM_PHASES, is_in_turns=turns is not None)
 

@@ -92,10 +92,10 @@ def collect(
     if plan.screen_above:
         lengths.insert(0, plan.screen_seconds)
     while lengths:
-        taken = take(lengths[0], kept)
-        if taken is None:
+        timed_window = take(lengths[0], kept)
+        if timed_window is None:
             break
-        window = taken.window
+        window = timed_window.window
         flags = (*of_host(window, plan.quiet_canary_ms), *progress.window(window))
         late = time.perf_counter() - began > plan.cap_seconds
         tries += 1
@@ -110,8 +110,8 @@ def collect(
         if is_screening and not too_slow:
             continue
         kept.append(dataclasses.replace(window, disturbances=flags))
-        lost += taken.lost
-        phases = [total + seconds for total, seconds in zip(phases, taken.phases, strict=True)]
+        lost += timed_window.lost
+        phases = [total + seconds for total, seconds in zip(phases, timed_window.phases, strict=True)]
         if is_screening or late:
             break
     return Windows(

@@ -24,7 +24,7 @@ own_rows.begin(loader)
 own_rows.fetch([0, 1])
 own_rows.end(loader)
 before = [own_rows.are_changed, list(said)]
-own_rows._witness._own.close()
+own_rows._witness._connection.close()
 own_rows.end(loader)
 is_equal = torch.equal(own_rows.fetch([0, 1])[0], first[0])
 print(json.dumps([before, [own_rows.are_changed, said], is_equal]))

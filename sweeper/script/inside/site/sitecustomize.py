@@ -12,14 +12,14 @@ def _run_hidden():
     here = os.path.dirname(os.path.abspath(__file__))
     # Child processes find this folder through their environment.
     sys.path[:] = [path for path in sys.path if path != here]
-    own = sys.modules.pop(__name__)
+    module = sys.modules.pop(__name__)
     try:
         import sitecustomize  # noqa: F401
     except ImportError as error:
         if error.name != __name__:
             raise
     finally:
-        sys.modules.setdefault(__name__, own)
+        sys.modules.setdefault(__name__, module)
 
 
 def _use_mirror(folder, mirror):
