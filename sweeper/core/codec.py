@@ -1,4 +1,9 @@
-"""Encodes frozen dataclasses to JSON values and decodes them by their annotations."""
+"""Encodes frozen dataclasses to JSON values and decodes them by their annotations.
+
+msgspec (0.23) would not do: it takes no null for a float, which is how NaN is stored, and its messages have
+neither the wrong value nor the keys of mappings. It decodes an outcome in 9 us instead of 44, but takes 10 ms
+to import, in each process that is measured; this takes 0.3 ms.
+"""
 
 from __future__ import annotations
 

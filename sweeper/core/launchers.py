@@ -7,7 +7,7 @@ import string of a row. No module outside `sweeper.launch` branches on a launche
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sweeper.core.registry import Registry
 from sweeper.errors import UserError
@@ -32,6 +32,10 @@ class LauncherTraits:
         takes_tls: `execution.tls` is accepted, and required for a `tls://` address.
         job_script: Import string of a function `(ExecutionOptions, gpus, sweep) -> str` that returns the
             script of one job, given the GPUs per job and the name of the sweep; empty where there is none.
+        list_jobs: Command that prints the IDs of the user's jobs, so that a job that ended before its
+            worker started is noticed; empty where what it prints is not known here.
+        max_job_name: Most characters of a job's name; older versions of PBS refuse more than 15.
+        minutes_only: Time limits are `HH:MM`: LSF takes no seconds.
         requires: Module that must be installed; empty for none.
         install: The requirement that pip installs to get that module.
     """
@@ -45,6 +49,9 @@ class LauncherTraits:
     needs_address: bool = False
     takes_tls: bool = False
     job_script: str = ""
+    list_jobs: str = ""
+    max_job_name: int | None = None
+    minutes_only: bool = False
     requires: str = ""
     install: str = ""
 
@@ -68,9 +75,9 @@ def _batch(cluster: str) -> LauncherTraits:
 BUILTIN = {
     LOCAL: LauncherTraits(factory="sweeper.launch.local:launch", keeps_processes=True),
     "inline": LauncherTraits(factory="sweeper.launch.inline:launch"),
-    "slurm": _batch("SLURM"),
-    "pbs": _batch("PBS"),
-    "lsf": _batch("LSF"),
+    "slurm": replace(_batch("SLURM"), list_jobs="squeue --noheader --format=%A --me"),
+    "pbs": replace(_batch("PBS"), max_job_name=15),
+    "lsf": replace(_batch("LSF"), minutes_only=True),
     "sge": _batch("SGE"),
     "dask": LauncherTraits(
         factory="sweeper.launch.dask:launch",

@@ -15,13 +15,13 @@ from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.launch.cluster import RemoteLauncher, jobs_of, on_workers
 from sweeper.launch.dask import CALL_SECONDS, CONNECT_SECONDS, JOB_NAME, DaskPool, load
 from sweeper.launch.job_options import options
+from sweeper.launch.jobqueue import JobTable, cluster_class, job_class, new_keys
 from sweeper.launch.launcher import LaunchRequest
 from sweeper.schema.cluster import BatchJob
 from sweeper.schema.sections import ExecutionOptions
 
 ASK_SECONDS = 15.0
 """Seconds between two queries to the batch system while workers are missing, and after a refusal."""
-SUBMIT_SECONDS = 120.0
 MAX_REFUSALS = 20
 """Consecutive refusals by the batch system after which a sweep without any job stops."""
 MAX_IN_VAIN = 3
@@ -70,7 +70,7 @@ def job_script(kind: str, job: BatchJob, gpus: int, sweep: str = "") -> str:
     arguments = _arguments(
         kind, job, gpus, None, sweep, ["# Here: keys that authenticate worker and supervisor to each other."]
     )
-    dask_job = _job_class(kind)("tls://SCHEDULER", name="WORKER", protocol="tls://", **arguments)
+    dask_job = job_class(kind)("tls://SCHEDULER", name="WORKER", protocol="tls://", **arguments)
     script: str = dask_job.job_script()
     return script
 
@@ -79,7 +79,7 @@ def end_jobs(kind: str, jobs: Sequence[str]) -> None:
     """Cancels jobs that an earlier supervisor left behind."""
     if not jobs:
         return
-    command = str(_job_class(kind).cancel_command).split()
+    command = str(job_class(kind).cancel_command).split()
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         subprocess.run([*command, *jobs], check=False, capture_output=True, timeout=60)
 
@@ -103,8 +103,8 @@ class BatchPool(DaskPool):
         dask, distributed = load("dask"), load("distributed")
         dask.config.set(_SETTINGS)
         # Anyone who can reach a scheduler can run code through it, so each has its own keys.
-        security = distributed.Security.temporary()
-        arguments = _arguments(kind, job, gpus, logs, sweep, _exports(security))
+        security, exports = new_keys()
+        arguments = _arguments(kind, job, gpus, logs, sweep, exports)
         # Without an address, Dask would serve its dashboard to everybody.
         scheduler: dict[str, Any] = {"dashboard_address": "127.0.0.1:0"}
         if job.interface:
@@ -115,7 +115,7 @@ class BatchPool(DaskPool):
         self._refused = self._in_vain = 0
         self._logs = logs
         try:
-            self._cluster = _class_with_keys(_cluster_class(kind))(
+            self._cluster = cluster_class(kind)(
                 scheduler_options=scheduler,
                 security=security,
                 protocol="tls://",
@@ -127,6 +127,7 @@ class BatchPool(DaskPool):
                 f"cannot start the scheduler for {self._kind} jobs here: {_first_message(error)}. See"
                 " `execution.job.interface`."
             ) from error
+        self._jobs = JobTable(self._cluster)
         self._use(distributed.Client(self._cluster, set_as_default=False, timeout=CONNECT_SECONDS))
 
     def want(self, count: int) -> None:
@@ -137,39 +138,35 @@ class BatchPool(DaskPool):
             EnvironmentStopError: It no longer accepts jobs, or several jobs in a row ended before their
                 worker started.
         """
-        cluster, now = self._cluster, time.monotonic()
+        jobs, now = self._jobs, time.monotonic()
         self._forget_ended()
-        specs = cluster.worker_spec
-        if len(specs) > count:
-            # Jobs without a worker go first.
-            cluster.scale(count)
+        jobs.shrink(count)
         try:
-            if cluster.workers.keys() - specs.keys():
+            if jobs.has_surplus:
                 # Cancels surplus jobs first, since a new job may reuse the name of one.
-                cluster.sync(cluster._correct_state, callback_timeout=SUBMIT_SECONDS)
-            while len(specs) < count:
-                specs.update(cluster.new_worker_spec())
-            if specs.keys() == cluster.workers.keys() or now < self._retry_at:
+                jobs.complete()
+            jobs.grow(count)
+            if jobs.is_complete or now < self._retry_at:
                 return
-            cluster.sync(cluster._correct_state, callback_timeout=SUBMIT_SECONDS)
+            jobs.complete()
         except (RuntimeError, TimeoutError, OSError) as error:
             # Dask would keep rejected jobs as if they existed.
-            for name in [name for name, job in dict(cluster.workers).items() if not job.job_id]:
-                del cluster.workers[name]
+            for name in [name for name, job in jobs.submitted.items() if not job.job_id]:
+                jobs.forget(name)
             self._retry_at, self._refused = now + ASK_SECONDS, self._refused + 1
             if not self._started:
                 raise UserError(
                     f"{self._kind} rejects the jobs of `execution.job`: {_message_of(error)}. `sweeper run"
                     " --dry-run` prints their script."
                 ) from error
-            if not cluster.workers and self._refused >= MAX_REFUSALS:
+            if not jobs.submitted and self._refused >= MAX_REFUSALS:
                 raise EnvironmentStopError(
                     f"{self._kind} no longer accepts jobs: {_message_of(error)}. Finished trials are kept;"
                     " run the same command to continue."
                 ) from error
         else:
             self._refused = 0
-        for job in dict(cluster.workers).values():
+        for job in jobs.submitted.values():
             # Keyed by job ID, since a replacement has the same worker name.
             self._started.setdefault(job.job_id, now)
 
@@ -183,20 +180,18 @@ class BatchPool(DaskPool):
         """Forgets jobs that ended before their worker started; nothing else would notice them."""
         there = {str(info["name"]) for info in self._info.values()}
         waiting = {
-            name: job
-            for name, job in dict(self._cluster.workers).items()
-            if str(name) not in there and job.job_id
+            name: job for name, job in self._jobs.submitted.items() if str(name) not in there and job.job_id
         }
         now = time.monotonic()
         if not waiting or now - self._asked_at < ASK_SECONDS:
             return
         self._asked_at = now
-        listed = _list_jobs(self._name)
+        listed = _list_jobs(traits(self._name).list_jobs)
         if listed is None:
             return
         for name, job in waiting.items():
             if job.job_id not in listed and now - self._started.get(job.job_id, now) > STALE_SECONDS:
-                self._cluster.workers.pop(name, None)
+                self._jobs.forget(name)
                 self._in_vain += 1
         if self._in_vain >= MAX_IN_VAIN:
             raise EnvironmentStopError(
@@ -213,13 +208,12 @@ class BatchPool(DaskPool):
 
     def retire(self, worker: str) -> bool:
         """Stops an idle worker together with its job."""
-        name = self._info.get(worker, {}).get("name")
-        self._cluster.worker_spec.pop(name, None)
+        self._jobs.release(self._info.get(worker, {}).get("name", ""))
         return True
 
     def jobs(self) -> Sequence[str]:
         """Returns the jobs' IDs, including waiting ones."""
-        return sorted(job.job_id for job in dict(self._cluster.workers).values() if job.job_id)
+        return sorted(job.job_id for job in self._jobs.submitted.values() if job.job_id)
 
     def close(self) -> None:
         """Cancels every job and stops the scheduler."""
@@ -231,18 +225,12 @@ class BatchPool(DaskPool):
             self._cluster.close(timeout=CALL_SECONDS)
 
 
-def _list_jobs(kind: str) -> set[str] | None:
-    """Returns the IDs of the user's jobs in the batch system; None unless it is SLURM and answers."""
-    if kind != "slurm":
+def _list_jobs(command: str) -> set[str] | None:
+    """Returns the IDs of the user's jobs in the batch system; None without a command, or an answer."""
+    if not command:
         return None
     try:
-        result = subprocess.run(
-            ["squeue", "--noheader", "--format=%A", "--me"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        )
+        result = subprocess.run(command.split(), capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return set(result.stdout.split())
@@ -256,30 +244,9 @@ def _arguments(
     return {
         **arguments,
         "job_script_prologue": [*keys, *arguments["job_script_prologue"]],
-        # Older versions of PBS accept at most 15 characters.
-        "job_name": named[: 15 if kind == "pbs" else None],
+        "job_name": named[: traits(kind).max_job_name],
         "log_directory": str(logs) if logs else None,
     }
-
-
-def _cluster_class(kind: str) -> Any:
-    return getattr(load("dask_jobqueue"), f"{traits(kind).cluster}Cluster")
-
-
-def _exports(security: Any) -> list[str]:
-    """Returns the shell lines that give a worker its keys, without any shared file."""
-    keys = security.get_tls_config_for_role("worker")
-    names = {"ca_file": "CA_FILE", "cert": "WORKER__CERT", "key": "WORKER__KEY"}
-    return [f"export DASK_DISTRIBUTED__COMM__TLS__{name}='{keys[key]}'" for key, name in names.items()]
-
-
-def _class_with_keys(cluster: Any) -> Any:
-    """Returns a cluster class that does not write key files into the current folder."""
-    return type(cluster.__name__, (cluster,), {"_get_worker_security": lambda self, security: None})
-
-
-def _job_class(kind: str) -> Any:
-    return _cluster_class(kind).job_cls
 
 
 def _message_of(error: Exception) -> str:

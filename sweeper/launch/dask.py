@@ -148,15 +148,16 @@ class DaskPool:
         """Runs `function` on each worker alongside its task; omits those that fail."""
         if not workers:
             return {}
-        with contextlib.suppress(OSError, TimeoutError, RuntimeError, ValueError, KeyError):
-            answers = self._client.sync(
-                self._client._run,
-                function,
-                *arguments,
-                workers=list(workers),
-                on_error="return",
-                callback_timeout=CALL_SECONDS,
+
+        async def ask() -> Mapping[str, Any]:
+            answers: Mapping[str, Any] = await self._client.run(
+                function, *arguments, workers=list(workers), on_error="return"
             )
+            return answers
+
+        with contextlib.suppress(OSError, TimeoutError, RuntimeError, ValueError, KeyError):
+            # The loop's thread runs it, since `run` takes no time limit.
+            answers = self._client.sync(ask, callback_timeout=CALL_SECONDS)
             return {name: value for name, value in answers.items() if not isinstance(value, BaseException)}
         return {}
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from sweeper.core.launchers import traits
 from sweeper.launch.node import ENDS_AT
 from sweeper.schema.cluster import BatchJob
 
@@ -23,8 +24,8 @@ def options(kind: str, job: BatchJob, gpus: int) -> dict[str, Any]:
         kind: `slurm`, `pbs`, `lsf` or `sge`.
         gpus: GPUs per job; 0 for none.
     """
-    # LSF takes time limits in whole minutes.
-    seconds = job.time_seconds // 60 * 60 if kind == "lsf" else job.time_seconds
+    minutes_only = traits(kind).minutes_only
+    seconds = job.time_seconds // 60 * 60 if minutes_only else job.time_seconds
     kind_options = _ASKED[kind](job, gpus)
     directives = [*kind_options.pop("job_extra_directives", ()), *job.directives]
     prologue = [
@@ -41,7 +42,7 @@ def options(kind: str, job: BatchJob, gpus: int) -> dict[str, Any]:
         "cores": 1,
         "processes": 1,
         "memory": job.memory,
-        "walltime": _clock(seconds).removesuffix(":00" if kind == "lsf" else ""),
+        "walltime": _clock(seconds).removesuffix(":00" if minutes_only else ""),
         "job_extra_directives": directives,
         "job_script_prologue": prologue,
         "worker_extra_args": [

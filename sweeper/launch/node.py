@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import json
 import math
@@ -22,7 +21,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 from sweeper.core.job import (
     ANYWHERE,
@@ -41,6 +39,7 @@ from sweeper.launch.local import LocalLauncher
 from sweeper.launch.parcel import Parcel, pack_folder, write_code
 from sweeper.launch.pool import Worker
 from sweeper.system.cpu import cpu_name
+from sweeper.system.flock import open_locked
 from sweeper.telemetry.nvml.devices import gpu_names
 
 SCRATCH = "SWEEPER_SCRATCH"
@@ -151,7 +150,7 @@ class Node:
         self._cache.mkdir(exist_ok=True)
         _clear(root)
         self._scratch = Path(tempfile.mkdtemp(prefix="work-", dir=root))
-        self._held = _lock_file(self._scratch / "lock")
+        self._held = open_locked(self._scratch / "lock", wait=False)
         self._launcher = LocalLauncher(
             self._scratch,
             isolation=parcel.isolation,
@@ -210,7 +209,7 @@ class Node:
         prepared = Path(job.prepared)
         if prepared.exists():
             return None
-        with contextlib.closing(_lock_file(prepared.with_name(prepared.name + ".lock"), wait=True)):
+        with open_locked(prepared.with_name(prepared.name + ".lock")):
             if prepared.exists():
                 return None
             preparing = dataclasses.replace(
@@ -299,25 +298,10 @@ def _digest(code: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(sorted(code.items())).encode()).hexdigest()[:16]
 
 
-def _lock_file(path: Path, *, wait: bool = False) -> IO[bytes]:
-    """Returns the open file at `path`, locked until it is closed.
-
-    Raises:
-        BlockingIOError: The lock is taken, and `wait` is False.
-    """
-    file = open(path, "ab")  # noqa: SIM115 - the lock lasts as long as the file is open
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BaseException:
-        file.close()
-        raise
-    return file
-
-
 def _clear(root: Path) -> None:
     """Removes the scratch folders of killed workers, whose locks nobody holds."""
     for folder in _scratches(root):
-        with contextlib.suppress(OSError), _lock_file(folder / "lock"):
+        with contextlib.suppress(OSError), open_locked(folder / "lock", wait=False):
             shutil.rmtree(folder, ignore_errors=True)
 
 

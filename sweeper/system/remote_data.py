@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import json
 import math
@@ -12,7 +11,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 from sweeper.errors import UserError
 from sweeper.system.files import read_json, write_json
+from sweeper.system.flock import open_locked
 
 CACHE = "SWEEPER_DATA_CACHE"
 """Environment variable that names the folder of the copies."""
@@ -117,7 +117,8 @@ def local_copy(address: str, say: Say) -> Path:
     place = folder / "data"
     if not (folder / ABOUT).exists():
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder):
+        # One process at a time copies into a folder; a process that dies frees the lock.
+        with open_locked(folder / "lock"):
             if not (folder / ABOUT).exists():
                 _copy(listing, place, _public_address(address), say)
     return place / listing.files[0].name if listing.is_file else place
@@ -248,14 +249,6 @@ def _mark(info: Mapping[str, Any]) -> str:
 def _digest(address: str, files: list[RemoteFile]) -> str:
     listed = [address, [(file.name, file.size, file.mark) for file in files]]
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Lets one process at a time copy into a folder; a process that dies frees the lock."""
-    with open(folder / "lock", "w", encoding="ascii") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _copy(listing: _Listing, place: Path, address: str, say: Say) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import importlib.metadata
 import os
 from pathlib import Path
 
 from sweeper.system.files import write_atomic
+from sweeper.system.flock import open_locked
 from sweeper.system.sqlite import sqlite_uri
 from sweeper.tracking.mlflow import client_class
 from sweeper.tracking.ui import artifact_location
@@ -21,10 +21,9 @@ def empty_store(cache: Path) -> tuple[Path, str]:
     database, run = folder / "mlflow.db", folder / RUN
     if not run.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "lock", "w", encoding="ascii") as lock:
-            # Without the lock, a sweep that begins at the same moment could replace the database after this
-            # one has read the run.
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        # Without the lock, a sweep that begins at the same moment could replace the database after this one
+        # has read the run.
+        with open_locked(folder / "lock"):
             if not run.exists():
                 write_atomic(run, _make(database))
     return database, run.read_text(encoding="utf-8")

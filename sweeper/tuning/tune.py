@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import os
 import shutil
 import tempfile
@@ -35,6 +34,7 @@ from sweeper.sweep.run import Phases, SweepRun, run_sweep
 from sweeper.sweep.start.bootstrap import shared_cache
 from sweeper.sweep.supervisor import run_phases
 from sweeper.system.environment import pass_env_names, script_held_back_line
+from sweeper.system.flock import open_locked, take_lock
 from sweeper.telemetry.gpu_lines import gpus_for
 from sweeper.tracking.mlflow import MlflowTracker, start_preload
 from sweeper.tuning import words
@@ -67,13 +67,12 @@ SHORTEST_MINUTES = 0.05
 def removed_after_use(folder: Path) -> Iterator[None]:
     """Removes a folder that tunes at the same time may share, once the last of them has ended."""
     folder.mkdir(parents=True, exist_ok=True)
-    with open(f"{folder}.lock", "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)
+    with open_locked(Path(f"{folder}.lock"), shared=True) as lock:
         try:
             yield
         finally:
             with contextlib.suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                take_lock(lock, wait=False)
                 shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -7,7 +7,6 @@ it when the last of them is gone, however it ends. Waiting jobs get the lock in 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import tempfile
 import time
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sweeper.core.job import ANYWHERE, Job
+from sweeper.system.flock import take_lock
 from sweeper.system.process import time_limit
 from sweeper.telemetry.nvml.devices import full_uuid
 
@@ -89,7 +89,7 @@ class _Lock:
     def try_to_take(self) -> bool:
         """Takes the lock unless it is held; returns whether it did."""
         with contextlib.suppress(BlockingIOError):
-            self._take(fcntl.LOCK_NB)
+            self._take(wait=False)
             return True
         return False
 
@@ -100,18 +100,18 @@ class _Lock:
             TimeoutError: It is still held after `seconds`.
         """
         with time_limit(seconds):
-            self._take(0)
+            self._take(wait=True)
 
-    def _take(self, flag: int) -> None:
+    def _take(self, *, wait: bool) -> None:
         while True:
             if not self._is_the_groups():
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | flag)
+                take_lock(self._descriptor, wait=wait)
                 os.ftruncate(self._descriptor, 0)
                 os.pwrite(self._descriptor, os.fsencode(self._me), 0)
             if not self._group:
                 return
-            # Converting a lock releases it for a moment.
-            fcntl.flock(self._descriptor, fcntl.LOCK_SH | flag)
+            # Another group may take the lock while it is converted.
+            take_lock(self._descriptor, wait=wait, shared=True)
             if self._is_the_groups():
                 return
 

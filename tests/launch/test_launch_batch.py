@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Generator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from sweeper.errors import EnvironmentStopError
 from sweeper.launch import batch
 from sweeper.launch.batch import MAX_IN_VAIN, STALE_SECONDS, BatchPool
+from sweeper.launch.jobqueue import JobTable
 
 
 class Cluster:
@@ -24,22 +27,23 @@ class Cluster:
     def new_worker_spec(self) -> dict[str, Any]:
         return {next(name for name in "abc" if name not in self.worker_spec): {}}
 
-    def _correct_state(self) -> None:
+    def __await__(self) -> Generator[None, None, None]:
         for name in self.worker_spec.keys() - self.workers.keys():
             self._submitted += 1
             self.workers[name] = SimpleNamespace(job_id=str(self._submitted))
+        yield from ()
 
     def sync(self, function: Any, callback_timeout: float) -> None:
-        function()
+        asyncio.run(function())
 
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> BatchPool:
     """No worker comes, and the batch system has none of the jobs any more."""
-    monkeypatch.setattr(batch, "_list_jobs", lambda kind: set())
+    monkeypatch.setattr(batch, "_list_jobs", lambda command: set())
     monkeypatch.setattr(batch.time, "monotonic", lambda: pool.now)
     pool: Any = BatchPool.__new__(BatchPool)
-    pool._cluster, pool._info, pool._logs = Cluster(), {}, tmp_path
+    pool._jobs, pool._info, pool._logs = JobTable(Cluster()), {}, tmp_path
     pool._name, pool._kind, pool._started, pool.now = "slurm", "SLURM", {}, 0.0
     pool._asked_at = pool._retry_at = 0.0
     pool._refused = pool._in_vain = 0

@@ -82,6 +82,12 @@ def test_what_was_not_asked_for_is_left_to_the_site(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_name_is_as_long_as_the_batch_system_takes(kind: str) -> None:
+    name = "sweeper-long-na" if kind == "pbs" else "sweeper-long-name"
+    assert f" {name}\n" in job_script(kind, BatchJob(), 0, sweep="long-name")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_worker_runs_one_trial_at_a_time_and_knows_when_its_time_is_up(kind: str) -> None:
     keys, ends_at, profiler, *prologue, worker = body(kind, FULL, 2)
     assert keys.startswith("# Here: keys")

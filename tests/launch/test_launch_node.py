@@ -21,6 +21,7 @@ from sweeper.errors import EnvironmentStopError
 from sweeper.launch import node
 from sweeper.launch.local import leftovers
 from sweeper.launch.parcel import Parcel, unpack_into
+from sweeper.system.flock import open_locked
 
 SOON = 60.0
 SECRET = "s3cr3t-value-of-mine"
@@ -409,7 +410,7 @@ def test_the_scratch_of_workers_that_were_killed_is_cleared(scratch: Path, tmp_p
         (scratch / name / "lock").touch()
         if name != "work-new":
             os.utime(scratch / name / "lock", (old, old))
-    alive = node._lock_file(scratch / "work-alive" / "lock")
+    alive = open_locked(scratch / "work-alive" / "lock")
     os.utime(scratch / "work-alive" / "lock", (old, old))
     try:
         node.run_parcel(parcel())

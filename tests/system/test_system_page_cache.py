@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.system.files import forget
+from sweeper.system.files import drop_from_page_cache
 
 
 def in_memory(path: Path) -> int:
@@ -25,14 +25,14 @@ def test_files_are_dropped_from_memory_and_stay_on_the_disk(tmp_path: Path):
     path.write_bytes(b"a" * 1_000_000)
     os.sync()
     assert in_memory(path) >= 1_000_000
-    forget(tmp_path)
+    drop_from_page_cache(tmp_path)
     if in_memory(path):
         pytest.skip("this file system is memory")
     assert path.read_bytes() == b"a" * 1_000_000
     assert in_memory(path) >= 1_000_000
-    forget(path)
+    drop_from_page_cache(path)
     assert in_memory(path) == 0
 
 
 def test_what_is_not_there_is_no_fault(tmp_path: Path):
-    forget(tmp_path / "none")
+    drop_from_page_cache(tmp_path / "none")

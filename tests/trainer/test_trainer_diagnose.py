@@ -201,7 +201,7 @@ def test_threads_that_wait_for_cores_at_the_same_time_wait_once(monkeypatch):
 def test_what_does_not_depend_on_the_batch_weighs_less_in_a_large_one():
     def fixed(batch_size: int) -> float:
         timing, _ = training({"batch_size": batch_size}, width=128, rows=8192)
-        handed = under_test._load_alone(timing.loader, CPU).handed
+        handed = under_test._load_alone(timing.loader, CPU).loaded
         halves = under_test._half_of(handed)
         assert (halves.size, len(halves.batch["x"])) == (batch_size // 2, batch_size // 2)
         full, half = under_test._alternate(
@@ -219,7 +219,7 @@ def test_what_does_not_depend_on_the_batch_weighs_less_in_a_large_one():
 
 def test_the_largest_batch_that_the_loader_hands_over_is_trained_on():
     timing, _ = training({"batch_size": 600, "loader.drop_last": False})
-    handed = under_test._load_alone(timing.loader, CPU).handed
+    handed = under_test._load_alone(timing.loader, CPU).loaded
     assert (handed.size, len(handed.batch["x"])) == (600, 600)
 
 
@@ -258,7 +258,7 @@ def test_draining_has_an_end(monkeypatch):
 
 def test_a_step_on_its_own_batch_needs_no_loader(monkeypatch):
     timing, _ = training({"loader.kind": "rows"}, row_sleep=1e-4)
-    handed = under_test._load_alone(timing.loader, CPU).handed
+    handed = under_test._load_alone(timing.loader, CPU).loaded
     monkeypatch.setattr(timing.loader, "next", pytest.fail)
     before = timing.stepper.micro_steps
     step = under_test._step_on(timing.stepper, timing.loader, handed)

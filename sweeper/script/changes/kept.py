@@ -143,6 +143,8 @@ def _node() -> str:
 
 def _lock(descriptor: int, deadline_s: float) -> None:
     """Locks a file; gives up at the deadline if another process still has it."""
+    # Not with `sweeper.system.flock`: changes import nothing of the tool, since the script's interpreter,
+    # from Python 3.8 on, runs them.
     while time.monotonic() < deadline_s:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from sweeper.script.run.mirror import remove_tree
+from sweeper.system.flock import take_lock
 
 PREFIX, _MAKING = "sweeper-run-", "sweeper-making-"
 
@@ -21,7 +21,7 @@ def scratch_folder() -> Iterator[Path]:
     draft = Path(tempfile.mkdtemp(prefix=_MAKING))
     lock = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
     # The kernel unlocks it when this process ends, however that happens.
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    take_lock(lock)
     folder = draft.rename(draft.with_name(PREFIX + draft.name.removeprefix(_MAKING)))
     try:
         yield folder
@@ -38,7 +38,7 @@ def sweep() -> None:
             lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 if os.fstat(lock).st_uid == os.geteuid():
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    take_lock(lock, wait=False)
                     remove_tree(folder)
             finally:
                 os.close(lock)

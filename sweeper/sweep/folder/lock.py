@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from sweeper.errors import SweepConflictError
 from sweeper.system.files import remove_temporaries, write_atomic
+from sweeper.system.flock import take_lock
 
 LOCK = "lock"
 EPOCH = "epoch"
@@ -41,7 +41,7 @@ class SweepLock:
 
     def _take(self) -> None:
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take_lock(self._descriptor, wait=False)
         except BlockingIOError:
             holder = _holder(os.read(self._descriptor, 4096))
             raise SweepConflictError(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import platform
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from sweeper.core.codec import decode, encode
 from sweeper.core.config import TrialConfig
 from sweeper.race.drift import Block, Drift, drift
 from sweeper.system.files import write_json
+from sweeper.system.flock import open_locked
 
 FOLDER = "machines"
 MAX_BLOCKS = 500
@@ -68,16 +67,10 @@ class MachineRecord:
 
     def add(self, block: Block) -> None:
         """Adds a block, or replaces the earlier block of the same rounds."""
-        with self._locked():
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with open_locked(self._path.with_suffix(".lock")):
             if not block.speeds:
                 return
             others = [other for other in self.blocks() if other.of != block.of]
             blocks = [*others, block][-MAX_BLOCKS:]
             write_json(self._path, {"machine": self._line, "blocks": list(map(encode, blocks))})
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.with_suffix(".lock").open("w", encoding="ascii") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield

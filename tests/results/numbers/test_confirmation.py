@@ -6,14 +6,13 @@ import math
 import random
 import statistics
 
-import numpy as np
 import pytest
 from scipy import stats
 
 from sweeper.core.config import TrialConfig
 from sweeper.race.drift import Drift
 from sweeper.race.log import Round, rounds_of_speeds
-from sweeper.race.tally import Variance, contenders, interval_of
+from sweeper.race.tally import TRIM, Variance, contenders, interval_of
 from sweeper.results.numbers.confirmation import WinnerChoice, choose_winner, ratios
 
 EAGER = TrialConfig(batch_size=512)
@@ -45,16 +44,33 @@ def test_the_interval_is_that_of_a_t_test(count):
     assert (low, high) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("count", [8, 15, 30])
-def test_from_eight_rounds_on_it_is_that_of_the_trimmed_mean(count):
+def logs_with_outliers(count: int) -> list[float]:
     rng = random.Random(count)
-    logs = [rng.gauss(0.3, 0.1) for _ in range(count)]
+    return [rng.gauss(0.3, 0.1) * (5 if rng.random() < 0.1 else 1) for _ in range(count)]
+
+
+@pytest.mark.parametrize("count", [*range(8, 41), 100])
+def test_from_eight_rounds_on_it_is_that_of_yuens_test(count):
+    """Against zeros, which do not vary, scipy's test of two trimmed samples has the error of ours alone."""
+    logs = logs_with_outliers(count)
     mean, low, high = interval_of(logs)
-    assert mean == pytest.approx(stats.trim_mean(logs, 0.2))
-    kept = count - 2 * int(0.2 * count)
-    drawn_in = stats.mstats.winsorize(np.array(logs), limits=(0.2, 0.2))
-    scale = math.sqrt(np.var(drawn_in, ddof=1) * (count - 1) / (kept * (kept - 1)))
-    assert (low, high) == pytest.approx(stats.t.interval(0.95, kept - 1, loc=mean, scale=scale))
+    test = stats.ttest_ind(logs, [0.0] * count, trim=TRIM, equal_var=False)
+    assert mean == pytest.approx(stats.trim_mean(logs, TRIM))
+    assert (low, high) == pytest.approx(
+        stats.t.interval(0.95, test.df, loc=mean, scale=mean / test.statistic)
+    )
+
+
+@pytest.mark.parametrize("count", [*range(8, 41), 100])
+def test_it_is_scipys_interval_of_a_trimmed_mean_but_for_the_number_of_values(count):
+    """Yuen divides by h (h - 1) for the h of n values that are kept, scipy by 0.6 n * 0.6 (n - 1)."""
+    logs = logs_with_outliers(count)
+    mean, low, high = interval_of(logs)
+    scipys_low, scipys_high = stats.mstats.trimmed_mean_ci(logs, limits=(TRIM, TRIM))
+    kept = count - 2 * int(TRIM * count)
+    wider = (1 - 2 * TRIM) * math.sqrt(count * (count - 1) / (kept * (kept - 1)))
+    assert mean == pytest.approx((scipys_low + scipys_high) / 2)
+    assert high - low == pytest.approx(wider * (scipys_high - scipys_low))
 
 
 @pytest.mark.parametrize("disturbed", [0.0, 0.1])

@@ -243,7 +243,7 @@ def test_all_together(tmp_path: Path):
 @pytest.mark.parametrize(
     ("made", "places", "why"),
     [
-        (PatchedChange(name="optimizer", value="fused"), {}, "not known"),
+        (PatchedChange(name="optimizer", value="fused"), {}, "does not know where"),
         (PatchedChange(name="optimizer", value="fused"), {"optimizer": "train.py:2"}, "no call"),
         (PatchedChange(name="optimizer", value="fused"), {"optimizer": "gone.py:2"}, "cannot be read"),
         (PatchedChange(name="mine", value="on"), PLACES, "use `sweeper exec`"),

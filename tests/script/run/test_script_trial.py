@@ -119,7 +119,7 @@ def test_a_script_has_the_users_environment_and_its_own(run, tmp_path, monkeypat
     job = job_of(script, {"how": "environment", "batch_size": 32})
     found = run(job)
     assert isinstance(found, Measurement)
-    assert "no torch was seen in its processes" in found.effective["script.watch"]
+    assert "torch was not seen in its processes" in found.effective["script.watch"]
     said = (tmp_path / "trial" / "worker.log").read_text()
     # What sweeper sets for its own processes is not among it.
     assert "'OMP_NUM_THREADS': None, 'CUDA_VISIBLE_DEVICES': '', 'OWN': '32'" in said
