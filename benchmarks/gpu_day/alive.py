@@ -22,6 +22,7 @@ from typing import Any
 from gpu_day.steps import ROOT, Day, FailedError, counted
 from sweeper.core.codec import encode
 from sweeper.core.job import MeasurePlan
+from sweeper.core.loaders import traits
 from sweeper.core.measurement import Measurement
 from sweeper.launch.local import SERVER_ENV
 
@@ -143,7 +144,10 @@ def chosen() -> Iterator[tuple[str, dict[str, Any]]]:
         precision = PRECISIONS[(number + number // len(PIPELINES)) % len(PRECISIONS)]
         changes = {"compile.mode": mode, "loader.kind": loader, "precision.amp": precision}
         if loader != "resident":
-            changes |= {"loader.num_workers": 0 if loader == "stream" else 2, "loader.pin_memory": True}
+            changes |= {
+                "loader.num_workers": 2 if traits(loader).has_workers else 0,
+                "loader.pin_memory": True,
+            }
         yield pipeline, {**PIPELINES[pipeline][1], **changes}
 
 

@@ -1,7 +1,8 @@
 """Lists the kinds of loader and their traits. Imports no torch.
 
-A new kind is one file with its implementation and one row of the table; a third party's kind is the import
-string of a row. No module outside `sweeper.trainer.data` branches on a kind's name.
+A new kind is one file with its implementation, one row of the table, and one function in
+`sweeper.exports.python_loading`; a third party's kind is the import string of a row. No module outside
+`sweeper.trainer.data` branches on a kind's name.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class LoaderTraits:
             which a captured step gathers the samples.
         python: Import string of a function `(settings, on_gpu) -> (imports, lines)` that returns
             the lines of a plain PyTorch script that loads the same way; empty if no plain script
-            can.
+            can. Every built-in kind has one.
     """
 
     implementation: str

@@ -320,7 +320,8 @@ INFEASIBLE = frozenset(
         FailureKind.IMPLAUSIBLE,
     }
 )
-"""Failures that are findings about the configuration: the sampler learns from them; they are not retried."""
+"""Failures that are findings about the configuration: the sampler learns from them; they are not retried.
+`core.job.RETRIED` has those that the machine causes; a kind may be in neither, and is not in both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

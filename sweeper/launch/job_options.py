@@ -21,7 +21,7 @@ def options(kind: str, job: BatchJob, gpus: int) -> dict[str, Any]:
     """Returns the options for dask-jobqueue.
 
     Args:
-        kind: `slurm`, `pbs`, `lsf` or `sge`.
+        kind: A key of `_ASKED`.
         gpus: GPUs per job; 0 for none.
     """
     minutes_only = traits(kind).minutes_only

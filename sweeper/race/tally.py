@@ -26,7 +26,7 @@ and of fewer, among which none may show that other load occasionally slows one b
 recorded log ratios had standard deviations of 7 to 19%."""
 
 LEVEL = 0.95
-"""Confidence level of what is printed."""
+"""Confidence level of what is printed, and of whatever names no other level."""
 LAST_LEVEL, EARLY_LEVEL = 0.97, 0.998
 """Confidence levels of the last look, and of each earlier one, which may end the race. With 95% at each of
 12 looks, one in four pairs of equal arms would be called different."""

@@ -14,7 +14,6 @@ from sweeper.results.verdict.bottleneck import launch_share
 from sweeper.scaffold.known_options import variables_of
 from sweeper.script.changes import load_changes
 from sweeper.script.changes.change import CLOSE, DRAWS, EXACT, ORIGINAL, SINGLE, Change, SpeedupCeiling, Step
-from sweeper.script.changes.loader import LoaderChange
 
 NEEDS_PERMISSION = "its rows would draw other random numbers; --allow-other-draws permits that"
 """Why a change is not tried that may well help."""
@@ -34,6 +33,7 @@ class ChangeValue:
         why: One line on what it saves.
         rounding: Relative difference that rounding may cause in the first steps.
         env: Environment variables that make the change; empty for a change at run time.
+        keeps_arithmetic: Whether what is computed with a batch stays as it is.
         ceiling: Largest ratio to the script's own speed that it may reach; infinite if that is unknown.
         refused: Why it is not tried; empty if it is.
     """
@@ -45,6 +45,7 @@ class ChangeValue:
     why: str = ""
     rounding: float = SINGLE
     env: Mapping[str, str] = field(default_factory=dict)
+    keeps_arithmetic: bool = False
     ceiling: float = math.inf
     refused: str = ""
 
@@ -107,6 +108,7 @@ def list_changes(
                     why=change.why,
                     rounding=change.tolerance(measurement.observed),
                     env=variables_of(change, measurement.observed),
+                    keeps_arithmetic=change.keeps_arithmetic,
                     ceiling=_assumed_ceiling(change) if ceiling is None else ceiling.ratio,
                     refused=refused,
                 )
@@ -156,7 +158,5 @@ def claim_of(changes: Sequence[ChangeValue]) -> Claim:
     return Claim(
         kind=max((change.kind for change in changes), key=kinds.index, default=EXACT),
         rounding=max((change.rounding for change in changes), default=SINGLE),
-        keeps_arithmetic=all(
-            change.is_of_environment or change.name == LoaderChange.name for change in changes
-        ),
+        keeps_arithmetic=all(change.keeps_arithmetic for change in changes),
     )

@@ -1,4 +1,4 @@
-"""Classifies failures: one table for exceptions, log tails and exit statuses."""
+"""Classifies failures: a table for the texts of exceptions and logs, and `of_exit` for exit statuses."""
 
 from __future__ import annotations
 

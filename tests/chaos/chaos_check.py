@@ -16,6 +16,8 @@ from typing import Any
 from chaos_stage import NAME, Stage
 from chaos_stub import DAEMON_SECONDS
 
+from sweeper.core.job import RETRIED
+
 
 def read(path: Path) -> Any:
     """Returns the JSON in a file."""
@@ -65,7 +67,7 @@ class Kept:
 
 
 def _is_retried(content: bytes) -> bool:
-    return json.loads(content).get("kind") in ("lost", "preempted", "device_lost", "device_busy")
+    return json.loads(content).get("kind") in RETRIED
 
 
 def testimony(stage: Stage) -> Iterator[list[str]]:

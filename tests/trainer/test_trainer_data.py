@@ -12,6 +12,7 @@ from trainer_problems import Table
 from trainer_samples import LENGTH, batches, numbered, of_lengths, padded
 
 from sweeper.core.config import LoaderConfig
+from sweeper.core.loaders import BUILTIN
 from sweeper.core.progress import TrialFailedError
 from sweeper.trainer.data import make_loader, resident, stream
 from sweeper.trainer.data.order import Order, epoch_order
@@ -26,7 +27,7 @@ SAMPLES = numbered()
 SIZE_BYTES = 20 * (8 + 4)
 
 AT_ONCE = ["resident", "stream"]
-ALL_KINDS = ["rows", "workers", "resident", "stream"]
+ALL_KINDS = list(BUILTIN)
 
 
 def started(samples: Samples, options: dict, size: int = 20, seed: int = 3, **more):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from trainer_problems import LONGEST, ROWS
 
+from sweeper.core.loaders import BUILTIN
 from sweeper.core.measurement import FailureKind
 from sweeper.core.progress import SilentProgress, TrialFailedError
 from sweeper.trainer import dry_step
@@ -18,7 +19,7 @@ def values_of(job):
     return dry_step.run(job, SilentProgress()).values
 
 
-@pytest.mark.parametrize("kind", ["rows", "workers", "resident", "stream"])
+@pytest.mark.parametrize("kind", BUILTIN)
 def test_what_it_tells_is_the_pipelines_own(make_job, kind):
     job = make_job({"loader.kind": kind, "batch_size": 50})
     values = values_of(job)

@@ -12,6 +12,7 @@ import time
 import pytest
 import torch
 
+from sweeper.core.loaders import BUILTIN
 from sweeper.core.measurement import Diagnosis
 from sweeper.core.progress import SilentProgress, TrialFailedError
 from sweeper.system.files import write_atomic
@@ -189,7 +190,7 @@ def test_memory_kept_for_an_earlier_trial_is_recorded(make_job):
     assert result.effective == {"device.malloc": "retain: an earlier trial in this process set it"}
 
 
-@pytest.mark.parametrize("kind", ["rows", "workers", "resident", "stream"])
+@pytest.mark.parametrize("kind", BUILTIN)
 def test_a_trial_of_every_kind_of_loader(make_sequence_job, kind: str):
     options = {"batch_size": 32, "loader.buckets": 3, "loader.kind": kind}
     result = measure.run(

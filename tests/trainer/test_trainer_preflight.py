@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sweeper.core.config import CompileConfig
+from sweeper.core.loaders import BUILTIN
 from sweeper.core.measurement import FailureKind, Report
 from sweeper.core.progress import SilentProgress, TrialFailedError
 from sweeper.trainer import preflight
@@ -21,7 +22,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[Stepper]:
     return taken
 
 
-@pytest.mark.parametrize("kind", ["rows", "workers", "resident", "stream"])
+@pytest.mark.parametrize("kind", BUILTIN)
 @pytest.mark.parametrize("amp", ["fp32", "bf16"])
 def test_every_loader_takes_two_steps(make_job, steps, kind, amp):
     found = preflight.run(make_job({"loader.kind": kind, "precision.amp": amp}), SilentProgress())

@@ -21,6 +21,7 @@ from strict_cuda import NAME, UUID, OnCuda, StrictCuda
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, MeasurePlan
+from sweeper.core.loaders import BUILTIN
 from sweeper.core.measurement import Diagnosis, FailureKind, Measurement
 from sweeper.core.progress import SilentProgress, TrialFailedError
 from sweeper.core.training import Training
@@ -187,7 +188,7 @@ def test_the_probe_counts_as_cuda_does(cuda: StrictCuda, monkeypatch):
     assert [each["name"] for each in values["devices"]] == [NAME]
 
 
-@pytest.mark.parametrize("kind", ["rows", "workers", "resident", "stream"])
+@pytest.mark.parametrize("kind", BUILTIN)
 def test_the_preflight_captures_a_step(on_gpu: Callable[..., Job], monkeypatch, kind: str):
     replayed: list[object] = []
     replay = torch.cuda.CUDAGraph.replay

@@ -49,7 +49,10 @@ def reason_of(error: Exception) -> str:
 
 
 def begin_passes(torch: Any, begin: Callable[[Any, Callable[[Any], Any]], Any]) -> None:
-    """Makes the passes of loaders that begin from now on begin with `begin(loader, original)`."""
+    """Makes the passes of loaders that begin from now on begin with `begin(loader, original)`.
+
+    With persistent workers that is the first pass alone: torch resets its iterator for the others.
+    """
     module = torch.utils.data.dataloader
     original = module.DataLoader._get_iterator
 
@@ -184,9 +187,12 @@ class Change:
         original: The value that leaves the script as it is.
         kind: Kind of its effect on the training.
         why: One line for the report on what it saves.
-        saves: Part of a step that it could save: its `loader`, `arithmetic` or `updates`; empty for no part.
+        saves: Part of a step that it could save: its `loader`, `arithmetic` or `updates`; empty for no part:
+            then its ceiling is unknown, and it is tried among the first.
         rounding: Relative difference that it may make in the first steps.
         takes_other_kernels: Whether it makes the difference of kernels that compute the same, instead.
+        only_feeds: Whether it changes only where batches come from, not what is computed with them. Where
+            processes share one model, only such changes and those by the environment are tried.
         limit_seconds: Seconds that a run with it may take longer than one without, such as for compiling.
         no_edit: Why it is not written into the user's source; empty if `edit` does.
     """
@@ -199,6 +205,7 @@ class Change:
     saves: str = ""
     rounding: float = SINGLE
     takes_other_kernels: bool = False
+    only_feeds: bool = False
     limit_seconds: float = 0.0
     no_edit: str = ""
 
@@ -206,6 +213,11 @@ class Change:
     def is_of_environment(self) -> bool:
         """Whether environment variables make it, and not `apply`."""
         return type(self).environment is not Change.environment
+
+    @property
+    def keeps_arithmetic(self) -> bool:
+        """Whether what is computed with a batch stays as it is."""
+        return self.only_feeds or self.is_of_environment
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training; empty if it is.
@@ -233,7 +245,11 @@ class Change:
         return {}
 
     def apply(self, torch: Any, value: str, report: ReportCallback) -> None:
-        """Makes the change in this process; `report` is called once it is known to be in effect or not."""
+        """Makes the change in this process; `report` is called once it is known to be in effect or not.
+
+        It must be called within the first steps: a built-in change without a report counts as one that the
+        training never uses. One that acts later reports as it is installed, or as a pass begins.
+        """
         raise NotImplementedError
 
     def edit(self, editor: Editor) -> None:

@@ -82,6 +82,7 @@ class Pinned(_GpuChange):
     choices = ("on",)
     kind = EXACT
     why = "batches are in page-locked memory, which a GPU copies faster"
+    only_feeds = True
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""

@@ -25,6 +25,7 @@ class LoaderChange(Change):
     kind = EXACT
     why = "batches are gathered from a data set that was collated once, or the number of workers changes"
     saves = "loader"
+    only_feeds = True
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""

@@ -1,9 +1,9 @@
 """Counts samples from a model's input, for training without a loader.
 
 The model is the outermost module that has the optimizer's parameters. It is found once, among the
-objects of the garbage collector, since patching `Module.__call__` would cost every inner module and
-break `torch.compile(fullgraph=True)`. It is then watched through an attribute that torch reads at
-each call of a module and leaves out of copies and pickles.
+objects of the garbage collector (`gc.freeze` would hide it), since patching `Module.__call__` would cost
+every inner module and break `torch.compile(fullgraph=True)`. It is then watched through an attribute that
+torch reads at each call of a module and leaves out of copies and pickles.
 """
 
 from __future__ import annotations

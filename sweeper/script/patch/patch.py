@@ -17,7 +17,6 @@ from sweeper.judging.speed import Speed, SpeedComparison
 from sweeper.race.verify import Claim
 from sweeper.script.changes import CHANGES
 from sweeper.script.changes.change import CHANGES_TRAINING, CLOSE, DRAWS, Change
-from sweeper.script.changes.loader import LoaderChange
 from sweeper.script.patch.edits import PatchedChange, Sources, canonical_path, edit_sources
 from sweeper.script.patch.source import CannotEditError, lines_of, statements_by_line
 from sweeper.script.run.command_line import parse_command
@@ -145,10 +144,7 @@ def _verify_changes(
         claim = Claim(
             kind=DRAWS if any(_kind(sources, change) == DRAWS for change in some) else CLOSE,
             rounding=max(sources.changes[change.name].tolerance(sources.facts) for change in some),
-            keeps_arithmetic=all(
-                sources.changes[change.name].is_of_environment or change.name == LoaderChange.name
-                for change in some
-            ),
+            keeps_arithmetic=all(sources.changes[change.name].keeps_arithmetic for change in some),
             is_version=True,
         )
         with patched(diff(sources, some).encode(), "patched", before.command, before.folder) as (_, after):

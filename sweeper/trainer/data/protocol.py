@@ -62,7 +62,10 @@ class Loader(Protocol):
 
 
 def prefetch(items: Iterator[T]) -> Iterator[T]:
-    """Yields the items of an endless iterator; a thread makes the next one."""
+    """Yields the items of an endless iterator; a thread makes the next one.
+
+    One item is in flight: a loader's `drain_steps` is the number of batches in an item.
+    """
     with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
         coming = pool.submit(next, items)
         while True:
