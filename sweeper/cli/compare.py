@@ -26,7 +26,7 @@ from sweeper.results.verdict.bottleneck import verdict_on
 from sweeper.sweep.folder.catalog import find_sweep
 from sweeper.sweep.folder.fingerprint import differences
 from sweeper.sweep.folder.journal import Journal, sweeps_folder
-from sweeper.sweep.folder.load import LoadedSweep, load_sweep, summarise
+from sweeper.sweep.folder.load import LoadedSweep, load_sweep
 
 _DIGESTS = ("code", "data.files")
 """Fingerprint keys whose values only show whether they are equal."""
@@ -114,7 +114,7 @@ def sweep_at(home: Path, text: str) -> Journal:
 def side_of(sweep: LoadedSweep) -> SweepSide:
     """Returns a sweep as one side of a comparison."""
     return SweepSide(
-        summary=summarise(sweep),
+        summary=sweep.summary,
         rounds=tuple(one.speeds for one in sweep.rounds),
         varied=sweep.varied_names(),
         fingerprint=sweep.journal.read()["fingerprint"],

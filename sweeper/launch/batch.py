@@ -138,37 +138,51 @@ class BatchPool(DaskPool):
             EnvironmentStopError: It no longer accepts jobs, or several jobs in a row ended before their
                 worker started.
         """
-        jobs, now = self._jobs, time.monotonic()
+        now = time.monotonic()
         self._forget_ended()
-        jobs.shrink(count)
+        self._jobs.shrink(count)
         try:
-            if jobs.has_surplus:
-                # Cancels surplus jobs first, since a new job may reuse the name of one.
-                jobs.complete()
-            jobs.grow(count)
-            if jobs.is_complete or now < self._retry_at:
+            if not self._submit_missing(count, may_submit=now >= self._retry_at):
                 return
-            jobs.complete()
-        except (RuntimeError, TimeoutError, OSError) as error:
-            # Dask would keep rejected jobs as if they existed.
-            for name in [name for name, job in jobs.submitted.items() if not job.job_id]:
-                jobs.forget(name)
-            self._retry_at, self._refused = now + ASK_SECONDS, self._refused + 1
-            if not self._started:
-                raise UserError(
-                    f"{self._kind} rejects the jobs of `execution.job`: {_message_of(error)}. `sweeper run"
-                    " --dry-run` prints their script."
-                ) from error
-            if not jobs.submitted and self._refused >= MAX_REFUSALS:
-                raise EnvironmentStopError(
-                    f"{self._kind} no longer accepts jobs: {_message_of(error)}. Finished trials are kept;"
-                    " run the same command to continue."
-                ) from error
-        else:
             self._refused = 0
-        for job in jobs.submitted.values():
+        except (RuntimeError, TimeoutError, OSError) as error:
+            self._note_refusal(error, now)
+        for job in self._jobs.submitted.values():
             # Keyed by job ID, since a replacement has the same worker name.
             self._started.setdefault(job.job_id, now)
+
+    def _submit_missing(self, count: int, *, may_submit: bool) -> bool:
+        """Cancels surplus jobs, and submits those that are missing to reach `count`.
+
+        Returns:
+            Whether jobs were submitted.
+        """
+        jobs = self._jobs
+        if jobs.has_surplus:
+            # Cancels surplus jobs first, since a new job may reuse the name of one.
+            jobs.complete()
+        jobs.grow(count)
+        if jobs.is_complete or not may_submit:
+            return False
+        jobs.complete()
+        return True
+
+    def _note_refusal(self, error: Exception, now: float) -> None:
+        """Forgets rejected jobs; raises if one was the first job of all, or if none is accepted any more."""
+        # Dask would keep rejected jobs as if they existed.
+        for name in [name for name, job in self._jobs.submitted.items() if not job.job_id]:
+            self._jobs.forget(name)
+        self._retry_at, self._refused = now + ASK_SECONDS, self._refused + 1
+        if not self._started:
+            raise UserError(
+                f"{self._kind} rejects the jobs of `execution.job`: {_message_of(error)}. `sweeper run"
+                " --dry-run` prints their script."
+            ) from error
+        if not self._jobs.submitted and self._refused >= MAX_REFUSALS:
+            raise EnvironmentStopError(
+                f"{self._kind} no longer accepts jobs: {_message_of(error)}. Finished trials are kept;"
+                " run the same command to continue."
+            ) from error
 
     def workers(self) -> Sequence[str]:
         """Returns the addresses of the present workers."""

@@ -173,7 +173,6 @@ def _prepare_job(
         UserError: The data or the code cannot be used, or there is no such device.
         EnvironmentStopError: The machine cannot run it.
     """
-    kind = "cpu" if device == "cpu" else "auto"
     prepared = prepared_folder(home, wanted.pipeline, wanted.data)
     job = Job(
         uid=folder.uid,
@@ -189,44 +188,48 @@ def _prepare_job(
         stall_seconds=wanted.training.stall_seconds,
         stage="production",
     )
-    runner = JobRunner(launcher, [Slot(kind), Slot(kind)], lambda: None)
-    jobs = {
-        "the probe of the device": Job(
-            uid="probe", runner=PROBE_RUNNER, plan=NO_WINDOWS, timeout_seconds=PREPARE_SECONDS
-        ),
-        "preparing the data": dataclasses.replace(
+    probe, preparation = _probe_and_prepare(launcher, folder, job, "cpu" if device == "cpu" else "auto")
+    for note in preparation["notes"]:
+        watcher.line(note)
+    build = build_of(probe)
+    devices = _pick_devices(devices_of(probe), device, wanted, build)
+    if device != "cpu":
+        uuids = [info.uuid for info in devices]
+        for line in gpu_lines(build, on_gpu=devices[0].kind == "cuda", only=uuids):
+            watcher.line(line)
+    count = f"{len(devices)} x " if len(devices) > 1 else ""
+    watcher.line(f"Training on {count}{devices[0].name}.")
+    return dataclasses.replace(
+        job,
+        device=",".join(info.uuid or "cpu" for info in devices),
+        plan=MeasurePlan(repeats=0, quiet_canary_ms=probe["canary_ms"]),
+    )
+
+
+def _probe_and_prepare(
+    launcher: LocalLauncher, folder: RunFolder, job: Job, device: str
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Probes the device while it prepares the data of `job`; returns both reports."""
+    tasks = (
+        Job(uid="probe", runner=PROBE_RUNNER, plan=NO_WINDOWS, timeout_seconds=PREPARE_SECONDS),
+        dataclasses.replace(
             job, uid="prepare", runner=PREPARE_RUNNER, plan=NO_WINDOWS, timeout_seconds=PREPARE_SECONDS
         ),
-    }
+    )
     setup = folder.path / "setup"
-    for number, task in enumerate(jobs.values()):
+    runner = JobRunner(launcher, [Slot(device), Slot(device)], lambda: None)
+    for number, task in enumerate(tasks):
         (setup / task.uid / OUTCOME).unlink(missing_ok=True)
         runner.start(number, setup / task.uid, task)
     reports: dict[int, Mapping[str, Any]] = {}
     while runner.running:
         for number, _, outcome in runner.wait():
-            doing, task = list(jobs.items())[number]
-            is_probe = task.runner == PROBE_RUNNER
-            log = setup / task.uid / LOG
-            reports[number] = probe_report(outcome) if is_probe else report_of(outcome, doing, log=log)
-    for note in reports[1]["notes"]:
-        watcher.line(note)
-    build = build_of(reports[0])
-    devices = _pick_devices(devices_of(reports[0]), device, wanted, build)
-    if device != "cpu":
-        uuids = [info.uuid for info in devices]
-        for line in gpu_lines(build, on_gpu=devices[0].kind == "cuda", only=uuids):
-            watcher.line(line)
-    watcher.line(
-        f"Training on {len(devices)} x {devices[0].name}."
-        if len(devices) > 1
-        else f"Training on {devices[0].name}."
-    )
-    return dataclasses.replace(
-        job,
-        device=",".join(info.uuid or "cpu" for info in devices),
-        plan=MeasurePlan(repeats=0, quiet_canary_ms=reports[0]["canary_ms"]),
-    )
+            log = setup / tasks[number].uid / LOG
+            is_probe = tasks[number].runner == PROBE_RUNNER
+            reports[number] = (
+                probe_report(outcome) if is_probe else report_of(outcome, "preparing the data", log=log)
+            )
+    return reports[0], reports[1]
 
 
 def _pick_devices(

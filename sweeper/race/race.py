@@ -68,46 +68,73 @@ def run(
         TrialFailedError: A process cannot be measured, for a known reason.
         UserError: A process cannot be started.
     """
-    began = clock() - (log[-1].at if log else 0.0)
-
-    def now() -> float:
-        return clock() - began
-
-    def end(life: int) -> None:
-        rest = lives.end(life)
-        for turn in rest or ():
-            log.append(Turned(life, now(), *turn))
-        is_failed = rest is None
-        log.append(Ended(life, now(), is_failed, is_crowded=is_failed and lives.is_crowded_out(life)))
-        if policy.is_complete(log):
-            seen()
-
-    number = sum(isinstance(event, Started) for event in log)
+    race = _Race(policy, lives, log, seen, clock)
     try:
         while True:
-            action = policy.next(log, now())
-            if isinstance(action, Start):
-                start = now()
-                arms = {event.arm for event in log if isinstance(event, Added)}
-                if action.members and action.arm not in arms:
-                    log.append(Added(action.arm, start, action.members, action.reference))
-                verified = lives.start(number, action)
-                log.append(Started(number, action.arm, now(), now() - start, action.round))
-                for event in verified:
-                    log.append(dataclasses.replace(event, at=now()))
-                if rounds_of(log)[-1].is_in_company is None:
-                    log.append(Company(lives.has_company(), now()))
-                number += 1
-            elif isinstance(action, Turn):
-                turn = lives.turn(action.life)
-                if turn is None:
-                    end(action.life)
-                else:
-                    log.append(Turned(action.life, now(), *turn))
-            elif isinstance(action, End):
-                end(action.life)
-            else:
+            action = policy.next(log, race.now())
+            if isinstance(action, Done):
                 return action
+            race.take(action)
     except BaseException:
         lives.kill()
         raise
+
+
+class _Race:
+    """Takes the actions of a race, and appends what happens to its log."""
+
+    def __init__(
+        self,
+        policy: Rules,
+        lives: Lives,
+        log: list[Event],
+        seen: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._policy, self._lives, self._log = policy, lives, log
+        self._seen, self._clock = seen, clock
+        self._began_s = clock() - (log[-1].at if log else 0.0)
+        self._num_starts = sum(isinstance(event, Started) for event in log)
+
+    def now(self) -> float:
+        """Returns the seconds since the race has begun."""
+        return self._clock() - self._began_s
+
+    def take(self, action: Start | Turn | End) -> None:
+        """Takes an action."""
+        if isinstance(action, Start):
+            self._start(action)
+        elif isinstance(action, Turn):
+            self._turn(action.life)
+        else:
+            self._end(action.life)
+
+    def _start(self, action: Start) -> None:
+        log, number, began = self._log, self._num_starts, self.now()
+        arms = {event.arm for event in log if isinstance(event, Added)}
+        if action.members and action.arm not in arms:
+            log.append(Added(action.arm, began, action.members, action.reference))
+        verified = self._lives.start(number, action)
+        log.append(Started(number, action.arm, self.now(), self.now() - began, action.round))
+        for event in verified:
+            log.append(dataclasses.replace(event, at=self.now()))
+        if rounds_of(log)[-1].is_in_company is None:
+            log.append(Company(self._lives.has_company(), self.now()))
+        self._num_starts += 1
+
+    def _turn(self, life: int) -> None:
+        turn = self._lives.turn(life)
+        if turn is None:
+            self._end(life)
+        else:
+            self._log.append(Turned(life, self.now(), *turn))
+
+    def _end(self, life: int) -> None:
+        rest = self._lives.end(life)
+        for turn in rest or ():
+            self._log.append(Turned(life, self.now(), *turn))
+        is_failed = rest is None
+        ended = Ended(life, self.now(), is_failed, is_crowded=is_failed and self._lives.is_crowded_out(life))
+        self._log.append(ended)
+        if self._policy.is_complete(self._log):
+            self._seen()

@@ -94,27 +94,10 @@ def real_difference(
         is_version: Whether it is a run of another version of the script, not of a change at run time.
         is_early: Whether only the first steps are compared, as no run with another seed is there yet.
     """
-    # In half precision, Adam's first updates already differ, so later gradients belong to other parameters.
-    early = EARLY_STEPS if rounding <= SINGLE else HALF_EARLY_STEPS - is_version
     for rank, first, second in _ranks(one, baseline):
-        steps = 0
-        noise: set[int] = set()
-        for left, right in _pairs(first, second):
-            left, right = (_drop_draws(event) if is_redrawn else event for event in (left, right))
-            if _kind(left) != _kind(right) or _fixed_parts(left) != _fixed_parts(right):
-                return f"{_describe(left, right)} after {steps} steps"
-            if "gradients" in left:
-                noise = set() if is_redrawn else _noise(left, right, rounding)
-            if "step" in left and _moved_flags(left, noise) != _moved_flags(right, noise):
-                return f"its updates differ after {steps} steps"
-            if (
-                steps < early
-                and rounding < HOGWILD
-                and (why := _early_difference(left, right, rounding, noise))
-            ):
-                return f"{why} in step {steps + 1}"
-            steps += "step" in left
-        if why := _length_difference(first, second):
+        why = _step_difference(first, second, rounding, is_redrawn=is_redrawn, is_version=is_version)
+        why = why or _length_difference(first, second)
+        if why:
             return why
         if is_early:
             continue
@@ -124,12 +107,51 @@ def real_difference(
             for run, original in pairs
             if rank in run.events and rank in original.events
         ]
-        for name, read in CURVES.items():
-            curves = [read(second), *(read(events) for events in others)]
-            paired = [(read(run), read(original)) for run, original in seeded]
-            if why := _curves(name, read(first), curves, paired, is_race=rounding == HOGWILD or is_redrawn):
-                return why
+        is_race = rounding == HOGWILD or is_redrawn
+        if why := _curve_difference(first, second, others, seeded, is_race=is_race):
+            return why
     return _process_difference(one, baseline)
+
+
+def _step_difference(
+    first: Sequence[Event], second: Sequence[Event], rounding: float, *, is_redrawn: bool, is_version: bool
+) -> str:
+    """Returns the first difference between the events of two runs, one by one; see `real_difference`."""
+    # In half precision, Adam's first updates already differ, so later gradients belong to other parameters.
+    early = EARLY_STEPS if rounding <= SINGLE else HALF_EARLY_STEPS - is_version
+    num_near = early if rounding < HOGWILD else 0
+    steps = 0
+    noise: set[int] = set()
+    for left, right in _pairs(first, second):
+        if is_redrawn:
+            left, right = _drop_draws(left), _drop_draws(right)
+        if _kind(left) != _kind(right) or _fixed_parts(left) != _fixed_parts(right):
+            return f"{_describe(left, right)} after {steps} steps"
+        if "gradients" in left:
+            noise = set() if is_redrawn else _noise(left, right, rounding)
+        if "step" in left and _moved_flags(left, noise) != _moved_flags(right, noise):
+            return f"its updates differ after {steps} steps"
+        if steps < num_near and (why := _early_difference(left, right, rounding, noise)):
+            return f"{why} in step {steps + 1}"
+        steps += "step" in left
+    return ""
+
+
+def _curve_difference(
+    first: Sequence[Event],
+    second: Sequence[Event],
+    others: Sequence[Sequence[Event]],
+    seeded: Sequence[tuple[Sequence[Event], Sequence[Event]]],
+    *,
+    is_race: bool,
+) -> str:
+    """Returns the first curve that lies too far from the script's; see `_curves`."""
+    for name, read in CURVES.items():
+        curves = [read(second), *(read(events) for events in others)]
+        pairs = [(read(run), read(original)) for run, original in seeded]
+        if why := _curves(name, read(first), curves, pairs, is_race=is_race):
+            return why
+    return ""
 
 
 def extent_of(*records: Record) -> str:

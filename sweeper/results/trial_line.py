@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from sweeper.core.record import TrialRecord
 from sweeper.results.formatting import figure, loss, rate, seconds, times, wrap
@@ -10,6 +10,9 @@ from sweeper.results.verdict.bottleneck import is_unexamined, verdict_on
 
 WIDE = 100
 """Width of a terminal from which a line has room for everything."""
+
+_Part = tuple[int, str]
+"""A part of the line, after its rank: the highest is left out first."""
 
 
 def trial_line(
@@ -30,31 +33,46 @@ def trial_line(
     head = f"  {name:<{38 if is_wide else 30}} "
     if record.failure is not None:
         return wrap(f"{head}{record.failure.kind}: {record.failure.message}", width)
-    # Parts of the line with their rank: the highest is dropped first.
-    parts = [(0, f"{rate(record.metric('throughput')):>{14 if is_wide else 11}}")]
+    parts = list(_parts(record, speedup, equal, is_wide=is_wide))
+    if width is None:
+        return _join(head, parts)
+    line = _join(head, _drop_until_it_fits(head, parts, width))
+    # A long name leaves no room for columns.
+    return line if len(line) <= width else f"  {' '.join(line.split())}"
+
+
+def _parts(
+    record: TrialRecord, speedup: float | None, equal: Collection[str], *, is_wide: bool
+) -> Iterator[_Part]:
+    """Yields the parts of a measured trial's line."""
+    disturbances = record.measurement.contamination if record.measurement is not None else ()
+    yield 0, f"{rate(record.metric('throughput')):>{14 if is_wide else 11}}"
     if (epoch := record.metric("epoch_seconds")) is not None:
-        parts.append((4, f"{seconds(epoch):>10} per epoch"))
-    reasons = record.measurement.contamination if record.measurement is not None else ()
-    mark = "~" if reasons else " "
-    parts.append((0, f"{times(speedup):>{7 if is_wide else 6}}{mark}"))
+        yield 4, f"{seconds(epoch):>10} per epoch"
+    mark = "~" if disturbances else " "
+    yield 0, f"{times(speedup):>{7 if is_wide else 6}}{mark}"
     if record.quality is not None:
-        parts.append((2, f"loss {loss(record.quality.val_loss):<6}"))
+        yield 2, f"loss {loss(record.quality.val_loss):<6}"
         # Only the first; `--trial N` shows them all.
-        first = [(name, value) for name, value in record.quality.metrics.items() if name not in equal][:1]
-        parts += [(3, f"{name} {figure(value)}") for name, value in first]
+        for name in [name for name in record.quality.metrics if name not in equal][:1]:
+            yield 3, f"{name} {figure(record.quality.metrics[name])}"
     if (verdict := verdict_on(record)) is not None and not is_unexamined(record, verdict):
-        parts.append((1, verdict.kind.value))
-    if reasons and is_wide:
-        parts.append((5, f"disturbed ({', '.join(reasons)})"))
+        yield 1, verdict.kind.value
+    if disturbances and is_wide:
+        yield 5, f"disturbed ({', '.join(disturbances)})"
     over = [name for name, amount in record.violations.items() if amount > 0]
     if over:
-        parts.append((1, f"over the limit on {', '.join(over)}"))
-    while width is not None and len(_join(head, parts)) > width and (rank := max(rank for rank, _ in parts)):
+        yield 1, f"over the limit on {', '.join(over)}"
+
+
+def _drop_until_it_fits(head: str, parts: Sequence[_Part], width: int) -> Sequence[_Part]:
+    """Returns the parts without those of the highest ranks, as far as the line needs it; rank 0 stays."""
+    for rank in sorted({rank for rank, _ in parts if rank}, reverse=True):
+        if len(_join(head, parts)) <= width:
+            break
         parts = [part for part in parts if part[0] != rank]
-    line = _join(head, parts)
-    # A long name leaves no room for columns.
-    return line if width is None or len(line) <= width else f"  {' '.join(line.split())}"
+    return parts
 
 
-def _join(head: str, parts: Sequence[tuple[int, str]]) -> str:
+def _join(head: str, parts: Sequence[_Part]) -> str:
     return (head + "  ".join(text for _, text in parts)).rstrip()

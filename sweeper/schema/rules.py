@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import graphlib
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -35,36 +35,23 @@ _PARAMETER: TypeAdapter[Parameter] = TypeAdapter(Parameter)
 
 def broken_rules(tree: Mapping[str, Any], secrets: Collection[str]) -> Iterator[Mistake]:
     """Yields a mistake for each rule that the specification `tree` breaks; it must not contain `secrets`."""
-    yield from _subject(tree)
-    yield from _space(tree)
-    yield from _when(tree)
-    own_names = not _traits(tree).names_are_fields
-    for section in ("fix", "baseline"):
-        yield from _values(_mapping(tree.get(section)), (section,), own_names)
-    for index, entry in enumerate(_list(tree.get("also_try"))):
-        yield from _values(_mapping(entry), ("also_try", index), own_names)
-    if "command" in tree:
-        yield from _script(tree)
-    elif own_names:
-        yield from _without_value(tree)
-    for name in _mapping(tree.get("fix")):
-        if name in _mapping(tree.get("space")):
-            text = f"`{name}` must not be both in `space` and in `fix`. Remove one."
-            yield Mistake(("fix", name), text, at_key=True)
-    if "ladder" in _mapping(tree.get("confirm")):
-        text = "`confirm.ladder` is no longer an option: `sweeper tune` measures each change. Remove it."
-        yield Mistake(("confirm", "ladder"), text, at_key=True)
-    yield from _goals(tree)
+    for rule in _RULES:
+        yield from rule(tree)
     yield from held_secrets(tree, secrets)
 
 
-def missing_parts(tree: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yields a mistake for each part that cannot be found here, such as a missing loader.
+def broken_rules_of_new_sweeps(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yields a mistake for each rule that `tree` breaks as the specification of a sweep that begins here.
 
-    Also yields one for a command that starts work elsewhere without consent, and for each option of a sweep
-    that cannot have an effect. A stored specification is not checked by these rules, so that its sweep can
-    still be used.
+    They are about parts that cannot be found here, options that cannot have an effect, and consent. A stored
+    specification need not keep them, so that its sweep can still be used.
     """
+    for rule in _RULES_OF_NEW_SWEEPS:
+        yield from rule(tree)
+
+
+def _trains_elsewhere(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yields a mistake for a command that starts work elsewhere without consent."""
     words = [word for word in _list(tree.get("command")) if isinstance(word, str)]
     if (reason := leads_elsewhere(words)) and _mapping(tree.get("script")).get("elsewhere") is not True:
         text = (
@@ -72,60 +59,92 @@ def missing_parts(tree: Mapping[str, Any]) -> Iterator[Mistake]:
             " `script: {elsewhere: true}` if every trial may do that."
         )
         yield Mistake(("command",), text)
+
+
+def _sets_our_variable(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     if VARIABLE in _mapping(_mapping(tree.get("script")).get("env")):
         text = f"`script.env.{VARIABLE}` is set by `script.changes`. Write `changes: {{loader: gathered}}`."
         yield Mistake(("script", "env", VARIABLE), text, at_key=True)
-    work = _traits(tree)
-    subject = "command" if "command" in tree else "workload"
-    if not work.names_are_fields and _mapping(tree.get("measure")).get("cold_cache") is True:
-        text = f"is for pipelines, but got a `{subject}`, which reads its own data. Remove it."
+
+
+def _cold_cache_without_pipeline(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    if not _traits(tree).names_are_fields and _mapping(tree.get("measure")).get("cold_cache") is True:
+        text = f"is for pipelines, but got a `{_key_of_work(tree)}`, which reads its own data. Remove it."
         yield Mistake(("measure", "cold_cache"), f"`measure.cold_cache: true` {text}")
-    yield from _no_effect_on_search(_mapping(tree.get("search")))
+
+
+def _changes_without_command(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     if tree.get("workload") == OF_CHANGES and "command" not in tree:
         text = "`workload: changes` needs a `command`, whose changes `sweeper tune` races. Remove it."
         yield Mistake(("workload",), text)
-    if _mapping(tree.get("confirm")).get("to_loss") is True:
-        text = ""
-        if not work.counts_samples:
-            text = f"is for pipelines, but got a `{subject}`, which decides for itself when to stop."
-            text += " Remove it."
-        elif _mapping(tree.get("measure")).get("quality_samples") == 0:
-            text = (
-                "needs a quality pass, but `measure.quality_samples: 0` turns it off."
-                " Use `auto` or a number of samples."
-            )
-        if text:
-            yield Mistake(("confirm", "to_loss"), f"`confirm.to_loss: true` {text}")
-    places: list[tuple[Path, str, Any]] = [
-        (("space", name, "choices", i), name, choice)
-        for name, parameter in _mapping(tree.get("space")).items()
-        for i, choice in enumerate(_list(_mapping(parameter).get("choices")))
-    ]
-    sections: list[tuple[Path, Any]] = [((key,), tree.get(key)) for key in ("fix", "baseline")]
-    sections += [(("also_try", i), entry) for i, entry in enumerate(_list(tree.get("also_try")))]
-    for path, section in sections:
-        places += [((*path, name), name, value) for name, value in _mapping(section).items()]
-    parts: list[tuple[Path, Registry[Any], Any]] = []
-    for path, name, value in places:
-        if name in FIELDS and (registry := FIELDS[name].registry) is not None:
-            parts.append((path, registry, value))
-    for section, key, names in (("execution", "launcher", LAUNCHERS), ("search", "sampler", SAMPLERS)):
-        if key in _mapping(tree.get(section)):
-            parts.append(((section, key), names, tree[section][key]))
-    if "workload" in tree:
-        parts.append((("workload",), WORKLOADS, tree["workload"]))
-    probes = _list(_mapping(tree.get("measure")).get("probes"))
-    parts += [(("measure", "probes", i), PROBES, name) for i, name in enumerate(probes)]
-    parts += [(path, OBJECTIVES, name) for path, name in _metrics(tree)]
-    for path, registry, value in parts:
+
+
+def _to_loss_without_quality(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yields a mistake if the time to the baseline's loss is to be measured, but cannot be."""
+    if _mapping(tree.get("confirm")).get("to_loss") is not True:
+        return
+    if not _traits(tree).counts_samples:
+        text = (
+            f"is for pipelines, but got a `{_key_of_work(tree)}`, which decides for itself when to stop."
+            " Remove it."
+        )
+    elif _mapping(tree.get("measure")).get("quality_samples") == 0:
+        text = (
+            "needs a quality pass, but `measure.quality_samples: 0` turns it off."
+            " Use `auto` or a number of samples."
+        )
+    else:
+        return
+    yield Mistake(("confirm", "to_loss"), f"`confirm.to_loss: true` {text}")
+
+
+def _unknown_parts(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yields a mistake for each part that cannot be found here, such as a missing loader."""
+    for path, registry, value in _parts(tree):
         try:
             registry.get(value)
         except UserError as error:
             yield Mistake(path, str(error), at_key=path[0] == "constraints")
 
 
-def _no_effect_on_search(search: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yields a mistake for each option of the search that another option turns off."""
+def _parts(tree: Mapping[str, Any]) -> Iterator[tuple[Path, Registry[Any], Any]]:
+    """Yields the name of each part that may be a third party's, with its place and its registry."""
+    for path, name, value in _given_values(tree):
+        registry = FIELDS[name].registry if name in FIELDS else None
+        if registry is not None:
+            yield path, registry, value
+    for section, key, names in (("execution", "launcher", LAUNCHERS), ("search", "sampler", SAMPLERS)):
+        if key in _mapping(tree.get(section)):
+            yield (section, key), names, tree[section][key]
+    if "workload" in tree:
+        yield ("workload",), WORKLOADS, tree["workload"]
+    for index, name in enumerate(_list(_mapping(tree.get("measure")).get("probes"))):
+        yield ("measure", "probes", index), PROBES, name
+    for path, name in _metrics(tree):
+        yield path, OBJECTIVES, name
+
+
+def _given_values(tree: Mapping[str, Any]) -> Iterator[tuple[Path, str, Any]]:
+    """Yields the choices of the space and all fixed values, with their places and names."""
+    for name, parameter in _mapping(tree.get("space")).items():
+        for index, choice in enumerate(_list(_mapping(parameter).get("choices"))):
+            yield ("space", name, "choices", index), name, choice
+    for path, values in _sections_of_values(tree, "fix", "baseline"):
+        for name, value in values.items():
+            yield (*path, name), name, value
+
+
+def _sections_of_values(tree: Mapping[str, Any], *keys: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Yields the sections of `keys`, then each entry of `also_try`, with their places."""
+    for key in keys:
+        yield (key,), _mapping(tree.get(key))
+    for index, entry in enumerate(_list(tree.get("also_try"))):
+        yield ("also_try", index), _mapping(entry)
+
+
+def _regret_without_climb(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yields a mistake for an option of the search that another option turns off."""
+    search = _mapping(tree.get("search"))
     regret, sampler = search.get("regret"), search.get("sampler")
     if regret is not None and sampler not in (None, AUTO, CLIMB):
         why = f"has no effect with `search.sampler: {sampler}`. Remove one of them."
@@ -196,8 +215,14 @@ def _traits(tree: Mapping[str, Any]) -> WorkloadTraits:
     return traits(kind_of(named=tree.get("workload"), has_command="command" in tree))
 
 
+def _key_of_work(tree: Mapping[str, Any]) -> str:
+    return "command" if "command" in tree else "workload"
+
+
 def _without_value(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yields a mistake for each searched name without a value, where names have no defaults."""
+    if "command" in tree or _traits(tree).names_are_fields:
+        return
     given = {*_mapping(tree.get("baseline")), *_mapping(tree.get("fix"))}
     for name in _mapping(tree.get("space")):
         if name not in given:
@@ -207,39 +232,51 @@ def _without_value(tree: Mapping[str, Any]) -> Iterator[Mistake]:
 
 def _script(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yields a mistake for each parameter that a script does not use, and for each name without a value."""
+    if "command" not in tree:
+        return
     options = _mapping(tree.get("script"))
-    templates: list[tuple[Path, Any]] = [
-        (("command", index), item) for index, item in enumerate(_list(tree.get("command")))
-    ]
-    templates += [(("script", "env", name), text) for name, text in _mapping(options.get("env")).items()]
-    files = _mapping(options.get("files"))
-    templates += [(("script", "files", name), text) for name, text in files.items()]
-    changes = _mapping(options.get("changes"))
     if FILE_VARIABLE not in _mapping(options.get("env")):
-        yield from _unknown_changes(changes)
-    templates += [(("script", "changes", name), text) for name, text in changes.items()]
-    templates.append((("script", "samples_per_step"), options.get("samples_per_step")))
-    used = {name: path for path, text in templates if isinstance(text, str) for name in names_in(text)}
-    base, fixed = _mapping(tree.get("baseline")), _mapping(tree.get("fix"))
-    searched = _mapping(tree.get("space"))
+        yield from _unknown_changes(_mapping(options.get("changes")))
+    used = {
+        name: path
+        for path, text in _templates(tree, options)
+        if isinstance(text, str)
+        for name in names_in(text)
+    }
+    yield from _templates_without_value(tree, used)
+    if not any(isinstance(text, Mapping) for text in _mapping(options.get("files")).values()):
+        # The names in a template file are known once it is read.
+        yield from _unused_names(tree, used)
+
+
+def _templates(tree: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
+    """Yields the texts of a script in which `{name}` stands for a value, with their places."""
+    for index, word in enumerate(_list(tree.get("command"))):
+        yield ("command", index), word
+    for section in ("env", "files", "changes"):
+        for name, text in _mapping(options.get(section)).items():
+            yield ("script", section, name), text
+    yield ("script", "samples_per_step"), options.get("samples_per_step")
+
+
+def _templates_without_value(tree: Mapping[str, Any], used: Mapping[str, Path]) -> Iterator[Mistake]:
+    given = {*_mapping(tree.get("baseline")), *_mapping(tree.get("fix"))}
     for name, path in used.items():
-        if name not in {*base, *fixed, FOLDER}:
+        if name not in {*given, FOLDER}:
+            remedy = did_you_mean(name, {*given, *_mapping(tree.get("space"))})
             text = (
                 f"`{name}` in a template needs a value in `baseline` or `fix`: a script's names have no"
-                f" defaults.{did_you_mean(name, {*base, *fixed, *searched})}"
+                f" defaults.{remedy}"
             )
             yield Mistake(path, text)
-    if any(isinstance(text, Mapping) for text in files.values()):
-        # The names in a template file are known once it is read.
-        return
-    places: list[tuple[Path, str]] = [(("space", name), name) for name in searched]
-    places += [(("fix", name), name) for name in fixed] + [(("baseline", name), name) for name in base]
-    for index, entry in enumerate(_list(tree.get("also_try"))):
-        places += [(("also_try", index, name), name) for name in _mapping(entry)]
-    for path, name in places:
-        # What is fixed of it is the number of GPUs that a trial gets.
-        if name not in used and path != ("fix", "device.count"):
-            yield Mistake(path, unused_message(name, used), at_key=True)
+
+
+def _unused_names(tree: Mapping[str, Any], used: Collection[str]) -> Iterator[Mistake]:
+    for path, values in _sections_of_values(tree, "space", "fix", "baseline"):
+        for name in values:
+            # What is fixed of it is the number of GPUs that a trial gets.
+            if name not in used and (*path, name) != ("fix", "device.count"):
+                yield Mistake((*path, name), unused_message(name, used), at_key=True)
 
 
 def leads_elsewhere(words: Sequence[str]) -> str:
@@ -295,16 +332,19 @@ def _space(tree: Mapping[str, Any]) -> Iterator[Mistake]:
             yield from _value(name, value, place)
 
 
-def _values(values: Mapping[str, Any], path: Path, own_names: bool) -> Iterator[Mistake]:
-    for name, value in values.items():
-        if own_names and not is_known(name):
-            continue
-        try:
-            field_of(name)
-        except UserError as error:
-            yield Mistake((*path, name), str(error), at_key=True)
-        else:
-            yield from _value(name, value, (*path, name))
+def _values(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yields a mistake for each fixed value that its field refuses, and for each name that is no field."""
+    own_names = not _traits(tree).names_are_fields
+    for path, values in _sections_of_values(tree, "fix", "baseline"):
+        for name, value in values.items():
+            if own_names and not is_known(name):
+                continue
+            try:
+                field_of(name)
+            except UserError as error:
+                yield Mistake((*path, name), str(error), at_key=True)
+            else:
+                yield from _value(name, value, (*path, name))
 
 
 def _value(name: str, value: Any, path: Path) -> Iterator[Mistake]:
@@ -314,6 +354,19 @@ def _value(name: str, value: Any, path: Path) -> Iterator[Mistake]:
         TrialConfig().replace({name: value})
     except UserError as error:
         yield Mistake(path, str(error))
+
+
+def _searched_and_fixed(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    for name in _mapping(tree.get("fix")):
+        if name in _mapping(tree.get("space")):
+            text = f"`{name}` must not be both in `space` and in `fix`. Remove one."
+            yield Mistake(("fix", name), text, at_key=True)
+
+
+def _options_of_earlier_versions(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    if "ladder" in _mapping(tree.get("confirm")):
+        text = "`confirm.ladder` is no longer an option: `sweeper tune` measures each change. Remove it."
+        yield Mistake(("confirm", "ladder"), text, at_key=True)
 
 
 def _when(tree: Mapping[str, Any]) -> Iterator[Mistake]:
@@ -401,3 +454,28 @@ def _missing_input(metric: str, tree: Mapping[str, Any]) -> str:
             " Use `auto` or a number of samples."
         )
     return ""
+
+
+Rule = Callable[[Mapping[str, Any]], Iterator[Mistake]]
+
+# In this order, since of two mistakes at one place only the first is shown.
+_RULES: tuple[Rule, ...] = (
+    _subject,
+    _space,
+    _when,
+    _values,
+    _script,
+    _without_value,
+    _searched_and_fixed,
+    _options_of_earlier_versions,
+    _goals,
+)
+_RULES_OF_NEW_SWEEPS: tuple[Rule, ...] = (
+    _trains_elsewhere,
+    _sets_our_variable,
+    _cold_cache_without_pipeline,
+    _regret_without_climb,
+    _changes_without_command,
+    _to_loss_without_quality,
+    _unknown_parts,
+)

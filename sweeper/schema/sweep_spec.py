@@ -118,7 +118,9 @@ class SweepSpec(Section):
         if not isinstance(value, Mapping):
             got = "nothing" if value is None else show(value)
             raise SpecError([Mistake((), f"A specification must be a mapping of keys, but got {got}.")])
-        mistakes = [*rules.broken_rules(value, secrets), *([] if is_stored else rules.missing_parts(value))]
+        mistakes = list(rules.broken_rules(value, secrets))
+        if not is_stored:
+            mistakes += rules.broken_rules_of_new_sweeps(value)
         defaults = {"workload": usual_kind(has_command="command" in value)}
         try:
             spec = cls.model_validate({**defaults, **value})

@@ -14,6 +14,7 @@ from typing import Any
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import SCHEMA
 from sweeper.core.measurement import Measurement
+from sweeper.results.numbers.trial_table import NUM_SEEDS
 from sweeper.schema import SweepSpec
 from sweeper.schema.enough_steps import with_enough_steps
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
@@ -21,7 +22,6 @@ from sweeper.search.distributions import combinations
 from sweeper.sweep.folder.catalog import find_continued, latest_sweep, line_of_schema_1, sweeps_of_name
 from sweeper.sweep.folder.fingerprint import differences
 from sweeper.sweep.folder.journal import Journal
-from sweeper.sweep.folder.load import NUM_SEEDS
 from sweeper.sweep.folder.past import find_past_sweep, recall
 from sweeper.sweep.phases.losses import QUALITY_SECONDS, QUALITY_SHARE, looks_at_loss
 from sweeper.sweep.phases.search import hints_of

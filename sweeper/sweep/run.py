@@ -87,21 +87,10 @@ def run_sweep(
         journal, lock = open_sweep(home, spec, marks, observer, new=new)
     try:
         if journal.begun:
-            if journal.has_ended:
-                if not extend:
-                    sweep = load_sweep(journal)
-                    if spec.production != sweep.spec.production:
-                        observer.line(
-                            f"`{journal.name}` has ended, so its summary shows the `production` that it began"
-                            " with. --new starts another sweep."
-                        )
-                    files = _make_files(sweep, finish, observer, remake=False)
-                    with contextlib.closing(
-                        Publisher(tracker, sweep_info(sweep), journal.folder)
-                    ) as publisher:
-                        ran = _sweep_run(sweep, publish_sweep(sweep, publisher, files), ran=False)
-                    _copy_study(ran, spec, observer)
-                    return ran
+            has_ended = journal.has_ended
+            if has_ended and not extend:
+                return _publish_ended(journal, spec, tracker, observer, finish)
+            if has_ended:
                 journal.reopen(sum(1 for _ in journal.searched_trials()) + extend)
             elif extend:
                 observer.line(f"`{journal.name}` has not finished yet, so --extend has no effect.")
@@ -123,6 +112,23 @@ def run_sweep(
         if not journal.begun:
             journal.remove()
         lock.release()
+
+
+def _publish_ended(
+    journal: Journal, spec: SweepSpec, tracker: Tracker, observer: SweepObserver, finish: Finish | None
+) -> SweepRun:
+    """Publishes what the tracker lacks of a sweep that has ended; nothing is run."""
+    sweep = load_sweep(journal)
+    if spec.production != sweep.spec.production:
+        observer.line(
+            f"`{journal.name}` has ended, so its summary shows the `production` that it began"
+            " with. --new starts another sweep."
+        )
+    made = _make_files(sweep, finish, observer, remake=False)
+    with contextlib.closing(Publisher(tracker, sweep_info(sweep), journal.folder)) as publisher:
+        ran = _sweep_run(sweep, publish_sweep(sweep, publisher, made), ran=False)
+    _copy_study(ran, spec, observer)
+    return ran
 
 
 def _extend(journal: Journal, spec: SweepSpec) -> SweepSpec:

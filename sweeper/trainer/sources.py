@@ -159,8 +159,7 @@ def _write_rows(
     try:
         opened = [ParquetFile(path) for path in files]
         for path, file in zip(files, opened, strict=True):
-            if lacking := [name for name in wanted if name not in file.schema_arrow.names]:
-                raise UserError(f"{path} must have the column {lacking[0]!r}, but it has none of that name.")
+            _check_columns(path, file, wanted)
         count = sum(file.metadata.num_rows for file in opened)
         size = count * sum(map(len, columns.values())) * np.dtype(dtype).itemsize
         # Writing to a mapped file on a full disk would kill the trial with SIGBUS.
@@ -174,11 +173,7 @@ def _write_rows(
         row = 0
         for path, file in zip(files, opened, strict=True):
             for batch in file.iter_batches(ROWS_AT_ONCE, columns=wanted):
-                if lacking := [name for name in wanted if batch.column(name).null_count]:
-                    raise UserError(
-                        f"{path} must have a value in each row of the column {lacking[0]!r}, but has nulls. "
-                        "Fill them, or drop their rows."
-                    )
+                _check_values(path, batch, wanted)
                 for name, names in columns.items():
                     for place, column in enumerate(names):
                         values = batch.column(column).to_numpy(zero_copy_only=False)
@@ -197,6 +192,19 @@ def _write_rows(
             raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _check_columns(path: Path, file: Any, wanted: Sequence[str]) -> None:
+    if lacking := [name for name in wanted if name not in file.schema_arrow.names]:
+        raise UserError(f"{path} must have the column {lacking[0]!r}, but it has none of that name.")
+
+
+def _check_values(path: Path, batch: Any, wanted: Sequence[str]) -> None:
+    if lacking := [name for name in wanted if batch.column(name).null_count]:
+        raise UserError(
+            f"{path} must have a value in each row of the column {lacking[0]!r}, but has nulls. "
+            "Fill them, or drop their rows."
+        )
 
 
 def _samples(files: Sequence[Path]) -> Iterator[list[list[Any]]]:

@@ -17,9 +17,9 @@ from sweeper.core.measurement import Failure
 from sweeper.race.log import Verified
 from sweeper.race.tally import Tally
 from sweeper.race.verify import MORE_SEEDS, OTHER_SEEDS
+from sweeper.results.numbers.confirmation_result import ConfirmationResult
 from sweeper.script.changes.change import EXACT
 from sweeper.script.run.running import RECORD_ONLY
-from sweeper.sweep.folder.result import ConfirmationResult
 from sweeper.sweep.phases.lives import MIN_START_SECONDS, REPORT_SECONDS, limit_recording, seconds_at_most
 from sweeper.sweep.phases.race import MAX_ROUNDS, SweepRace
 from sweeper.sweep.start.context import SweepContext

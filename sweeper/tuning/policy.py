@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from sweeper.race.log import BASELINE, Added, Ended, Event, Life, Round, Started, Turned, Verified, rounds_of
@@ -81,49 +81,74 @@ class TunePolicy:
     def next(self, log: Sequence[Event], at: float) -> Action:
         """Returns what to do next, `at` seconds after the tune has begun."""
         state = self.state(log)
-        rounds, challenger = state.rounds, state.challenger
-        now = rounds[-1] if rounds else Round()
+        now = state.rounds[-1] if state.rounds else Round()
         alive = [life for life in now.lives.values() if not life.is_over]
-        proposal: Members | str = ""
-        if challenger is None:
-            proposal = self._proposal(state, at)
-        elif self._is_late(state, at + latest_turn_seconds(rounds)):
-            proposal = TIME
-        if isinstance(proposal, str) and proposal:
-            return End(_last_process(alive)) if alive else Done(proposal)
-        if not alive and _num_short(rounds) >= MAX_SHORT_ROUNDS and not (challenger and _is_open(challenger)):
-            return Done(FAILED)
+        challenger = state.challenger
         needed = dict.fromkeys((BASELINE, state.leader, challenger.arm if challenger else BASELINE))
+        proposal = self._proposal(state, at) if challenger is None else None
+        why = proposal if isinstance(proposal, str) else self._why_over(state, now, alive, needed, at)
+        if why:
+            return End(_last_process(alive)) if alive else Done(why)
+        members = proposal if isinstance(proposal, frozenset) else None
+        if now.is_in_company is False:
+            return self._next_alone(state, now, alive, needed, members)
+        return self._next_in_company(log, state, now, alive, needed, members)
+
+    def _why_over(
+        self, state: RaceState, now: Round, alive: Sequence[Life], needed: Collection[int], at: float
+    ) -> str:
+        """Returns why the race is over although there is something left to try; empty if it is not.
+
+        Args:
+            needed: The arms that take turns: the baseline, the leader and the challenger.
+        """
+        rounds, challenger = state.rounds, state.challenger
+        if challenger is not None and self._is_late(state, at + latest_turn_seconds(rounds)):
+            return TIME
+        if alive:
+            return ""
+        if _num_short(rounds) >= MAX_SHORT_ROUNDS and not (challenger and _is_open(challenger)):
+            return FAILED
         num_starts = len(needed)
         if now.is_in_company is False and challenger is not None:
             # What has had its turns does not start again.
             num_starts = max(1, sum(arm not in now.lives for arm in needed))
-        if not alive and rounds and self._is_late(state, at + num_starts * mean_start_seconds(rounds)):
-            return Done(TIME)
-        if now.is_in_company is False:
-            return self._next_alone(state, now, alive, list(needed), proposal)
+        is_late = bool(rounds) and self._is_late(state, at + num_starts * mean_start_seconds(rounds))
+        return TIME if is_late else ""
+
+    def _next_in_company(
+        self,
+        log: Sequence[Event],
+        state: RaceState,
+        now: Round,
+        alive: Sequence[Life],
+        needed: Collection[int],
+        proposal: Members | None,
+    ) -> Action:
+        """Returns what to do next where processes live at the same time, and take turns."""
+        challenger, number = state.challenger, len(state.rounds)
         unneeded = [life for life in alive if life.arm not in needed]
-        # A challenger that has failed at once starts again beside the others.
-        failed = challenger.arm if challenger is not None and challenger.num_failed else -1
+        if unneeded:
+            return End(_last_process(unneeded))
+        if not alive:
+            return self._start(state, BASELINE, number)
         over = [now.lives[arm] for arm in needed if arm in now.lives and now.lives[arm].is_over]
-        if alive and (behind := [life for life in alive if _is_behind(life, over)]) and not unneeded:
+        if behind := [life for life in alive if _is_behind(life, over)]:
             # A training may be shorter than its turns: then, its only ones are compared.
             return Turn(behind[0].number)
+        # A challenger that has failed at once starts again beside the others.
+        failed = challenger.arm if challenger is not None and challenger.num_failed else -1
         is_broken = any(life.arm != failed or life.is_crowded for life in over)
-        if unneeded or (alive and (is_broken or _needs_repeat(state, now))):
-            return End(_last_process(unneeded or alive))
-        if not alive:
-            return self._start(state, BASELINE, len(rounds))
+        if is_broken or _needs_repeat(state, now) or _is_still_open(state, now):
+            return End(_last_process(alive))
         missing = [
             arm for arm in needed if arm not in now.lives or (arm == failed and now.lives[arm].is_over)
         ]
-        if _is_still_open(state, now):
-            return End(_last_process(alive))
         if missing:
-            return self._start(state, missing[0], len(rounds) - 1)
+            return self._start(state, missing[0], number - 1)
         if challenger is None:
-            assert isinstance(proposal, frozenset)
-            return self._add(state, proposal, len(rounds) - 1)
+            assert proposal is not None
+            return self._add(state, proposal, number - 1)
         return Turn(self._next_in_lap(log, alive))
 
     def _next_alone(
@@ -131,8 +156,8 @@ class TunePolicy:
         state: RaceState,
         now: Round,
         alive: Sequence[Life],
-        needed: Sequence[int],
-        proposal: Members | str,
+        needed: Collection[int],
+        proposal: Members | None,
     ) -> Action:
         """Returns what to do next where one process takes its turns before the next one starts."""
         if alive:
@@ -142,16 +167,13 @@ class TunePolicy:
             is_over = is_refused or len(life.turns) >= TURNS_ALONE
             return End(life.number) if is_over else Turn(life.number)
         number = len(state.rounds)
-        if (
-            _needs_repeat(state, now)
-            or not now.lives.get(BASELINE, _NONE).turns
-            or _is_still_open(state, now)
-        ):
+        has_baseline = BASELINE in now.lives and bool(now.lives[BASELINE].turns)
+        if not has_baseline or _needs_repeat(state, now) or _is_still_open(state, now):
             return self._start(state, BASELINE, number)
         if missing := [arm for arm in needed if arm not in now.lives]:
             return self._start(state, missing[0], number - 1)
         if state.challenger is None:
-            assert isinstance(proposal, frozenset)
+            assert proposal is not None
             return self._add(state, proposal, number - 1)
         # Its process has failed, or has ended before its first turn.
         return self._start(state, BASELINE, number)
@@ -391,9 +413,6 @@ class TunePolicy:
         tallies = {one.members: Tally.of(state.rounds, one.arm) for one in verified}
         arms = [members for members, tally in tallies.items() if tally.logs]
         return [max(arms, key=lambda members: tallies[members].mean)] if arms else []
-
-
-_NONE = Life(-1, BASELINE, Started(-1, BASELINE, 0.0, 0.0))
 
 
 def _is_open(contest: Contest) -> bool:

@@ -20,13 +20,14 @@ from sweeper.race.scores import Score, scores
 from sweeper.race.tally import Tally
 from sweeper.race.verify import batches_of_a_pass
 from sweeper.results.numbers.confirmation import Ratio, ratios
+from sweeper.results.numbers.confirmation_result import ConfirmationResult
 from sweeper.script.changes import CHANGES, takes_long
 from sweeper.script.changes.change import EXACT
 from sweeper.script.run.taken_apart import usual_seconds
 from sweeper.script.run.warm import WarmProcess, read_warm
 from sweeper.sweep.folder.journal import DAMAGED_RACE, FINAL_RACE
 from sweeper.sweep.folder.machine_record import MachineRecord
-from sweeper.sweep.folder.result import ConfirmationResult, SweepResult
+from sweeper.sweep.folder.result import SweepResult
 from sweeper.sweep.phases.lives import REPORT_SECONDS, seconds_at_most
 from sweeper.sweep.phases.race import ARMS, SweepRace
 from sweeper.sweep.start.context import SweepContext

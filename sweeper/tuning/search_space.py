@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sweeper.core.config import Scalar
@@ -44,48 +44,28 @@ def search_space(
         name: Name of the search.
         proposal: The script's own options, if they are searched.
     """
-    space: dict[str, Any] = {}
-    baseline: dict[str, Scalar] = {}
+    made = script.changes_for(values)
+    space, baseline, fix = _options_to_search(proposal, made)
     at_run_time: dict[str, str] = {}
-    changes = script.changes_for(values)
-    arguments = [literal(word) for word in options.command]
-    fix: dict[str, Scalar] = {}
-    if proposal is not None:
-        arguments = [
-            word
-            for argument in proposal.arguments
-            if argument.in_use and not argument.instead
-            for word in argument.words
-        ]
-        fix.update(proposal.fix)
-        for dimension in proposal.searched:
-            if dimension.name in changes:
-                # Its option stays as it is, since a change does the same.
-                fix[dimension.name] = dimension.value
-                continue
-            space[dimension.name] = _dimension(dimension)
-            baseline[dimension.name] = dimension.value
-    changes_training = proposal is not None and proposal.trains_differently
-    size = int(measured.observed.get("batch_size") or 0)
-    if options.allow_batch_size and BATCH_SIZE.name not in space and not batch_refusal(measured):
+    searches_batch = options.allow_batch_size and BATCH_SIZE.name not in space and not batch_refusal(measured)
+    if searches_batch:
         # A number, as elsewhere, so that memory and losses are known to depend on it.
+        size = int(measured.observed.get("batch_size") or 0)
         choices = [size, *(size * factor for factor in FACTORS)]
         space[BATCH_SIZE.name] = {"type": "categorical", "choices": choices}
         baseline[BATCH_SIZE.name] = size
         at_run_time[BATCH_SIZE.name] = f"{{{BATCH_SIZE.name}}}/{size}"
-        changes_training = True
     if not space:
         return None
-    env = {name: literal(text) for name, text in script.variables(values).items()}
     ranks = int(measured.observed.get("ranks", 1)) if measured.trains_on_gpu else 1
     if ranks > 1:
         fix["device.count"] = ranks
     plan: dict[str, Any] = {
         "name": name,
-        "command": arguments,
+        "command": _arguments(options, proposal),
         "script": {
-            "env": env,
-            "changes": {**{name: literal(value) for name, value in changes.items()}, **at_run_time},
+            "env": {name: literal(text) for name, text in script.variables(values).items()},
+            "changes": {**{name: literal(value) for name, value in made.items()}, **at_run_time},
         },
         "space": space,
         "fix": fix,
@@ -94,10 +74,37 @@ def search_space(
         "search": {**SEARCH, "minutes": round(minutes, 2)},
         "confirm": dict(CONFIRM),
     }
-    if changes_training:
+    if searches_batch or (proposal is not None and proposal.trains_differently):
         plan["constraints"] = dict(LOSS_LIMIT)
         plan["measure"]["quality_samples"] = max(1, int(LOSS_SECONDS * measured.throughput))
     return plan
+
+
+def _arguments(options: TuneOptions, proposal: Proposal | None) -> list[str]:
+    """Returns the words of the command, with a template where an option is searched."""
+    if proposal is None:
+        return [literal(word) for word in options.command]
+    used = [argument for argument in proposal.arguments if argument.in_use and not argument.instead]
+    return [word for argument in used for word in argument.words]
+
+
+def _options_to_search(
+    proposal: Proposal | None, made: Collection[str]
+) -> tuple[dict[str, Any], dict[str, Scalar], dict[str, Scalar]]:
+    """Returns the space of the script's own options, their values as they are, and those that stay fixed.
+
+    Args:
+        made: Names of the changes that are made. An option stays as it is if a change does the same.
+    """
+    if proposal is None:
+        return {}, {}, {}
+    searched = [dimension for dimension in proposal.searched if dimension.name not in made]
+    changed = [dimension for dimension in proposal.searched if dimension.name in made]
+    return (
+        {dimension.name: _dimension(dimension) for dimension in searched},
+        {dimension.name: dimension.value for dimension in searched},
+        {**proposal.fix, **{dimension.name: dimension.value for dimension in changed}},
+    )
 
 
 def batch_refusal(measured: Measurement) -> str:

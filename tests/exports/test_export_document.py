@@ -21,7 +21,7 @@ from sweeper.exports.schema import MeasurementBlock
 from sweeper.exports.verification import Verification
 from sweeper.results.numbers.confirmation import Ratio
 from sweeper.sweep.folder.journal import Journal
-from sweeper.sweep.folder.load import LoadedSweep, load_sweep, summarise
+from sweeper.sweep.folder.load import LoadedSweep, load_sweep
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def loaded(bench: Bench) -> LoadedSweep:
 def test_the_configuration_is_the_one_that_was_measured(bench):
     bench.run()
     sweep = loaded(bench)
-    summary = summarise(sweep)
+    summary = sweep.summary
     found = make_export(summary, sweep.spec)
     assert summary.winner is not None
     assert decode(TrialConfig, found["config"]) == summary.winner.config.canonical()
@@ -54,7 +54,7 @@ def test_the_configuration_is_the_one_that_was_measured(bench):
 def test_what_a_tune_proved_is_said_of_its_winner_alone(bench):
     bench.run()
     sweep = loaded(bench)
-    summary = summarise(sweep)
+    summary = sweep.summary
     assert summary.winner is not None
     assert "verification" not in make_export(summary, sweep.spec)
     known = Verification(
@@ -71,11 +71,11 @@ def test_what_a_tune_proved_is_said_of_its_winner_alone(bench):
 def test_warnings_stand_where_the_numbers_rest_on_little(bench):
     bench.run()
     sweep = loaded(bench)
-    assert [w.partition(":")[0] for w in make_export(summarise(sweep), sweep.spec)["warnings"]] == [
+    assert [w.partition(":")[0] for w in make_export(sweep.summary, sweep.spec)["warnings"]] == [
         "Measured on synthetic data",
         "The global batch is 1024 (baseline",
     ]
-    searched = make_export(summarise(sweep), sweep.spec, 5)
+    searched = make_export(sweep.summary, sweep.spec, 5)
     assert searched["measurement"]["speedup"] is None
     assert any("Not confirmed" in warning for warning in searched["warnings"])
 
@@ -84,16 +84,16 @@ def test_on_real_data_a_confirmed_winner_whose_rate_follows_the_batch_has_no_war
     spec = spec_of(fix={"optimizer.lr_rule": "sqrt"})
     bench.run(spec, prepared=Report(values={"synthetic": False, "notes": []}))
     sweep = loaded(bench)
-    assert make_export(summarise(sweep), sweep.spec)["warnings"] == []
+    assert make_export(sweep.summary, sweep.spec)["warnings"] == []
 
 
 def test_only_what_was_measured_and_is_feasible(bench):
     bench.run(answer=failing(FailureKind.OOM))
     sweep = loaded(bench)
     with pytest.raises(UserError, match="but trial 2 is not: it broke"):
-        make_export(summarise(sweep), sweep.spec, 2)
+        make_export(sweep.summary, sweep.spec, 2)
     with pytest.raises(UserError, match="has no trial 77"):
-        make_export(summarise(sweep), sweep.spec, 77)
+        make_export(sweep.summary, sweep.spec, 77)
     with pytest.raises(UserError, match=r"Did you mean `json`\?"):
         render_export({}, "jsn")
 
@@ -102,7 +102,7 @@ def test_without_a_winner(bench):
     bench.run(answer=lambda config: synthetic(5.0))
     sweep = loaded(bench)
     with pytest.raises(NothingFeasibleError, match="no winner to export"):
-        make_export(summarise(sweep), sweep.spec)
+        make_export(sweep.summary, sweep.spec)
 
 
 def test_what_the_numbers_hold_for():
@@ -229,7 +229,7 @@ def test_a_sweep_never_crowns_what_production_has_no_memory_for(bench, goals):
         # The probe has no size of its memory to tell; each trial has.
         bench.run(spec, answer=lambda config: dataclasses.replace(surface(config), device=A10), new=True)
         name = max((bench.home / "sweeps").iterdir(), key=lambda path: path.stat().st_mtime).name
-        summary = summarise(load_sweep(Journal(bench.home / "sweeps" / name)))
+        summary = load_sweep(Journal(bench.home / "sweeps" / name)).summary
         assert summary.winner is not None
         assert not summary.front or summary.picked in (row.record for row in summary.front)
         kinds = {row.record.config.loader.kind for row in summary.front}

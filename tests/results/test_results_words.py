@@ -27,7 +27,7 @@ from sweeper.results.numbers.decision import Decision, decide
 from sweeper.results.numbers.limits import Yardstick
 from sweeper.results.numbers.summary import Summary
 from sweeper.results.numbers.time_to_loss import TimeToLoss
-from sweeper.sweep.folder.load import NUM_SEEDS, summarise
+from sweeper.results.numbers.trial_table import NUM_SEEDS
 from sweeper.sweep.observer import Racer, Status
 
 ROOT = Path(__file__).parents[2]
@@ -230,7 +230,7 @@ def test_the_loss_of_the_headline_is_that_of_the_table(tmp_path: Path, monkeypat
         return 1.0 + 0.01 * config.seed
 
     sweep = Bench(tmp_path / "home").run(spec_of(confirm={"to_loss": False}), loss=loss).sweep
-    summary = summarise(sweep)
+    summary = sweep.summary
     decision = decide(summary)
     assert decision.baseline is not None
     assert decision.best is not None

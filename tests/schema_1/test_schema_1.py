@@ -23,7 +23,7 @@ from sweeper.exports import read
 from sweeper.sweep.folder.catalog import latest_sweep, line_of_schema_1, require_schema, sweeps_of_name
 from sweeper.sweep.folder.fingerprint import differences, settings_of
 from sweeper.sweep.folder.journal import Journal
-from sweeper.sweep.folder.load import load_sweep, summarise
+from sweeper.sweep.folder.load import load_sweep
 from sweeper.worker.trial import RUNNERS, runner_of
 
 REPOSITORY = Path(__file__).parents[2]
@@ -112,7 +112,7 @@ def test_each_runner_of_a_job_can_be_imported():
 def test_a_finished_sweep_is_summarised_as_it_was(homes: Mapping[str, Path], version: str, name: str):
     journal = journal_in(homes, version, name)
     sweep = load_sweep(journal)
-    summary = summarise(sweep)
+    summary = sweep.summary
     old = json.loads((journal.folder / "result.json").read_text())
     assert summary.state == "finished"
     assert summary.reason == old["reason"]
@@ -129,7 +129,7 @@ def test_a_finished_sweep_is_summarised_as_it_was(homes: Mapping[str, Path], ver
 
 @pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
 def test_a_script_says_who_reported_its_speed(homes: Mapping[str, Path], version: str):
-    winner = summarise(load_sweep(journal_in(homes, version, "script"))).winner
+    winner = load_sweep(journal_in(homes, version, "script")).summary.winner
     assert winner is not None
     assert winner.measurement is not None
     assert winner.measurement.reported_by == "the output (samples_per_s)"

@@ -19,7 +19,7 @@ from sweeper.core.measurement import Measurement
 from sweeper.results.decision_lines import decision_lines
 from sweeper.results.numbers.summary import to_json
 from sweeper.sweep.folder.journal import Journal
-from sweeper.sweep.folder.load import LoadedSweep, load_sweep, summarise
+from sweeper.sweep.folder.load import LoadedSweep, load_sweep
 
 UNCONFIRMED = {"rounds": 0}
 
@@ -30,7 +30,7 @@ def loaded(bench: Bench) -> LoadedSweep:
 
 def shown(sweep: LoadedSweep) -> list[str]:
     out = Console(file=io.StringIO(), width=120)
-    print_summary(out, summarise(sweep), "")
+    print_summary(out, sweep.summary, "")
     return [line.rstrip() for line in out.file.getvalue().splitlines()]
 
 
@@ -51,7 +51,7 @@ def test_several_objectives_have_a_front_and_one_that_is_picked(bench, rule: str
     )
     bench.run(spec, loss=lossy)
     sweep = loaded(bench)
-    summary = summarise(sweep)
+    summary = sweep.summary
     front = [row.record for row in summary.front]
     assert 3 <= len(front) < len(summary.records)
     by_speed = sorted(front, key=lambda record: record.metric("throughput"))
@@ -80,7 +80,7 @@ def test_several_objectives_have_a_front_and_one_that_is_picked(bench, rule: str
 def test_of_one_objective_there_is_no_front(bench):
     bench.run(spec_of(confirm=UNCONFIRMED))
     sweep = loaded(bench)
-    assert not {"front", "picked", "rule"} & to_json(summarise(sweep), {}).keys()
+    assert not {"front", "picked", "rule"} & to_json(sweep.summary, {}).keys()
     assert "Pareto front" not in shown(sweep)
 
 
@@ -153,7 +153,7 @@ COMPILING = {
 def test_the_summary_says_when_compiling_has_paid(bench):
     bench.run(spec_of(**COMPILING), compiled_faster(2.0))
     sweep = loaded(bench)
-    summary = summarise(sweep)
+    summary = sweep.summary
     assert summary.winner is not None
     assert summary.winner.config.compile.mode == "default"
     (eager,) = (r.number for r in sweep.table.searched_trials() if r.config.compile.mode == "eager")
@@ -173,7 +173,7 @@ def test_a_winner_that_compiling_made_no_faster_says_so(bench):
     also = [{"loader.kind": "resident", "batch_size": 128}]
     bench.run(spec_of(**{**COMPILING, "space": space, "also_try": also}), compiled_faster(2.0))
     sweep = loaded(bench)
-    summary = summarise(sweep)
+    summary = sweep.summary
     compiled = next(r for r in sweep.table.searched_trials())
     # As fast as the eager one, whose batch is twice as large.
     assert summary.break_even(compiled) == (sweep.table.records[1], math.inf)
@@ -185,7 +185,7 @@ def test_a_winner_that_compiling_made_no_faster_says_so(bench):
 def test_an_eager_winner_has_nothing_to_pay_for(bench):
     bench.run(spec_of(**COMPILING), compiled_faster(0.5))
     sweep = loaded(bench)
-    summary = summarise(sweep)
+    summary = sweep.summary
     assert summary.winner is not None
     assert summary.winner.config.compile.mode == "eager"
     assert not any("Compiling" in line for line in decision_lines(summary))

@@ -19,7 +19,7 @@ from sweeper.exports import make_export
 from sweeper.results.decision_lines import decision_lines
 from sweeper.sweep import budget, progress
 from sweeper.sweep.folder.journal import Journal
-from sweeper.sweep.folder.load import load_sweep, summarise
+from sweeper.sweep.folder.load import load_sweep
 from sweeper.sweep.start import bootstrap
 from sweeper.sweep.trial_runner import TrialRunner
 
@@ -106,7 +106,7 @@ def test_the_same_command_again_runs_nothing(bench):
 
 def test_the_winner_is_the_simplest_of_the_fastest(bench):
     bench.run(spec_of(search={"trials": 20}))
-    summary = summarise(load_sweep(Journal(folder_of(bench))))
+    summary = load_sweep(Journal(folder_of(bench))).summary
     fastest = max(throughput(record.config) for record in summary.records)
     assert summary.winner is not None
     assert throughput(summary.winner.config) == fastest
@@ -144,7 +144,7 @@ def test_failures_are_values_and_infeasible_ones_are_told_the_worst(bench):
     assert trials[4].result.values == (64.0,)
     assert trials[2].result.constraints == {"ran": 1.0, "val_loss": 1.0}
     assert len(bench.jobs("search")) == 8
-    assert summarise(load_sweep(Journal(folder_of(bench)))).counts == {
+    assert load_sweep(Journal(folder_of(bench))).summary.counts == {
         "oom": 1,
         "user_error": 1,
         "timeout": 1,
@@ -157,7 +157,7 @@ def test_a_loss_beyond_the_limit_cannot_win(bench):
         return 1.0 if config.precision.amp == "fp32" else 1.1
 
     bench.run(spec_of(search={"trials": 16}), loss=loss)
-    winner = summarise(load_sweep(Journal(folder_of(bench)))).winner
+    winner = load_sweep(Journal(folder_of(bench))).summary.winner
     assert winner is not None
     assert winner.config.precision.amp == "fp32"
     told = [entry.result for entry in Journal(folder_of(bench)).trials() if entry.result]
@@ -176,7 +176,7 @@ def test_the_baselines_loss_is_measured_over_three_seeds(bench):
     seeds = [read_job(folder_of(bench) / "setup" / f"loss-{i}").config.seed for i in range(3)]
     assert seeds == [0, 1, 2]
     # Two standard deviations are 0.4: far beyond the 1.02 asked for.
-    assert summarise(load_sweep(Journal(folder_of(bench)))).winner is not None
+    assert load_sweep(Journal(folder_of(bench))).summary.winner is not None
 
 
 def test_quality_runs_only_where_it_could_win_and_once_per_numerics(bench):
@@ -334,7 +334,7 @@ def test_setup_jobs_answer_with_reports(bench):
 
 def test_without_rounds_the_best_is_said_to_be_unconfirmed(bench):
     bench.run(spec_of(confirm={"rounds": 0}))
-    summary = summarise(load_sweep(Journal(folder_of(bench))))
+    summary = load_sweep(Journal(folder_of(bench))).summary
     assert summary.winner is None
     first, *why = decision_lines(summary)
     assert "your baseline in a single trial, unconfirmed" in first
@@ -355,7 +355,7 @@ def test_a_loader_kind_whose_loss_was_not_looked_at_is_in_the_summary(bench):
     journal = Journal(folder_of(bench))
     records = load_sweep(journal).table.finished_trials()
     measured = {r.config.loader.kind for r in records if r.feasible}
-    rows = summarise(load_sweep(journal)).per_loader
+    rows = load_sweep(journal).summary.per_loader
     assert {row.title for row in rows} == measured
     assert any(row.record.quality is None for row in rows)
 
@@ -370,7 +370,7 @@ def test_the_baseline_has_one_speed_in_all_tables(bench):
         return synthetic(throughput(config) / (10 if is_rival else 1 + (seen.count(config) > 1)))
 
     bench.run(spec_of(search={"trials": 4}), slower_later)
-    summary = summarise(load_sweep(Journal(folder_of(bench))))
+    summary = load_sweep(Journal(folder_of(bench))).summary
     assert summary.baseline_throughput
     rows = [*summary.per_loader, *summary.per_size]
     speeds = {row.throughput for row in rows if row.record.number == BASELINE}
@@ -408,7 +408,7 @@ def disturbed_in(*turns: int, canary_ms: float = 0.0):
 )
 def test_a_winner_whose_timings_were_disturbed_says_so(bench, turns: tuple[int, ...], said: str):
     bench.run(answer=disturbed_in(*turns))
-    summary = summarise(load_sweep(Journal(folder_of(bench))))
+    summary = load_sweep(Journal(folder_of(bench))).summary
     assert summary.winner is not None
     assert summary.winner.config.loader.kind == "resident"
     assert summary.disturbance_of(summary.winner) == said
@@ -423,7 +423,7 @@ def test_a_winner_whose_timings_were_disturbed_says_so(bench, turns: tuple[int, 
 
 def test_an_unconfirmed_best_says_what_disturbed_its_search(bench):
     bench.run(spec_of(confirm={"rounds": 0}), disturbed_in(0))
-    summary = summarise(load_sweep(Journal(folder_of(bench))))
+    summary = load_sweep(Journal(folder_of(bench))).summary
     lines = decision_lines(summary)
     assert [line.strip() for line in lines if "disturbed" in line] == [
         f"The timings of the fastest trial stayed disturbed: {BUSY}."
@@ -513,7 +513,7 @@ def test_a_trace_that_fails_costs_a_line(bench):
     lines = [line for line in bench.watcher.lines if "No trace" in line]
     assert lines[0] == "No trace of 000 baseline (crash: no profiler here)."
     assert len(lines) == 2
-    assert summarise(load_sweep(Journal(folder_of(bench)))).winner is not None
+    assert load_sweep(Journal(folder_of(bench))).summary.winner is not None
 
 
 def test_operations_are_those_of_the_trace(bench):

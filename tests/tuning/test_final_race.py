@@ -12,8 +12,8 @@ import pytest
 from sweeper.race.log import BASELINE, Company, Event, Round, Started, Turned, Verified, rounds_of
 from sweeper.race.verify import OTHER_SEEDS
 from sweeper.results.numbers.confirmation import ratios
+from sweeper.results.numbers.confirmation_result import ConfirmationResult
 from sweeper.script.changes.change import CLOSE, EXACT
-from sweeper.sweep.folder.result import ConfirmationResult
 from sweeper.sweep.phases.lives import REPORT_SECONDS
 from sweeper.sweep.stopping import StopHandler
 from sweeper.tuning.final_race import NOT_COMPARED, FinalRace

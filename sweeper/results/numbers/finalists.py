@@ -12,6 +12,7 @@ from sweeper.results.numbers.confirmation import TIE, simplicity
 from sweeper.results.numbers.pareto import pareto, pick
 from sweeper.schema import SweepSpec
 from sweeper.schema.neighbours import is_number
+from sweeper.schema.sections import Objective
 
 SPEEDS = ("throughput", "epoch_seconds")
 """Objectives that confirmation rounds decide; for others, the rounds only measure the speed."""
@@ -32,46 +33,65 @@ def finalists(
     Args:
         needs_loss: Whether to leave out trials without a measured loss.
     """
-    eligible = [
-        record
-        for record in records
-        if record.feasible
+    eligible = [record for record in records if _is_eligible(record, baseline, spec, needs_loss=needs_loss)]
+    if len(spec.objectives) > 1:
+        picked = pick(pareto([baseline, *eligible], spec.objectives), spec.objectives, spec.confirm.pick)
+        return [picked] if picked is not None and picked.number != baseline.number else []
+    better = _better_than(baseline, eligible, spec.objectives[0])
+    return _choose_unlike(better, spec.confirm.top if is_speed(spec) else 1)
+
+
+def _is_eligible(record: TrialRecord, baseline: TrialRecord, spec: SweepSpec, *, needs_loss: bool) -> bool:
+    """Returns whether a trial did the baseline's work, in full and within the limits."""
+    return (
+        record.feasible
         and record.number != baseline.number
         and record.measurement is not None
         and not record.measurement.is_screened
         and record.config.work_key() == baseline.config.work_key()
         and (record.quality is not None or not needs_loss)
         and not beyond_production(record, spec)
-    ]
-    if len(spec.objectives) > 1:
-        picked = pick(pareto([baseline, *eligible], spec.objectives), spec.objectives, spec.confirm.pick)
-        return [picked] if picked is not None and picked.number != baseline.number else []
-    objective = spec.objectives[0]
+    )
+
+
+def _better_than(
+    baseline: TrialRecord, records: Iterable[TrialRecord], objective: Objective
+) -> list[TrialRecord]:
+    """Returns the trials that beat the baseline in an objective, best first."""
     sign = 1.0 if objective.direction == "maximize" else -1.0
-    baseline_value = baseline.metric(objective.metric)
+    to_beat = baseline.metric(objective.metric)
     scored = [
         (sign * value, record)
-        for record in eligible
+        for record in records
         if (value := record.metric(objective.metric)) is not None
-        and (baseline_value is None or sign * value > sign * baseline_value)
+        and (to_beat is None or sign * value > sign * to_beat)
     ]
-    max_finalists = spec.confirm.top if is_speed(spec) else 1
+    return [record for _, record in sorted(scored, key=lambda pair: -pair[0])]
+
+
+def _choose_unlike(records: Iterable[TrialRecord], most: int) -> list[TrialRecord]:
+    """Returns the first of some trials, at most so many, without those that are nearly the same.
+
+    Of twins, the better one stays, or the simpler one if rounds would not tell them apart.
+    """
     chosen: list[TrialRecord] = []
-    for _, record in sorted(scored, key=lambda pair: -pair[0]):
-        if len(chosen) == max_finalists:
+    for record in records:
+        if len(chosen) == most:
             break
         if any(are_alike(record.config, other.config) for other in chosen):
             continue
         twin = next((i for i, other in enumerate(chosen) if _distance(record, other) <= TWINS), None)
         if twin is None:
             chosen.append(record)
-        elif (
-            simplicity(record.config) < simplicity(chosen[twin].config)
-            and _distance(record, chosen[twin]) <= TIE
-        ):
-            # Rounds would not tell them apart, and the simpler one would win.
+        elif _is_simpler_and_as_fast(record, chosen[twin]):
+            # It would win the rounds.
             chosen[twin] = record
     return chosen
+
+
+def _is_simpler_and_as_fast(record: TrialRecord, other: TrialRecord) -> bool:
+    is_simpler = simplicity(record.config) < simplicity(other.config)
+    return is_simpler and _distance(record, other) <= TIE
 
 
 def beyond_production(record: TrialRecord, spec: SweepSpec) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from sweeper.core.config import FIELDS, Scalar, TrialConfig
 from sweeper.core.loaders import traits
@@ -17,6 +17,11 @@ _OF_WORKERS = (
     "loader.persistent_workers",
 )
 DEFAULT = "default"
+_SPELLED: Mapping[str, Callable[[Scalar], str]] = {
+    "loader.kind": lambda value: traits(str(value)).label or str(value),
+    "compile.mode": lambda value: _MODES.get(str(value), ""),
+    "precision.tf32": lambda value: "tf32" if value is True else "",
+}
 _SAID: Mapping[tuple[str, Scalar], str] = {
     ("loader.in_order", False): "unordered",
     ("compile.dynamic", "auto"): "dynamic-auto",
@@ -63,34 +68,50 @@ def _in_order(varied: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _part(name: str, flat: Mapping[str, Scalar], *, is_script: bool) -> str:
+    """Returns a label's part for one name; empty if its value goes without saying."""
     value = flat[name]
-    if name == "loader.kind":
-        return traits(str(value)).label or str(value)
-    if name in _OF_WORKERS and not traits(str(flat.get("loader.kind"))).has_workers:
-        return ""
-    if name == "loader.prefetch_factor" and flat.get("loader.num_workers") == 0:
-        return ""
-    if name == "compile.mode":
-        return _MODES.get(str(value), "")
-    if name == "precision.tf32":
-        return "tf32" if value is True else ""
-    if value in (DEFAULT, ORIGINAL) and (name not in FIELDS or name == "loader.start_method"):
+    if name in _SPELLED:
+        return _SPELLED[name](value)
+    if _has_no_effect(name, flat) or _is_left_alone(name, value):
         return ""
     if (name, value) in _SAID:
         return _SAID[name, value]
     if name == "device.malloc":
-        # A script has its own default.
-        default = DEFAULT if is_script else FIELDS[name].default
-        return "" if value == default else "retain" if is_script else "plain-malloc"
+        return _malloc(value, is_script=is_script)
     last = name.rpartition(".")[2]
     if isinstance(value, bool):
-        default = name in FIELDS and FIELDS[name].default
-        short = last.partition("_")[0]
-        return "" if value == default else short if value else f"no-{short}"
+        return _flag(name, last.partition("_")[0], value)
     if name in _PREFIXES:
         return f"{_PREFIXES[name]}{value}"
     is_clear = isinstance(value, str) and (name in FIELDS or not is_script)
     return str(value) if is_clear else f"{last}={value}"
+
+
+def _has_no_effect(name: str, flat: Mapping[str, Scalar]) -> bool:
+    """Returns whether a name is about worker processes of a loader that has none."""
+    if name in _OF_WORKERS and not traits(str(flat.get("loader.kind"))).has_workers:
+        return True
+    return name == "loader.prefetch_factor" and flat.get("loader.num_workers") == 0
+
+
+def _is_left_alone(name: str, value: Scalar) -> bool:
+    """Returns whether a value means that nothing is changed."""
+    return value in (DEFAULT, ORIGINAL) and (name not in FIELDS or name == "loader.start_method")
+
+
+def _malloc(value: Scalar, *, is_script: bool) -> str:
+    if is_script:
+        # It has its own default.
+        return "" if value == DEFAULT else "retain"
+    return "" if value == FIELDS["device.malloc"].default else "plain-malloc"
+
+
+def _flag(name: str, short: str, value: bool) -> str:
+    """Returns `pin` or `no-pin`; empty for the default."""
+    usual = FIELDS[name].default if name in FIELDS else False
+    if value == usual:
+        return ""
+    return short if value else f"no-{short}"
 
 
 def run_name(number: int, stage: str, config: TrialConfig, varied: Collection[str]) -> str:

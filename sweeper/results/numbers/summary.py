@@ -1,15 +1,14 @@
-"""Summarizes a sweep from its records and its confirmation."""
+"""Defines the summary of a sweep, and how it is printed as JSON."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from sweeper.core.codec import encode
-from sweeper.core.config import Scalar
 from sweeper.core.metrics import REPORTED_DIGITS, metric_row, round_to
 from sweeper.core.place import TrialPlace
 from sweeper.core.record import TrialRecord
@@ -192,41 +191,6 @@ class Summary:
         rival = eager_rival(record, self.records)
         steps = break_even_steps(rival, record) if rival is not None else None
         return (rival, steps) if rival is not None and steps is not None else None
-
-
-def work_title(work: Mapping[str, Scalar], common: Collection[tuple[str, Scalar]] = ()) -> str:
-    """Returns `hidden_size 64, num_layers 2`: model and data keys not `common` to all sizes."""
-    items = [(name, value) for name, value in work.items() if (name, value) not in common]
-    return ", ".join(f"{name.partition('.')[2]} {value}" for name, value in items) or "the model"
-
-
-def find_fastest(records: Iterable[TrialRecord], key: Callable[[TrialRecord], Any]) -> dict[Any, TrialRecord]:
-    """Returns the fastest feasible record of each `key`."""
-    best: dict[Any, TrialRecord] = {}
-    for record in records:
-        if not record.feasible:
-            continue
-        group = key(record)
-        rival = best.get(group)
-        if rival is None or (record.metric("throughput") or 0) > (rival.metric("throughput") or 0):
-            best[group] = record
-    return best
-
-
-def counts_of(records: Sequence[TrialRecord]) -> dict[str, int]:
-    """Returns how many searched trials were measured, infeasible, or failed with which kind."""
-    counts: dict[str, int] = {}
-    for record in records:
-        if record.stage != "search":
-            continue
-        if record.failure is not None:
-            kind = str(record.failure.kind)
-        elif record.outcome is None:
-            kind = "unfinished"
-        else:
-            kind = "measured" if record.feasible else "beyond a limit"
-        counts[kind] = counts.get(kind, 0) + 1
-    return counts
 
 
 def metrics_of(record: TrialRecord) -> dict[str, float]:

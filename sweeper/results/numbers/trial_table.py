@@ -18,6 +18,8 @@ from sweeper.results.numbers.limits import Limit, Yardstick, objective_values, w
 from sweeper.results.numbers.projection import with_derived
 from sweeper.schema import SweepSpec
 
+NUM_SEEDS = 3
+"""Number of seeds over which the baseline's loss is measured."""
 WINNING_MARGIN = 0.9
 SCREEN_MARGIN = 0.8
 """Share of the fastest below which a trial ends after a short window; noise is smaller."""
@@ -111,11 +113,11 @@ class TrialTable:
         """Returns the loss of a configuration, if one of the same numerics was measured."""
         return self._qualities.get(self._key(config, self.quality_samples))
 
-    def losses_of(self, config: TrialConfig, num_seeds: int) -> tuple[float, ...]:
+    def losses_of(self, config: TrialConfig) -> tuple[float, ...]:
         """Returns the losses of a configuration with its own seed and the next ones, where they are known."""
-        seeded = (config.replace({"seed": config.seed + i}) if i else config for i in range(num_seeds))
-        qualities = map(self.quality_of, seeded)
-        return tuple(quality.val_loss for quality in qualities if quality is not None)
+        seeded = (config.replace({"seed": config.seed + i}) if i else config for i in range(NUM_SEEDS))
+        known = map(self.quality_of, seeded)
+        return tuple(quality.val_loss for quality in known if quality is not None)
 
     def _key(self, config: TrialConfig, samples: int) -> str:
         return f"{config.quality_key()}-{samples}"

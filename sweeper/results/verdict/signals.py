@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from sweeper.core.measurement import Measurement
+from sweeper.core.measurement import Diagnosis, Measurement
 from sweeper.core.workload import is_reported
 
 FAULT_SECONDS = 1.1e-6
@@ -69,67 +70,110 @@ class Signals:
     cpu: float | None = None
 
 
+class _Split(NamedTuple):
+    """How a step splits into its data path and its arithmetic: `Signals` of these names."""
+
+    input: float
+    wait: float
+    preparation: float
+    compute: float
+
+    def within(self, idle: float) -> _Split:
+        """Returns the split with the data path limited to the device's idle time; the rest is arithmetic."""
+        return _Split(
+            input=idle,
+            wait=min(self.wait, idle),
+            preparation=min(self.preparation, idle),
+            compute=self.compute + (self.input - idle),
+        )
+
+
 def signals_of(measurement: Measurement) -> Signals:
     """Returns the signals in a measurement."""
-    parts, diagnosis = measurement.breakdown, measurement.diagnosis
-    step = parts.step_s
-    seconds = sum(window.seconds for window in measurement.windows)
-    on_gpu = measurement.trains_on_gpu
-    wait, compute = parts.data_s / step, parts.compute_s / step
-    preparation = ((diagnosis and diagnosis.preparation_s) or 0.0) / step
-    lost = wait
-    fixed = idle = host_paced = blocked = None
-    if diagnosis is not None:
-        if diagnosis.full_step_s and diagnosis.half_step_s:
-            fixed = min(1.0, max(0.0, 2 * diagnosis.half_step_s / diagnosis.full_step_s - 1))
-        if diagnosis.blocked_s is not None:
-            blocked = min(1.0, diagnosis.blocked_s / step)
-        if diagnosis.busy_s is not None:
-            idle = max(0.0, 1 - diagnosis.busy_s / step)
-            if diagnosis.issue_s is not None:
-                host_paced = diagnosis.issue_s > diagnosis.busy_s
-        # A loader in the training process costs what its phase takes. One with worker processes
-        # also slows down the arithmetic: then it costs the whole difference to the device alone. Waiting
-        # by itself would call for more workers where none at all would be fastest.
-        helpers = sum(window.helper_cpu_seconds for window in measurement.windows) / seconds
-        if diagnosis.device_samples_s and helpers >= HELPERS_SHARE:
-            missing = 1 - measurement.throughput / diagnosis.device_samples_s - parts.h2d_s / step
-            # Measured alone, a cooler GPU is faster for a moment; that difference is not idle time.
-            lost = max(wait, missing if idle is None else min(missing, idle))
-        if idle is not None and is_reported(measurement) and lost > idle:
-            # What a script does to its batch on the GPU is arithmetic.
-            compute += lost - idle
-            lost, wait, preparation = idle, min(wait, idle), min(preparation, idle)
-    if idle is None and on_gpu and (utilisation := _share(measurement, "gpu_util_pct")) is not None:
-        idle = 1 - utilisation
-    gpu_memory = measurement.gpu_mem_peak_gib
+    parts, diagnosis = measurement.breakdown, measurement.diagnosis or Diagnosis()
+    step, on_gpu = parts.step_s, measurement.trains_on_gpu
+    idle = None if diagnosis.busy_s is None else max(0.0, 1 - diagnosis.busy_s / step)
+    split = _split(measurement, diagnosis, idle)
+    if idle is not None and is_reported(measurement) and split.input > idle:
+        # What a script does to its batch on the GPU is arithmetic.
+        split = split.within(idle)
     return Signals(
         on_gpu=on_gpu,
         step_s=step,
-        input=lost,
-        wait=wait,
-        preparation=preparation,
+        **split._asdict(),
         transfer=parts.h2d_s / step,
-        compute=compute,
-        blocked=blocked,
-        fixed=fixed,
-        idle=idle,
-        host_paced=host_paced,
+        blocked=None if diagnosis.blocked_s is None else min(1.0, diagnosis.blocked_s / step),
+        fixed=_fixed_share(diagnosis),
+        idle=_unused_share(measurement) if idle is None and on_gpu else idle,
+        host_paced=_is_host_paced(diagnosis),
         faults=None if on_gpu else _fault_share(measurement),
         sm_active=_share(measurement, "gpu_sm_active_pct"),
         dram_active=_share(measurement, "gpu_dram_active_pct"),
-        memory=gpu_memory / measurement.device.memory_gib
-        if gpu_memory and measurement.device.memory_gib
-        else None,
-        sync_places=diagnosis.sync_places if diagnosis else None,
+        memory=_memory_share(measurement),
+        sync_places=diagnosis.sync_places,
         rest=parts.host_gap_s / step if is_reported(measurement) else None,
-        evaluation=diagnosis.evaluation_share if diagnosis else None,
-        device_rate=diagnosis.device_samples_s if diagnosis else None,
-        loader_rate=diagnosis.loader_samples_s if diagnosis else None,
-        sample_cpu_s=diagnosis.sample_cpu_s if diagnosis else None,
-        loader_busy=diagnosis.loader_busy if diagnosis else None,
+        evaluation=diagnosis.evaluation_share,
+        device_rate=diagnosis.device_samples_s,
+        loader_rate=diagnosis.loader_samples_s,
+        sample_cpu_s=diagnosis.sample_cpu_s,
+        loader_busy=diagnosis.loader_busy,
         cpu=_share(measurement, "cpu_util_pct"),
     )
+
+
+def _split(measurement: Measurement, diagnosis: Diagnosis, idle: float | None) -> _Split:
+    """Returns the split that the phases of a step show, with what a loader's processes take from training.
+
+    Args:
+        idle: Share of a step in which nothing runs on the device, if it was measured.
+    """
+    parts, step = measurement.breakdown, measurement.breakdown.step_s
+    wait = parts.data_s / step
+    lost = wait
+    # A loader in the training process costs what its phase takes. One with worker processes
+    # also slows down the arithmetic: then it costs the whole difference to the device alone. Waiting
+    # by itself would call for more workers where none at all would be fastest.
+    if diagnosis.device_samples_s and _helpers_share(measurement) >= HELPERS_SHARE:
+        missing = 1 - measurement.throughput / diagnosis.device_samples_s - parts.h2d_s / step
+        # Measured alone, a cooler GPU is faster for a moment; that difference is not idle time.
+        lost = max(wait, missing if idle is None else min(missing, idle))
+    return _Split(
+        input=lost,
+        wait=wait,
+        preparation=(diagnosis.preparation_s or 0.0) / step,
+        compute=parts.compute_s / step,
+    )
+
+
+def _helpers_share(measurement: Measurement) -> float:
+    """Returns how many cores a loader's processes keep busy while it trains."""
+    seconds = sum(window.seconds for window in measurement.windows)
+    return sum(window.helper_cpu_seconds for window in measurement.windows) / seconds
+
+
+def _fixed_share(diagnosis: Diagnosis) -> float | None:
+    """Returns the share of the arithmetic that half a batch takes as well as a whole one."""
+    if not diagnosis.full_step_s or not diagnosis.half_step_s:
+        return None
+    return min(1.0, max(0.0, 2 * diagnosis.half_step_s / diagnosis.full_step_s - 1))
+
+
+def _unused_share(measurement: Measurement) -> float | None:
+    """Returns the share of the time in which nothing runs on the GPU, as its driver reports it."""
+    utilisation = _share(measurement, "gpu_util_pct")
+    return None if utilisation is None else 1 - utilisation
+
+
+def _is_host_paced(diagnosis: Diagnosis) -> bool | None:
+    if diagnosis.busy_s is None or diagnosis.issue_s is None:
+        return None
+    return diagnosis.issue_s > diagnosis.busy_s
+
+
+def _memory_share(measurement: Measurement) -> float | None:
+    """Returns the peak of the device's memory, as a share of all that it has."""
+    peak, total = measurement.gpu_mem_peak_gib, measurement.device.memory_gib
+    return peak / total if peak and total else None
 
 
 def _fault_share(measurement: Measurement) -> float:

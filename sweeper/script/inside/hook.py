@@ -1,17 +1,29 @@
 """Wraps the few functions of torch that reveal training. It is loaded once torch has been imported.
 
-_BaseDataLoaderIter.__next__, _next_index, _reset     batches, and the rows that were asked for
-autograd.backward, autograd.grad                      backward passes and losses
-GradScaler.scale                                      losses before they were scaled
-hooks before and after each optimizer's step          steps; where a training rests
-Module.eval                                           evaluations
+Around torch's own function (·), each wrapper calls these, in this order. Most steps are only counted
+(`fast_path`). A wrapper that meets anything unusual leaves the fast path, and the step is watched.
 
-Steps like those before are only counted (`fast_path`); `observer` handles all others.
+    the script             wrapped              a step that is watched               one that is counted
+    ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    for batch in loader    iterator._reset      forget_indices ·                     the same
+                           iterator.__next__    fetch_begins take(·) fetch_ended     · adds the samples
+                             └ ._next_index     · note_index                         the same
+    scaler.scale(loss)     GradScaler.scale     · note_scaled_loss                   none: it is unusual
+    loss.backward()        autograd.backward    backward_begins · backward_ended     adds the loss ·
+    autograd.grad(loss)    autograd.grad        grad_begins · backward_ended         the same
+    optimizer.step()       hook before it       step_begins                          nothing
+                           hook after it        step_ended                           adds the step; at times,
+                                                                                     send_counted and rest
+    model.eval()           Module.eval          evaluation_begins ·                  none: it is unusual
+
+What is called in the observer is guarded, so that it never raises in the script, but for `take`, which asks
+the loader. What runs in each step uses local names, since attributes cost more.
 """
 
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import platform
 import sys
@@ -61,26 +73,28 @@ def install(torch: Any) -> None:
 
 
 def _wrap(torch: Any, observer: TrainingObserver) -> None:
-    """Wraps what a training loop calls, in the order of a step.
+    _watch_optimizers(observer)
+    replace = observer.points.replace
+    iterators = torch.utils.data.dataloader._BaseDataLoaderIter
+    replace(torch.utils.data._utils.signal_handling, "_set_SIGCHLD_handler", wrap_handler)
+    replace(iterators, "__next__", functools.partial(_watch_fetch, torch, observer))
+    replace(iterators, "_next_index", _watch_next_index)
+    replace(iterators, "_reset", _watch_reset)
+    backward = replace(torch.autograd, "backward", functools.partial(_watch_backward, observer))
+    observer.fast.backward = backward
+    replace(torch.autograd, "grad", functools.partial(_watch_grad, observer))
+    replace(torch.nn.Module, "eval", functools.partial(_watch_evaluation, observer))
+    # Older versions of torch have it elsewhere.
+    scaler = getattr(getattr(torch.amp, "grad_scaler", None), "GradScaler", None) or torch.cuda.amp.GradScaler
+    replace(scaler, "scale", functools.partial(_watch_scale, observer))
 
-        the loader's `__next__`     fetch_begins, take, fetch_ended
-        `autograd.backward`         backward_begins, backward_ended
-        `autograd.grad`             grad_begins, backward_ended, if `backward` is never called
-        the optimizer's `step`      step_begins, step_ended
-        `Module.eval`               evaluation_begins
 
-    The right side is called on the observer. While `fast.is_on`, the wrappers only add numbers up; whatever
-    is unlike the steps before leaves that path.
-    """
-    points = observer.points
-    reads_all = os.environ.get(LOSSES_VARIABLE) == "all"
-    fast, clock, has_grad = observer.fast, time.perf_counter, torch.is_grad_enabled
-    rest_page, rest = observer.rest_page, points.guard(observer.rest)
-    leave_fast_path, send_counted = (
-        points.guard(observer.leave_fast_path),
-        points.guard(observer.send_counted),
-    )
-    step_begins, step_ended = points.guard(observer.step_begins), points.guard(observer.step_ended)
+def _watch_optimizers(observer: TrainingObserver) -> None:
+    guard = observer.points.guard
+    fast, clock, rest_page = observer.fast, time.perf_counter, observer.rest_page
+    step_begins, step_ended = guard(observer.step_begins), guard(observer.step_ended)
+    leave_fast_path, send_counted = guard(observer.leave_fast_path), guard(observer.send_counted)
+    rest = guard(observer.rest)
 
     # Named parameters cost less than `*args`.
     def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -103,116 +117,126 @@ def _wrap(torch: Any, observer: TrainingObserver) -> None:
         step_ended(optimizer)
 
     # These two stay registered for good: torch iterates over them as it calls them.
-    optimizer = sys.modules["torch.optim.optimizer"]
-    optimizer.register_optimizer_step_pre_hook(before_step)
-    optimizer.register_optimizer_step_post_hook(after_step)
+    optimizers = sys.modules["torch.optim.optimizer"]
+    optimizers.register_optimizer_step_pre_hook(before_step)
+    optimizers.register_optimizer_step_post_hook(after_step)
 
-    def fetch(original: Function) -> Function:
-        def fetch_watched(iterator: Any) -> Any:
-            if fast.is_on:
-                # `__dict__` is not used: it would make one and slow every later use of the iterator.
-                if getattr(iterator, PASS, None) is fast.feeding_pass and has_grad():
-                    batch = original(iterator)
-                    try:
-                        fast.samples_ahead += fast.read(batch)
-                    except Exception:
-                        # This batch is unlike the ones before.
-                        leave_fast_path()
-                        ended(iterator, batch)
-                    return batch
-                leave_fast_path()
-            begins(iterator)
-            batch = observer.take(original, iterator)
-            ended(iterator, batch)
-            return batch
 
-        begins, ended = points.guard(observer.fetch_begins), points.guard(observer.fetch_ended)
-        return fetch_watched
+def _watch_fetch(torch: Any, observer: TrainingObserver, original: Function) -> Function:
+    guard = observer.points.guard
+    fast, has_grad = observer.fast, torch.is_grad_enabled
+    fetch_begins, fetch_ended = guard(observer.fetch_begins), guard(observer.fetch_ended)
+    leave_fast_path = guard(observer.leave_fast_path)
 
-    def backward(original: Function) -> Function:
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-            if not fast.is_on:
-                begins(tensors)
-                original(tensors, *args, **kwargs)
-                ended()
-                return
-            if fast.backward is not None and not reads_all:
-                fast.backward.rest()
-            try:
-                if tensors.is_cpu:
-                    fast.loss += tensors.item()
-                    fast.num_losses += 1
-                else:
-                    take_loss(tensors)
-            except (AttributeError, RuntimeError, ValueError):
-                # The loss is not a single number.
-                take_loss(tensors)
+    def fetch(iterator: Any) -> Any:
+        if fast.is_on:
+            # `__dict__` is not used: it would make one and slow every later use of the iterator.
+            if getattr(iterator, PASS, None) is fast.feeding_pass and has_grad():
+                batch = original(iterator)
+                try:
+                    fast.samples_ahead += fast.read(batch)
+                except Exception:
+                    # This batch is unlike the ones before.
+                    leave_fast_path()
+                    fetch_ended(iterator, batch)
+                return batch
+            leave_fast_path()
+        fetch_begins(iterator)
+        batch = observer.take(original, iterator)
+        fetch_ended(iterator, batch)
+        return batch
+
+    return fetch
+
+
+def _watch_next_index(original: Function) -> Function:
+    def next_index(iterator: Any) -> Any:
+        index = original(iterator)
+        rows = getattr(iterator, ROWS, None)
+        if rows is not None and type(index) is list:
+            rows.append(len(index))
+        else:
+            note_index(iterator, index)
+        return index
+
+    return next_index
+
+
+def _watch_reset(original: Function) -> Function:
+    def reset(iterator: Any, *args: Any, **kwargs: Any) -> None:
+        forget_indices(iterator)
+        original(iterator, *args, **kwargs)
+
+    return reset
+
+
+def _watch_scale(observer: TrainingObserver, original: Function) -> Function:
+    guard = observer.points.guard
+    fast, leave_fast_path = observer.fast, guard(observer.leave_fast_path)
+    note_scaled_loss = guard(observer.note_scaled_loss)
+
+    def scale(scaler: Any, outputs: Any) -> Any:
+        if fast.is_on:
+            leave_fast_path()
+        result = original(scaler, outputs)
+        note_scaled_loss(result, outputs)
+        return result
+
+    return scale
+
+
+def _watch_backward(observer: TrainingObserver, original: Function) -> Function:
+    guard = observer.points.guard
+    fast, reads_all = observer.fast, os.environ.get(LOSSES_VARIABLE) == "all"
+    backward_begins, backward_ended = guard(observer.backward_begins), guard(observer.backward_ended)
+    take_loss = guard(observer.take_loss)
+
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        if not fast.is_on:
+            backward_begins(tensors)
             original(tensors, *args, **kwargs)
-
-        begins, ended = points.guard(observer.backward_begins), points.guard(observer.backward_ended)
-        take_loss = points.guard(observer.take_loss)
-        return backward
-
-    def grad(original: Function) -> Function:
-        def grad(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-            if observer.has_backward:
-                return original(outputs, *args, **kwargs)
-            begins(outputs)
-            gradients = original(outputs, *args, **kwargs)
-            ended()
-            return gradients
-
-        begins, ended = points.guard(observer.grad_begins), points.guard(observer.backward_ended)
-        return grad
-
-    def evaluate(original: Function) -> Function:
-        def eval(module: Any) -> Any:
-            if fast.is_on:
-                leave_fast_path()
-            begins(module)
-            return original(module)
-
-        begins = points.guard(observer.evaluation_begins)
-        return eval
-
-    def scale(original: Function) -> Function:
-        def scale(scaler: Any, outputs: Any) -> Any:
-            if fast.is_on:
-                leave_fast_path()
-            result = original(scaler, outputs)
-            note_scaled_loss(result, outputs)
-            return result
-
-        note_scaled_loss = points.guard(observer.note_scaled_loss)
-        return scale
-
-    def next_index(original: Function) -> Function:
-        def next_index(iterator: Any) -> Any:
-            index = original(iterator)
-            rows = getattr(iterator, ROWS, None)
-            if rows is not None and type(index) is list:
-                rows.append(len(index))
+            backward_ended()
+            return
+        if fast.backward is not None and not reads_all:
+            fast.backward.rest()
+        try:
+            if tensors.is_cpu:
+                fast.loss += tensors.item()
+                fast.num_losses += 1
             else:
-                note_index(iterator, index)
-            return index
+                take_loss(tensors)
+        except (AttributeError, RuntimeError, ValueError):
+            # The loss is not a single number.
+            take_loss(tensors)
+        original(tensors, *args, **kwargs)
 
-        return next_index
+    return backward
 
-    def reset(original: Function) -> Function:
-        def reset(iterator: Any, *args: Any, **kwargs: Any) -> None:
-            forget_indices(iterator)
-            original(iterator, *args, **kwargs)
 
-        return reset
+def _watch_grad(observer: TrainingObserver, original: Function) -> Function:
+    guard = observer.points.guard
+    grad_begins, backward_ended = guard(observer.grad_begins), guard(observer.backward_ended)
 
-    iterators = torch.utils.data.dataloader._BaseDataLoaderIter
-    points.replace(torch.utils.data._utils.signal_handling, "_set_SIGCHLD_handler", wrap_handler)
-    points.replace(iterators, "__next__", fetch)
-    points.replace(iterators, "_next_index", next_index)
-    points.replace(iterators, "_reset", reset)
-    fast.backward = points.replace(torch.autograd, "backward", backward)
-    points.replace(torch.autograd, "grad", grad)
-    points.replace(torch.nn.Module, "eval", evaluate)
-    # Older versions of torch have it elsewhere.
-    scaler = getattr(getattr(torch.amp, "grad_scaler", None), "GradScaler", None) or torch.cuda.amp.GradScaler
-    points.replace(scaler, "scale", scale)
+    def grad(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if observer.has_backward:
+            return original(outputs, *args, **kwargs)
+        grad_begins(outputs)
+        gradients = original(outputs, *args, **kwargs)
+        backward_ended()
+        return gradients
+
+    return grad
+
+
+def _watch_evaluation(observer: TrainingObserver, original: Function) -> Function:
+    guard = observer.points.guard
+    fast, leave_fast_path = observer.fast, guard(observer.leave_fast_path)
+    evaluation_begins = guard(observer.evaluation_begins)
+
+    def evaluate(module: Any) -> Any:
+        if fast.is_on:
+            leave_fast_path()
+        evaluation_begins(module)
+        return original(module)
+
+    return evaluate

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sweeper.core.measurement import Measurement
 from sweeper.judging import speed
 from sweeper.judging.arms import Arm, patched, root_of
 from sweeper.judging.losses import Baseline, LossComparison
@@ -75,36 +76,19 @@ def make(
     before = Arm(name="as it is", command=tuple(command), folder=folder)
     measurement = speed.measure_version(before)
     sources = dataclasses.replace(_sources(command, folder, measurement.observed), changes=changes)
-    left_out: dict[str, str] = {}
-
-    def leave_out(change: PatchedChange, why: str) -> None:
-        left_out[change.name] = why
-        say(f"  {change.name} {change.value}: left out because {why}")
-
-    kept: list[PatchedChange] = []
-    for change in candidates:
-        try:
-            diff(sources, [*kept, change])
-            kept.append(change)
-        except CannotEditError as error:
-            leave_out(change, str(error))
-    free = [change for change in kept if _kind(sources, change) == CHANGES_TRAINING]
-    verified, training = _verify_changes(
-        Baseline(before, measurement),
-        before,
-        sources,
-        [change for change in kept if change not in free],
-        leave_out,
-    )
-    kept = [change for change in kept if change in free or change in verified]
+    verifier = _Verifier(before, measurement, sources, say)
+    written = verifier.keep_writable(candidates)
+    free = [change for change in written if _kind(sources, change) == CHANGES_TRAINING]
+    verified, training = verifier.verify([change for change in written if change not in free])
+    kept = [change for change in written if change in free or change in verified]
     text = diff(sources, kept)
     if not text:
-        return Patch(text="", left_out=left_out)
+        return Patch(text="", left_out=verifier.left_out)
     with patched(text.encode(), "patched", command, folder) as (_, after):
         compared = speed.compare((before, after), 60 * minutes, say)
     if compared.is_stopped:
         raise KeyboardInterrupt
-    return Patch(text=text, left_out=left_out, training=training, speed=compared)
+    return Patch(text=text, left_out=verifier.left_out, training=training, speed=compared)
 
 
 def _sources(command: Sequence[str], folder: Path, observed: Mapping[str, Any]) -> Sources:
@@ -131,53 +115,88 @@ def _kind(sources: Sources, change: PatchedChange) -> str:
     return "" if implementation is None else implementation.kind
 
 
-def _verify_changes(
-    baseline: Baseline,
-    before: Arm,
-    sources: Sources,
-    changes: Sequence[PatchedChange],
-    leave_out: Callable[[PatchedChange, str], None],
-) -> tuple[Sequence[PatchedChange], LossComparison | None]:
-    """Returns the changes with which the patched script trains the same, and how it trains."""
+class _Verifier:
+    """Finds out which changes can be written into the source, and then train the same.
 
-    def train(some: Sequence[PatchedChange]) -> LossComparison:
+    Attributes:
+        left_out: Reasons why the others are left out, by name.
+    """
+
+    def __init__(self, before: Arm, measurement: Measurement, sources: Sources, say: Say) -> None:
+        self._before, self._sources, self._say = before, sources, say
+        self._baseline = Baseline(before, measurement)
+        self.left_out: dict[str, str] = {}
+
+    def keep_writable(self, changes: Sequence[PatchedChange]) -> list[PatchedChange]:
+        """Returns the changes that can be written into the source together."""
+        kept: list[PatchedChange] = []
+        for change in changes:
+            try:
+                diff(self._sources, [*kept, change])
+                kept.append(change)
+            except CannotEditError as error:
+                self._leave_out(change, str(error))
+        return kept
+
+    def verify(
+        self, changes: Sequence[PatchedChange]
+    ) -> tuple[Sequence[PatchedChange], LossComparison | None]:
+        """Returns the changes with which the patched script trains the same, and how it trains."""
+        if not changes:
+            return (), None
+        plain = [change for change in changes if not self._redraws(change)]
+        if not plain or len(plain) == len(changes):
+            return self._verify_alike(changes)
+        # Other draws would hide other differences.
+        kept, comparison = self._verify_alike(plain)
+        rest = [change for change in changes if change in kept or self._redraws(change)]
+        together = self._train(rest)
+        if together.is_same:
+            return rest, together
+        self._leave_out_different({change: together for change in rest if self._redraws(change)})
+        return kept, comparison
+
+    def _verify_alike(
+        self, changes: Sequence[PatchedChange]
+    ) -> tuple[Sequence[PatchedChange], LossComparison | None]:
+        """Verifies changes together or, if that fails, each one alone, and then those that hold together."""
+        together = self._train(changes)
+        if together.is_same:
+            return changes, together
+        alone = {change: self._train([change]) for change in changes}
+        self._leave_out_different(alone)
+        rest = [change for change in changes if alone[change].is_same]
+        together = self._train(rest) if rest else together
+        if together.is_same:
+            return rest, together
+        for change in rest:
+            self._leave_out(change, f"the changes together train differently ({together.why})")
+        return (), None
+
+    def _train(self, some: Sequence[PatchedChange]) -> LossComparison:
+        """Compares the training of the script with some changes with that of the script as it is."""
+        sources, before = self._sources, self._before
         claim = Claim(
-            kind=DRAWS if any(_kind(sources, change) == DRAWS for change in some) else CLOSE,
+            kind=DRAWS if any(map(self._redraws, some)) else CLOSE,
             rounding=max(sources.changes[change.name].tolerance(sources.facts) for change in some),
             keeps_arithmetic=all(sources.changes[change.name].keeps_arithmetic for change in some),
             is_version=True,
         )
         with patched(diff(sources, some).encode(), "patched", before.command, before.folder) as (_, after):
-            return baseline.compare(after, claim)
+            return self._baseline.compare(after, claim)
 
-    if not changes:
-        return (), None
-    plain = [change for change in changes if _kind(sources, change) != DRAWS]
-    if plain and len(plain) < len(changes):
-        # Other draws would hide other differences.
-        kept, comparison = _verify_changes(baseline, before, sources, plain, leave_out)
-        rest = [change for change in changes if change in kept or _kind(sources, change) == DRAWS]
-        together = train(rest)
-        if together.is_same:
-            return rest, together
-        for change in rest:
-            if _kind(sources, change) == DRAWS:
-                leave_out(change, f"it trains differently once it is in the source ({together.why})")
-        return kept, comparison
-    together = train(changes)
-    if together.is_same:
-        return changes, together
-    alone = {change: train([change]) for change in changes}
-    for change, comparison in alone.items():
-        if not comparison.is_same:
-            leave_out(change, f"it trains differently once it is in the source ({comparison.why})")
-    rest = [change for change in changes if alone[change].is_same]
-    together = train(rest) if rest else together
-    if together.is_same:
-        return rest, together
-    for change in rest:
-        leave_out(change, f"the changes together train differently ({together.why})")
-    return (), None
+    def _redraws(self, change: PatchedChange) -> bool:
+        return _kind(self._sources, change) == DRAWS
+
+    def _leave_out_different(self, compared: Mapping[PatchedChange, LossComparison]) -> None:
+        for change, comparison in compared.items():
+            if not comparison.is_same:
+                why = f"it trains differently once it is in the source ({comparison.why})"
+                self._leave_out(change, why)
+
+    def _leave_out(self, change: PatchedChange, why: str) -> None:
+        self.left_out[change.name] = why
+        self._say(f"  {change.name} {change.value}: left out because {why}")
 
 
 def diff(sources: Sources, changes: Sequence[PatchedChange]) -> str:

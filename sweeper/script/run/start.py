@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -104,11 +104,7 @@ def started(
     if is_trial:
         progress.stage("build")
     sandbox = make_sandbox(script, values, place / ("work" if is_trial else "diagnosis"), place, job.cache)
-    if not sandbox.is_the_folder and (path := leads_out(command, Path(script.folder))):
-        raise UserError(
-            "`command` must not contain a relative path that leads farther up than the folder around its"
-            f" repository, but has {path!r}. Write the absolute path, or use `--unprotected`."
-        )
+    _check_paths(command, script, sandbox)
     command = sandbox.translate(command)
     listener = Listener(script, job.config, place, job.reporter)
     variables = {**script.variables(values), **variable_of(script.changes_for(values))}
@@ -153,12 +149,32 @@ def started(
         request.close()
         listener.close()
         sandbox.close()
-        if (began_s := listener.timeline.began_s) is not None:
-            for addition in sandbox.keep_added(time.time_ns() - round(1e9 * (time.perf_counter() - began_s))):
-                size = f"{addition.num_bytes / 2**20:,.0f} MiB"
-                print(f"sweeper: {addition.path} ({size}), which the script added, is kept for later runs.")
+        _keep_added(sandbox, listener)
         if not (script.keep and is_trial):
             sandbox.remove()
+
+
+def _check_paths(command: Sequence[str], script: Script, sandbox: Sandbox) -> None:
+    """Checks that a command names no file that its mirror does not have.
+
+    Raises:
+        UserError: It does.
+    """
+    if not sandbox.is_the_folder and (path := leads_out(command, Path(script.folder))):
+        raise UserError(
+            "`command` must not contain a relative path that leads farther up than the folder around its"
+            f" repository, but has {path!r}. Write the absolute path, or use `--unprotected`."
+        )
+
+
+def _keep_added(sandbox: Sandbox, listener: Listener) -> None:
+    """Keeps for later runs what the script has added before it trained, such as a download."""
+    began_s = listener.timeline.began_s
+    if began_s is None:
+        return
+    for addition in sandbox.keep_added(time.time_ns() - round(1e9 * (time.perf_counter() - began_s))):
+        size = f"{addition.num_bytes / 2**20:,.0f} MiB"
+        print(f"sweeper: {addition.path} ({size}), which the script added, is kept for later runs.")
 
 
 def begins_again(run: Callable[Concatenate[Job, P], T]) -> Callable[Concatenate[Job, P], T]:

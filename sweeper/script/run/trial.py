@@ -15,7 +15,7 @@ from sweeper.core.workload import script_of
 from sweeper.race.record import Record
 from sweeper.script.run.result import quality
 from sweeper.script.run.running import RunningTrial
-from sweeper.script.run.start import begins_again, started
+from sweeper.script.run.start import RunningScript, begins_again, started
 from sweeper.script.run.taken_apart import StepAnalysis, usual_seconds
 from sweeper.script.run.timeline import Stretch
 from sweeper.script.run.warm import read_record
@@ -43,9 +43,9 @@ def run(
         UserError: It cannot be started.
     """
     turn = turn or (RequestFiles(Path(job.turns_folder)) if job.turns_folder else None)
-    examines, is_kept = job.plan.diagnose, script_of(job).keep
+    is_kept = script_of(job).keep
     # All that take turns pay for these reports, so that no arm of a race is favoured.
-    with started(job, progress, reports_outside=examines or turn is not None) as script:
+    with started(job, progress, reports_outside=job.plan.diagnose or turn is not None) as script:
         if on_start is not None:
             on_start(script.process.pid)
         trial = RunningTrial(job, progress, script, turn)
@@ -53,9 +53,7 @@ def run(
             trial.await_record()
         measured = trial.measure()
         evaluation_share = trial.evaluation_share
-        # In the user's own folder, this would leave a model that was trained on a single batch.
-        examines = examines and trial.is_watched and not script.sandbox.is_the_folder
-        examines = examines and (turn is None or turn.may_be_examined)
+        examines = job.plan.diagnose and _may_be_taken_apart(trial, script, turn)
         seconds = MORE_SECONDS if turn is None else MORE_SECONDS_OF_A_RACE
         seconds += usual_seconds(measured.step_ms / 1e3, on_gpu=measured.trains_on_gpu)
         if examines and not is_kept:
@@ -67,15 +65,32 @@ def run(
         progress.stage("diagnose")
         again = _take_apart_anew(job, progress, measured.startup_seconds + seconds, trial.earlier)
         parts = parts if again.breakdown() is None else again
+    measured = _with_parts(job, measured, parts, script, evaluation_share)
+    return dataclasses.replace(measured, finished_at=time.time())
+
+
+def _may_be_taken_apart(trial: RunningTrial, script: RunningScript, turn: WindowRequests | None) -> bool:
+    """Returns whether the steps of a running trial can be taken apart without harm."""
+    # In the user's own folder, this would leave a model that was trained on a single batch.
+    if not trial.is_watched or script.sandbox.is_the_folder:
+        return False
+    return turn is None or turn.may_be_examined
+
+
+def _with_parts(
+    job: Job, measured: Measurement, parts: StepAnalysis, script: RunningScript, evaluation_share: float
+) -> Measurement:
+    """Returns a measurement with the parts of a step and their diagnosis, as far as they are known."""
     diagnosis = parts.diagnosis(
         script.sandbox.folder, on_gpu=measured.trains_on_gpu, is_guarded=script.sandbox.is_guarded
     )
-    if (breakdown := parts.breakdown()) is not None:
+    breakdown = parts.breakdown()
+    if breakdown is not None:
         measured = dataclasses.replace(measured, breakdown=breakdown)
     if job.plan.diagnose and (breakdown is not None or diagnosis.outside):
         diagnosis = dataclasses.replace(diagnosis, evaluation_share=evaluation_share)
         measured = dataclasses.replace(measured, diagnosis=diagnosis)
-    return dataclasses.replace(measured, finished_at=time.time())
+    return measured
 
 
 def _take_apart_anew(

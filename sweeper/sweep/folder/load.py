@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,19 +12,18 @@ from typing import Any
 from sweeper.core.codec import decode
 from sweeper.core.job import CONFIG, OUTCOME, RESTORE_HINT, is_retried, read_job, read_outcome
 from sweeper.core.measurement import Outcome, Quality, Report
-from sweeper.core.metrics import is_known_metric
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.exports import verification
 from sweeper.race.log import Round
 from sweeper.race.tally import trimmed_mean
 from sweeper.results.numbers.confirmation import Ratio
+from sweeper.results.numbers.confirmation_result import ConfirmationResult
 from sweeper.results.numbers.decision import Decision, decide
-from sweeper.results.numbers.finalists import beyond_production
 from sweeper.results.numbers.labels import run_name
-from sweeper.results.numbers.pareto import pareto, pick
 from sweeper.results.numbers.sensitivity import Sensitivity, sensitivity
-from sweeper.results.numbers.summary import Row, Summary, counts_of, find_fastest, work_title
-from sweeper.results.numbers.trial_table import TrialTable
+from sweeper.results.numbers.summarise import SweepFindings, summarise
+from sweeper.results.numbers.summary import Summary
+from sweeper.results.numbers.trial_table import NUM_SEEDS, TrialTable
 from sweeper.schema import SweepSpec
 from sweeper.schema.enough_steps import with_enough_steps
 from sweeper.sweep.folder.journal import (
@@ -37,12 +35,9 @@ from sweeper.sweep.folder.journal import (
     Entry,
     Journal,
 )
-from sweeper.sweep.folder.result import ConfirmationResult, SweepResult
+from sweeper.sweep.folder.result import SweepResult
 from sweeper.system.files import reading
 from sweeper.tracking import Confirmation
-
-NUM_SEEDS = 3
-"""Number of seeds over which the baseline's loss is measured."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,21 @@ class LoadedSweep:
     @cached_property
     def summary(self) -> Summary:
         """The summary for reports."""
-        return summarise(self)
+        winner = self.confirmation.winner
+        findings = SweepFindings(
+            name=self.journal.name,
+            state=self.state,
+            device=self.about["device"],
+            reason=self.result.search_end if self.result else "",
+            synthetic=self.about["synthetic"],
+            spec=self.spec,
+            table=self.table,
+            confirmation=self.confirmation,
+            throughputs={number: one.throughput for number, one in self.confirmations().items()},
+            varied=self.varied_names(),
+            is_verified=winner is not None and verification.read(self.table.records[winner]) is not None,
+        )
+        return summarise(findings)
 
     @cached_property
     def decision(self) -> Decision:
@@ -230,106 +239,6 @@ def _look_at_result(sweep: LoadedSweep) -> None:
     for number in (confirmation.winner, *sweep.ratios(), *confirmation.ties, *confirmation.infeasible):
         if number is not None and sweep.table.records[number].outcome is None:
             raise ValueError(f"it names trial {number}, which has no outcome")
-
-
-def summarise(sweep: LoadedSweep) -> Summary:
-    """Returns the summary of a sweep, finished or not."""
-    table, ratios, confirmed = sweep.table, sweep.ratios(), sweep.confirmations()
-    confirmation = sweep.confirmation
-    winner = confirmation.winner
-    records = [record for _, record in sorted(table.records.items())]
-    base = table.records.get(BASELINE)
-    same_work = [r for r in records if base and r.config.work_key() == base.config.work_key()]
-    looked_at = {r.number for r in records if r.quality is not None or not table.quality_samples}
-
-    leader = next((ratio for number, ratio in ratios.items() if number not in confirmation.infeasible), None)
-
-    def losses_of(record: TrialRecord) -> tuple[float, ...]:
-        losses = table.losses if record is base else table.losses_of(record.config, NUM_SEEDS)
-        loss = record.metric("val_loss")
-        return losses if len(losses) > 1 else () if loss is None else (loss,)
-
-    def row(title: str, record: TrialRecord) -> Row:
-        ratio, in_rounds = ratios.get(record.number), confirmed.get(record.number)
-        losses = losses_of(record)
-        return Row(
-            title=title,
-            name=sweep.name_of(record),
-            record=record,
-            speedup=ratio.ratio if ratio else table.speedup(record),
-            throughput=in_rounds.throughput if in_rounds else record.metric("throughput") or 0.0,
-            loss=statistics.fmean(losses) if losses else None,
-            is_one_seed=len(losses) == 1 < len(table.losses),
-            confirmed=ratio is not None and winner is not None and not confirmation.is_provisional,
-            disturbed=bool(
-                confirmation.disturbances.get(record.number)
-                if ratio
-                else record.measurement and record.measurement.contamination
-            ),
-        )
-
-    # For each work, the fastest trial whose loss was checked or, if there is none, the fastest.
-    sizes = find_fastest(records, _work) | find_fastest([r for r in records if r.number in looked_at], _work)
-    if winner is not None and base is not None:
-        sizes[base.config.work_key()] = table.records[winner]
-    common = set.intersection(*(set(r.config.work().items()) for r in sizes.values())) if sizes else set()
-    objectives, rule = sweep.spec.objectives, sweep.spec.confirm.pick
-    # A single short window shows only that a trial is slow.
-    whole = [r for r in same_work if r.measurement and not r.measurement.is_screened]
-    whole = [r for r in whole if r.number in looked_at or r is base]
-    whole = [r for r in whole if not beyond_production(r, sweep.spec)]
-    front = pareto(whole, objectives) if len(objectives) > 1 else []
-    loaders = find_fastest(same_work, _kind) | find_fastest(
-        [r for r in same_work if r.number in looked_at], _kind
-    )
-    by_kind = sorted(loaders.items())
-    faster = [r for _, r in by_kind if r.number not in ratios and (table.speedup(r) or 0.0) > 1]
-    quickest = max(faster, key=lambda r: r.metric("throughput") or 0.0, default=None)
-    return Summary(
-        name=sweep.journal.name,
-        state=sweep.state,
-        device=sweep.about["device"],
-        reason=sweep.result.search_end if sweep.result else "",
-        synthetic=sweep.about["synthetic"],
-        time_to_loss=confirmation.time_to_loss,
-        unreached_loss=confirmation.unreached_loss,
-        price_per_hour=sweep.spec.production.price_per_hour if sweep.spec.production else None,
-        unknown_metrics=tuple(name for name in sweep.spec.metrics() if not is_known_metric(name)),
-        yardstick=table.yardstick,
-        winner=table.records[winner] if winner is not None else None,
-        is_tune=sweep.spec.traits.is_of_changes,
-        is_provisional=confirmation.is_provisional,
-        is_verified=winner is not None and verification.read(table.records[winner]) is not None,
-        ties=tuple(sweep.name_of(table.records[number]) for number in confirmation.ties),
-        ratio=ratios.get(winner) if winner is not None else None,
-        undecided=leader if winner is None else None,
-        baseline_throughput=confirmed[BASELINE].throughput if BASELINE in confirmed else None,
-        unconfirmed=quickest if BASELINE not in confirmed else None,
-        per_size=tuple(
-            row(work_title(r.config.work(), common), r)
-            for r in sorted(sizes.values(), key=lambda r: -(r.metric("throughput") or 0))
-        ),
-        per_loader=tuple(row(kind, r) for kind, r in by_kind),
-        counts=counts_of(records),
-        production_samples=sweep.spec.production.samples if sweep.spec.production else None,
-        records=tuple(records),
-        disturbances=confirmation.disturbances,
-        objectives=tuple(objective.metric for objective in objectives),
-        front=tuple(row("", r) for r in front),
-        picked=pick(front, objectives, rule),
-        rule=rule,
-        varied=sweep.varied_names(),
-        infeasible=tuple(sweep.name_of(table.records[number]) for number in confirmation.infeasible),
-        losses={r.number: losses_of(r) for r in records if r in (base, quickest) or r.number == winner},
-    )
-
-
-def _work(record: TrialRecord) -> str:
-    return record.config.work_key()
-
-
-def _kind(record: TrialRecord) -> str:
-    return record.config.loader.kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from sweeper.core.measurement import FailureKind
 from sweeper.core.record import BASELINE, TrialRecord
+from sweeper.results.numbers.confirmation_result import ConfirmationResult
 from sweeper.results.numbers.finalists import finalists
 from sweeper.sweep.folder.journal import FINAL_RACE, INTERIM_RACE
-from sweeper.sweep.folder.result import ConfirmationResult
 from sweeper.sweep.phases.dropped_values import without_idle
 from sweeper.sweep.phases.early_rounds import early_rounds
 from sweeper.sweep.phases.losses import losses_over_seeds

@@ -10,11 +10,11 @@ from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.metrics import metric_row
 from sweeper.core.record import BASELINE
 from sweeper.results import words
-from sweeper.results.numbers.trial_table import TrialTable
+from sweeper.results.numbers.trial_table import NUM_SEEDS, TrialTable
 from sweeper.schema import SweepSpec
 from sweeper.schema.enough_steps import with_enough_steps
 from sweeper.sweep.folder.journal import Journal
-from sweeper.sweep.folder.load import NUM_SEEDS, quality_of
+from sweeper.sweep.folder.load import quality_of
 from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.sweep.workloads import workload_of

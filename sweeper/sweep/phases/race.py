@@ -27,10 +27,10 @@ from sweeper.race.scores import Score, scores
 from sweeper.race.storage import StoredLog
 from sweeper.results import words
 from sweeper.results.numbers.confirmation import Ratio, WinnerChoice, choose_winner, ratios
+from sweeper.results.numbers.confirmation_result import ConfirmationResult
 from sweeper.results.numbers.finalists import is_speed
 from sweeper.sweep.folder.journal import DAMAGED_RACE
 from sweeper.sweep.folder.machine_record import MachineRecord
-from sweeper.sweep.folder.result import ConfirmationResult
 from sweeper.sweep.phases.lives import JobLives, Verifier, can_rest
 from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.stopping import StopAskedError

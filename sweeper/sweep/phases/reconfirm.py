@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import statistics
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from sweeper.results.formatting import rate, seconds
 from sweeper.results.numbers.confirmation import Ratio
 from sweeper.sweep.folder.catalog import find_sweep, lock_of, require_schema
 from sweeper.sweep.folder.fingerprint import differences
-from sweeper.sweep.folder.journal import REPEATED_RACE
+from sweeper.sweep.folder.journal import REPEATED_RACE, Journal
 from sweeper.sweep.folder.load import load_sweep
 from sweeper.sweep.observer import SweepObserver
 from sweeper.sweep.phases.race import MAX_ROUNDS, SweepRace
@@ -108,12 +107,7 @@ def reconfirm(
     """
     journal = find_sweep(home, name)
     require_schema(journal, "confirm")
-    result = journal.result()
-    if result is None:
-        raise UserError(f"`{name}` has not finished; `sweeper run` with the same YAML continues it.")
-    number = result.confirmation.winner
-    if number is None or not result.confirmation.ratios:
-        raise NothingFeasibleError(f"`{name}` has no winner to confirm: {result.search_end}.")
+    number = _winner_of(journal)
     document = journal.read()
     spec = journal.spec(document)
     marks = fingerprint(spec, setup.device_model(spec.execution))
@@ -122,38 +116,65 @@ def reconfirm(
         observer.line(f"Changed since the sweep: {changed}.")
     limited = spec.model_copy(update={"search": spec.search.model_copy(update={"minutes": minutes})})
     lock = lock_of(journal)
+    opened = OpenSweep(home=home, journal=journal, lock=lock, spec=limited, fingerprint=marks)
     try:
         # Processes run one after another, so one worker of a cluster is enough.
-        with contextlib.ExitStack() as stack:
-            opened = OpenSweep(home=home, journal=journal, lock=lock, spec=limited, fingerprint=marks)
-            context = stack.enter_context(supervised(opened, NullTracker(), observer, launch, max_jobs=1))
-            sweep = load_sweep(journal)
-            trials = stack.enter_context(TrialRunner.of(context, sweep.table))
-            earlier = list(journal.race_folder("").glob(f"{REPEATED_RACE}-*"))
-            name_of_race = f"{REPEATED_RACE}-{1 + len(earlier):04d}"
-            race = SweepRace(context, trials, name_of_race, spec.measure.window_seconds)
-            num_rounds = max(1, spec.confirm.rounds)
-            race.run([number], num_rounds, MAX_ROUNDS * num_rounds)
-            if not changes:
-                # The effect of changed code or libraries is not drift of the machine.
-                race.record()
-            result_now = race.result(())
-            soak = None
-            if soak_seconds and not context.stopping.is_requested:
-                soak = _soak(context, trials, sweep.table.records[number], name_of_race, soak_seconds)
-            write_json(
-                journal.race_folder(name_of_race) / "result.json",
-                {**encode(result_now), "soak": encode(soak) if soak else None},
-            )
-            ratios = {ratio.trial: ratio for ratio in race.ratios()}
-            return Reconfirmation(
-                name=name, number=number, before=sweep.ratios()[number], now=ratios.get(number), soak=soak
-            )
+        with supervised(opened, NullTracker(), observer, launch, max_jobs=1) as context:
+            return _race_again(context, number, soak_seconds, is_unchanged=not changes)
     except StopAskedError:
         # Too few rounds have run to show anything.
         raise KeyboardInterrupt from None
     finally:
         lock.release()
+
+
+def _winner_of(journal: Journal) -> int:
+    """Returns the number of a sweep's confirmed winner.
+
+    Raises:
+        UserError: The sweep has not ended.
+        NothingFeasibleError: It has no winner.
+    """
+    result = journal.result()
+    if result is None:
+        raise UserError(f"`{journal.name}` has not finished; `sweeper run` with the same YAML continues it.")
+    number = result.confirmation.winner
+    if number is None or not result.confirmation.ratios:
+        raise NothingFeasibleError(f"`{journal.name}` has no winner to confirm: {result.search_end}.")
+    return number
+
+
+def _race_again(
+    context: SweepContext, number: int, soak_seconds: float, *, is_unchanged: bool
+) -> Reconfirmation:
+    """Races the winner with the baseline once more, and writes down what came of it.
+
+    Args:
+        is_unchanged: Whether the code and the libraries are those of the sweep.
+    """
+    spec, journal = context.spec, context.journal
+    sweep = load_sweep(journal)
+    with TrialRunner.of(context, sweep.table) as trials:
+        earlier = list(journal.race_folder("").glob(f"{REPEATED_RACE}-*"))
+        name_of_race = f"{REPEATED_RACE}-{1 + len(earlier):04d}"
+        race = SweepRace(context, trials, name_of_race, spec.measure.window_seconds)
+        num_rounds = max(1, spec.confirm.rounds)
+        race.run([number], num_rounds, MAX_ROUNDS * num_rounds)
+        if is_unchanged:
+            # The effect of changed code or libraries is not drift of the machine.
+            race.record()
+        result = race.result(())
+        soak = None
+        if soak_seconds and not context.stopping.is_requested:
+            soak = _soak(context, trials, sweep.table.records[number], name_of_race, soak_seconds)
+        write_json(
+            journal.race_folder(name_of_race) / "result.json",
+            {**encode(result), "soak": encode(soak) if soak else None},
+        )
+        ratios = {ratio.trial: ratio for ratio in race.ratios()}
+    return Reconfirmation(
+        name=journal.name, number=number, before=sweep.ratios()[number], now=ratios.get(number), soak=soak
+    )
 
 
 def _soak(context: SweepContext, trials: TrialRunner, record: TrialRecord, race: str, seconds: float) -> Soak:

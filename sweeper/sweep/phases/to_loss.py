@@ -14,7 +14,8 @@ from sweeper.race.tally import Tally
 from sweeper.results.numbers.confirmation import Ratio
 from sweeper.results.numbers.projection import Curve
 from sweeper.results.numbers.time_to_loss import MAX_SAMPLES, MIN_POINTS, TimeToLoss, target, time_to_loss
-from sweeper.sweep.folder.load import NUM_SEEDS, quality_of
+from sweeper.results.numbers.trial_table import NUM_SEEDS
+from sweeper.sweep.folder.load import quality_of
 from sweeper.sweep.phases.losses import PARTS
 from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.trial_runner import TrialRunner

@@ -316,14 +316,33 @@ def restrict(
         if "loader.kind" not in spec.space and "loader.kind" not in spec.fix:
             spec = spec.model_copy(update={"fix": {**spec.fix, "loader.kind": STREAM}})
             lines.append(f"loader.kind: {STREAM}, unless a trial says otherwise ({why}).")
-    for name, parameter in spec.space.items():
-        if isinstance(parameter, CategoricalParameter):
-            gone = [c for c in parameter.choices if f"{name}={c}" in lacks]
-            if gone and len(gone) < len(parameter.choices):
-                spec = spec.without({name: gone})
-                lines.append(left_line(name, {choice: lacks[f"{name}={choice}"] for choice in gone}))
+    spec, removed = _without_choices(spec, lacks)
+    lines += removed
     if spec.traits.names_are_fields and (why := _beyond_production(spec, machine)) and _may_be_resident(spec):
         lines.append(f"loader.kind: {RESIDENT} is measured where configured, but cannot win ({why}).")
+    spec, clipped = _clip(spec, machine)
+    return spec, [*lines, *clipped]
+
+
+def _without_choices(spec: SweepSpec, lacks: Mapping[str, str]) -> tuple[SweepSpec, list[str]]:
+    """Returns `spec` without some choices, and a line for each parameter that loses some, but not all.
+
+    Args:
+        lacks: Why a choice is left out, by `name=choice`.
+    """
+    lines = []
+    for name, parameter in spec.space.items():
+        choices = parameter.choices if isinstance(parameter, CategoricalParameter) else ()
+        gone = [choice for choice in choices if f"{name}={choice}" in lacks]
+        if gone and len(gone) < len(choices):
+            spec = spec.without({name: gone})
+            lines.append(left_line(name, {choice: lacks[f"{name}={choice}"] for choice in gone}))
+    return spec, lines
+
+
+def _clip(spec: SweepSpec, machine: Machine) -> tuple[SweepSpec, list[str]]:
+    """Returns `spec` with ranges that end at what the machine has, and a line for each that was longer."""
+    lines = []
     gpus = sum(device.kind == "cuda" for device in machine.devices)
     limits = {
         "loader.num_workers": (machine.usable_cpus, "usable cores"),
@@ -331,12 +350,13 @@ def restrict(
         COUNT: (gpus, "GPUs"),
     }
     for name, (limit, what) in limits.items():
-        if name in spec.space:
-            min_value, max_value = whole_range(spec.space[name])
-            high = max(limit, min_value)
-            if max_value > high:
-                spec = spec.clip(name, high)
-                lines.append(f"{name}: at most {high} here ({limit} {what}).")
+        if name not in spec.space:
+            continue
+        least, most = whole_range(spec.space[name])
+        high = max(limit, least)
+        if most > high:
+            spec = spec.clip(name, high)
+            lines.append(f"{name}: at most {high} here ({limit} {what}).")
     return spec, lines
 
 

@@ -67,18 +67,43 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
     step = _step_on(stepper, loader, loaded)
     alone = _seconds_per_call(step, device, PART_SECONDS, step_s)
     diagnosis = dataclasses.replace(diagnosis, device_samples_s=loaded.size / alone)
-    # For a compiler, half a batch would be another shape.
-    other = None
-    if not stepper.compiles and stepper.captured is None:
-        if loaded.size >= MIN_HALVED:
-            other = _step_on(stepper, loader, _half_of(loaded))
-        elif _has_room_for_two(device, stepper.config.device.memory_fraction):
-            other = _step_on(stepper, loader, _double(loaded))
+    other = _step_of_other_size(stepper, loader, loaded)
     if device.type == "cpu":
         full_s, other_s = _alternate(step, other) if other else (None, None)
         return dataclasses.replace(
             diagnosis, full_step_s=full_s, half_step_s=_half_seconds(loaded, full_s, other_s)
         )
+    return _diagnose_device(diagnosis, timing, loaded, step, other, alone)
+
+
+def _step_of_other_size(stepper: Stepper, loader: Loader, loaded: LoadedBatch) -> Callable[[], None] | None:
+    """Returns a step on half a batch, or on two if it is too small; None if neither can be measured."""
+    if stepper.compiles or stepper.captured is not None:
+        # For a compiler, half a batch would be another shape.
+        return None
+    if loaded.size >= MIN_HALVED:
+        return _step_on(stepper, loader, _half_of(loaded))
+    if _has_room_for_two(stepper.device, stepper.config.device.memory_fraction):
+        return _step_on(stepper, loader, _double(loaded))
+    return None
+
+
+def _diagnose_device(
+    diagnosis: Diagnosis,
+    timing: Timing,
+    loaded: LoadedBatch,
+    step: Callable[[], None],
+    other: Callable[[], None] | None,
+    alone: float,
+) -> Diagnosis:
+    """Returns a diagnosis with what the GPU and the host do in a step (CUDA).
+
+    Args:
+        loaded: The batch of `step`.
+        other: A step on a batch of another size.
+        alone: Seconds per call of `step`.
+    """
+    stepper, device = timing.stepper, timing.stepper.device
     turn = stepper.config.accumulate_steps
     # A captured step cannot wait.
     places = () if stepper.captured else sync_places(lambda: timing.stepper.step(timing.loader, NoClock()))

@@ -8,7 +8,8 @@ import math
 import pytest
 
 from sweeper.results.numbers.confirmation import Ratio
-from sweeper.sweep.folder.result import ConfirmationResult, SweepResult, decode_result, encode_result
+from sweeper.results.numbers.confirmation_result import ConfirmationResult
+from sweeper.sweep.folder.result import SweepResult, decode_result, encode_result
 
 RATIO = Ratio(trial=3, ratio=2.0, low=1.5, high=2.5, throughput=20.0, rounds=(19.0, 21.0))
 WHOLE = SweepResult(

@@ -17,6 +17,7 @@ from sweeper.core.record import SearchResult
 from sweeper.exports.schema import Export, OfPipeline, OfScript
 from sweeper.exports.verification import Verification
 from sweeper.race.log import Company, Ended, Started, Turned
+from sweeper.results.numbers.confirmation_result import ConfirmationResult
 from sweeper.schema import SweepSpec
 from sweeper.schema.sections import (
     Confirm,
@@ -26,7 +27,6 @@ from sweeper.schema.sections import (
     ScriptOptions,
     SearchOptions,
 )
-from sweeper.sweep.folder.result import ConfirmationResult
 from sweeper.sweep.phases.interference import Interference
 from sweeper.trainer.checkpoint import Position
 

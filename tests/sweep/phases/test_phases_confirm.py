@@ -22,7 +22,7 @@ from sweeper.core.job import QUALITY_RUNNER, read_job
 from sweeper.core.measurement import Failure, FailureKind, Measurement
 from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.sweep.folder.journal import Journal
-from sweeper.sweep.folder.load import load_sweep, summarise
+from sweeper.sweep.folder.load import load_sweep
 from sweeper.sweep.phases.reconfirm import reconfirm
 from sweeper.sweep.run import run_sweep
 from sweeper.tracking import NullTracker
@@ -117,7 +117,7 @@ def test_a_winner_whose_loss_holds_for_one_seed_only_is_passed_over(bench):
 
     bench.run(spec_of(space=BATCHES, search={"trials": 3}), loss=loss)
     result = result_of(bench)
-    summary = summarise(load_sweep(journal_of(bench)))
+    summary = load_sweep(journal_of(bench)).summary
     assert summary.winner is not None
     assert summary.winner.config.batch_size == 256
     assert result["infeasible"] == [
@@ -138,7 +138,7 @@ def winning_batch(bench: Bench, failure: Failure, seeds: Collection[int]) -> int
 
     spec = spec_of(space=BATCHES, search={"trials": 3})
     run_sweep(bench.home, spec, NullTracker(), bench.watcher, launch=lambda folder: Failing(surface))
-    summary = summarise(load_sweep(journal_of(bench)))
+    summary = load_sweep(journal_of(bench)).summary
     assert summary.winner is not None
     return summary.winner.config.batch_size
 
@@ -170,7 +170,7 @@ def test_ctrl_c_confirms_the_best_so_far_and_the_same_command_goes_on(bench):
     assert stopped is not None
     assert len(stopped.confirmation.ratios[0].rounds) >= 3
     assert journal_of(bench).result() is None
-    summary = summarise(load_sweep(journal_of(bench)))
+    summary = load_sweep(journal_of(bench)).summary
     assert summary.state == "stopped"
     assert summary.winner is not None
     assert summary.ratio is not None
@@ -192,7 +192,7 @@ def test_ctrl_c_twice_ends_at_once_and_says_unconfirmed(bench):
     assert stopped is not None
     assert not stopped.confirmation.ratios
     assert stopped.confirmation.winner is not None
-    summary = summarise(load_sweep(journal_of(bench)))
+    summary = load_sweep(journal_of(bench)).summary
     assert summary.winner is not None
     assert summary.ratio is None
 

@@ -15,7 +15,7 @@ from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measureme
 from sweeper.search import Hints
 from sweeper.search.guidance import RECOMPUTATION
 from sweeper.sweep.folder.journal import Journal
-from sweeper.sweep.folder.load import load_sweep, summarise
+from sweeper.sweep.folder.load import load_sweep
 from sweeper.sweep.job_runner import Slot
 from sweeper.sweep.memory_limit import Capacity
 from sweeper.sweep.phases.search import hints_of
@@ -106,7 +106,7 @@ def test_what_is_expected_not_to_fit_is_not_run(bench):
     assert entry.outcome.message.startswith("not run: expected to need ")
     assert "the limit is 8" in entry.outcome.message
     assert entry.result.constraints["ran"] == 1.0
-    assert summarise(load_sweep(Journal(bench.home / "sweeps" / "toy"))).counts["oom_expected"] == len(
+    assert load_sweep(Journal(bench.home / "sweeps" / "toy")).summary.counts["oom_expected"] == len(
         passed_over
     )
 

@@ -20,7 +20,8 @@ from sweeper.report.winner_charts import learning_curves
 from sweeper.results.decision_lines import decision_lines
 from sweeper.results.formatting import seconds
 from sweeper.results.numbers.time_to_loss import MAX_SAMPLES
-from sweeper.sweep.folder.load import NUM_SEEDS, load_sweep
+from sweeper.results.numbers.trial_table import NUM_SEEDS
+from sweeper.sweep.folder.load import load_sweep
 from sweeper.sweep.phases.to_loss import SEEDS
 
 LIMIT = {"val_loss": {"max_ratio_to_baseline": 2.0}}
