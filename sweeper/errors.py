@@ -50,7 +50,7 @@ class EnvironmentStopError(SweeperError):
     exit_code = 6
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Returns `` Did you mean `x`?`` for the nearest known name, or an empty string."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.55)
+    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.55)
     return f" Did you mean `{near[0]}`?" if near else ""

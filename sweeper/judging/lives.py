@@ -48,7 +48,7 @@ class TurnRequests(SilentProgress):
     def __init__(self) -> None:
         super().__init__()
         self._changed = threading.Condition()
-        self._taken, self._asked, self._is_over, self._is_killed = -1, 0, False, False
+        self._num_windows, self._num_requested, self._is_over, self._is_killed = -1, 0, False, False
         self._pid = 0
         self._last: Window | None = None
 
@@ -73,11 +73,11 @@ class TurnRequests(SilentProgress):
     def wait(self, windows: Sequence[Window]) -> bool:
         """Reports the windows taken; returns True once another is requested, or False at the end."""
         with self._changed:
-            self._taken = len(windows)
+            self._num_windows = len(windows)
             self._last = windows[-1] if windows else None
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._asked > self._taken or self._is_over)
-            return self._asked > self._taken
+            self._changed.wait_for(lambda: self._num_requested > self._num_windows or self._is_over)
+            return self._num_requested > self._num_windows
 
     # -- the race's side
 
@@ -96,15 +96,15 @@ class TurnRequests(SilentProgress):
     def await_start(self) -> None:
         """Waits until the process is ready for its first turn, or has ended."""
         with self._changed:
-            self._changed.wait_for(lambda: self._taken >= 0 or self._is_over)
+            self._changed.wait_for(lambda: self._num_windows >= 0 or self._is_over)
 
     def ask(self) -> Window | None:
         """Requests a turn; returns its window once it is taken, or None if the process has ended."""
         with self._changed:
-            self._asked += 1
+            self._num_requested += 1
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._taken >= self._asked or self._is_over)
-            return self._last if self._taken >= self._asked else None
+            self._changed.wait_for(lambda: self._num_windows >= self._num_requested or self._is_over)
+            return self._last if self._num_windows >= self._num_requested else None
 
     def kill(self) -> None:
         """Kills its script, also if it is about to start, and ends its turns."""

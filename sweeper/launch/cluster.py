@@ -142,12 +142,12 @@ class RemoteLauncher(Launcher):
             if self._broken is not None:
                 raise self._broken
             usable = sum(
-                worker.handle is not None or self._may_take(worker, self._seconds) for worker in self.known
+                worker.handle is not None or self._may_take(worker, self._seconds) for worker in self.workers
             )
             return min(self._wanted, usable)
 
     @property
-    def known(self) -> list[ConnectedWorker]:
+    def workers(self) -> list[ConnectedWorker]:
         """The present workers."""
         return list(self._workers.values())
 
@@ -219,7 +219,7 @@ class RemoteLauncher(Launcher):
                 self._look()
                 self._end()
                 self._write()
-                if any(not worker.refusal for worker in self.known):
+                if any(not worker.refusal for worker in self.workers):
                     without_since = None
                 elif without_since is None:
                     without_since = time.monotonic()
@@ -245,9 +245,9 @@ class RemoteLauncher(Launcher):
 
     def _give_up(self) -> list[RemoteHandle]:
         """Returns the unfinished jobs and forgets them; later results are ignored."""
-        handles = [*self._queue, *(worker.handle for worker in self.known if worker.handle)]
+        handles = [*self._queue, *(worker.handle for worker in self.workers if worker.handle)]
         self._queue.clear()
-        for worker in self.known:
+        for worker in self.workers:
             worker.handle = None
         return handles
 
@@ -263,21 +263,21 @@ class RemoteLauncher(Launcher):
                 self._lose(self._workers.pop(name), later)
             for name, description in about.items():
                 self._welcome(name, description)
-            for hanging in [worker for worker in self.known if worker.is_overdue]:
+            for hanging in [worker for worker in self.workers if worker.is_overdue]:
                 hanging.refusal = "it has been silent for longer than a trial may take"
                 self._say(
                     f"The worker on {worker_place(hanging.about)} takes no more trials: {hanging.refusal}."
                 )
                 self._lose(hanging, later)
-            idle = [worker for worker in self.known if worker.handle is None and not worker.leaving]
-            spare = sum(not worker.leaving for worker in self.known) - self._wanted
+            idle = [worker for worker in self.workers if worker.handle is None and not worker.leaving]
+            spare = sum(not worker.leaving for worker in self.workers) - self._wanted
             # The worker that was used last has warm caches: it is the last to go.
             for worker in sorted(idle, key=lambda worker: (not worker.refusal, worker.name == self._last)):
                 if worker.refusal or spare > 0 or not worker.has_time_for(self._seconds):
                     spare -= 1
                     worker.leaving = self._pool.retire(worker.name)
             self._dispatch(later)
-            if self._refusals >= self._patience and all(worker.refusal for worker in self.known):
+            if self._refusals >= self._patience and all(worker.refusal for worker in self.workers):
                 raise EnvironmentStopError(
                     f"{self._refusals} worker{'s' if self._refusals > 1 else ''} joined, but none can take a"
                     " trial (see above). Finished trials are kept; fix this and run the same command."
@@ -288,7 +288,7 @@ class RemoteLauncher(Launcher):
         with self._lock:
             ending = {
                 worker.name: (worker.handle.job.uid, worker.handle.job.attempt)
-                for worker in self.known
+                for worker in self.workers
                 if worker.handle and worker.handle.is_ending
             }
         if ending:
@@ -338,7 +338,7 @@ class RemoteLauncher(Launcher):
 
     def _dispatch(self, later: Later) -> None:
         for handle in list(self._queue):
-            takers = [worker for worker in self.known if self._may_take(worker, seconds_of(handle.job))]
+            takers = [worker for worker in self.workers if self._may_take(worker, seconds_of(handle.job))]
             if not takers:
                 continue
             # Trials that are compared run on the same worker, as long as it is present.
@@ -352,7 +352,7 @@ class RemoteLauncher(Launcher):
         about, self._last = worker.about, worker.name
         mates = [
             other.handle
-            for other in self.known
+            for other in self.workers
             if other.about.host == about.host and other.handle is not None
         ]
         handle.place = TrialPlace(
@@ -427,7 +427,7 @@ class RemoteLauncher(Launcher):
                     "job": worker.about.job,
                     "busy": bool(worker.handle),
                 }
-                for worker in self.known
+                for worker in self.workers
             ],
         }
         if listed != self._written:

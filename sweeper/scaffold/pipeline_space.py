@@ -117,7 +117,7 @@ def _space(offer: PipelineOptions, machine: Machine) -> Iterator[_Line]:
     kind, space = machine.devices[0].kind, dict(offer.space)
     preset = preset_for(machine.devices[0].name) if kind == "cuda" else None
 
-    def among(name: str, choices: tuple[Scalar, ...], why: str, when: str = "") -> Iterator[_Line]:
+    def choice(name: str, choices: tuple[Scalar, ...], why: str, when: str = "") -> Iterator[_Line]:
         left = [choice for choice in choices if f"{name}={choice}" not in machine.lacks]
         if len(left) > 1 and name not in space:
             yield _Line(name, _choices(left, when), why)
@@ -127,7 +127,7 @@ def _space(offer: PipelineOptions, machine: Machine) -> Iterator[_Line]:
         guess = f"; {preset.batch_size} is a good first guess on {preset.title}" if preset else ""
         batch = f"{{type: int, low: 32, high: {max_batch}, log: true}}"
         yield _Line("batch_size", batch, f"samples per step, on a logarithmic scale{guess}")
-    yield from among("loader.kind", (WORKERS, RESIDENT), "batches from worker processes, or on the device")
+    yield from choice("loader.kind", (WORKERS, RESIDENT), "batches from worker processes, or on the device")
     in_workers = f"{{loader.kind: {WORKERS}}}"
     if "loader.num_workers" not in space:
         cores = machine.usable_cpus
@@ -135,13 +135,13 @@ def _space(offer: PipelineOptions, machine: Machine) -> Iterator[_Line]:
         rule = workers_for(cores, preset.batch_size if preset else MAX_BATCH[kind])
         yield _Line("loader.num_workers", text, f"cores here: {cores}; the usual rule gives {rule}")
     workers = "{loader.num_workers: {min: 1}}"
-    yield from among("loader.prefetch_factor", (2, 4, 8), "batches that each worker keeps ready", workers)
-    yield from among("loader.pin_memory", (True, False), "copied while the GPU computes", in_workers)
-    yield from among("precision.amp", ("fp32", "bf16", "fp16"), "autocast to what this device supports")
-    yield from among("precision.tf32", (True, False), "for the remaining float32 products")
+    yield from choice("loader.prefetch_factor", (2, 4, 8), "batches that each worker keeps ready", workers)
+    yield from choice("loader.pin_memory", (True, False), "copied while the GPU computes", in_workers)
+    yield from choice("precision.amp", ("fp32", "bf16", "fp16"), "autocast to what this device supports")
+    yield from choice("precision.tf32", (True, False), "for the remaining float32 products")
     if kind == "cuda":
         modes = ("eager", "default", "reduce-overhead", "graph")
-        yield from among("compile.mode", modes, "torch.compile; graph: a whole step as one CUDA graph")
+        yield from choice("compile.mode", modes, "torch.compile; graph: a whole step as one CUDA graph")
     for name, values in space.items():
         changes = name.partition(".")[0] in OPEN_SECTIONS
         why = "changes what is trained: see constraints" if changes else "proposed by the pipeline"

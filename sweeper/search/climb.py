@@ -59,12 +59,12 @@ class Climb:
         """
         self._spec, self._prior = spec, prior
         self._sign = 1 if spec.objectives[0].direction == "maximize" else -1
-        self._own = spec.baseline_config().flatten()
+        self._baseline = spec.baseline_config().flatten()
         self._work = spec.baseline_config().work_key()
-        self._least = spec.search.regret or 0.0
+        self._min_gain = spec.search.regret or 0.0
         self._acting = ActiveValues(spec)
         self._params: dict[int, Params] = {}
-        self._known: dict[int, tuple[Flat, float]] = {}
+        self._results: dict[int, tuple[Flat, float]] = {}
         self._are_positive, self._scale = True, 0.0
         self._order: list[tuple[bool, float, int]] = []
         self._nearby: dict[int, list[_Neighbour]] = {}
@@ -81,14 +81,14 @@ class Climb:
         value, config = result.values[0], self._spec.config(result.params)
         self._fitted = None
         self._params[number] = dict(result.params)
-        self._known[number] = self._acting(config), value
+        self._results[number] = self._acting(config), value
         self._are_positive = self._are_positive and value > 0
         self._scale = self._scale or abs(value)
         insort(self._order, (config.work_key() != self._work, -self._sign * value, number))
 
     def _level(self, number: int) -> float:
         """Returns how good a trial is, so that differences are gains: relative ones, as far as possible."""
-        _, value = self._known[number]
+        _, value = self._results[number]
         # A loss may be 0 or negative, and has no logarithm then.
         return self._sign * (math.log(value) if self._are_positive else value / (self._scale or 1.0))
 
@@ -129,7 +129,7 @@ class Climb:
 
     def _promise(self, to: _Neighbour, model: LocalModel, batches: Container[str]) -> float:
         """Returns the expected gain; for a batch size next to the best's, at least `search.regret`."""
-        return max(self._least if to.key in batches else 0.0, model.improvement(to.flat))
+        return max(self._min_gain if to.key in batches else 0.0, model.improvement(to.flat))
 
     def _batches(self, keys: Container[str]) -> set[str]:
         """Returns the keys of the untried neighbours of the best that differ from it in batch size.
@@ -156,7 +156,7 @@ class Climb:
         The gain is the logarithm of a ratio. None while too little is known, or while it is small but a
         batch size next to the best's is untried.
         """
-        if not self._order or len(self._known) < MIN_KNOWN:
+        if not self._order or len(self._results) < MIN_KNOWN:
             return None
         # An earlier sweep is only a guess, which must not end the search.
         model = LocalModel(self._best_trials(), self._spec)
@@ -168,7 +168,7 @@ class Climb:
         gain = model.improvement_of_any(
             [neighbour.flat for neighbour in left.values() if not self._fails(neighbour)]
         )
-        return None if self._batches(keys) and gain <= self._least else gain
+        return None if self._batches(keys) and gain <= self._min_gain else gain
 
     def gains_of(self, configs: Sequence[TrialConfig]) -> list[float]:
         """Returns each configuration's expected gain over the best, as the logarithm of a ratio."""
@@ -190,7 +190,7 @@ class Climb:
         other_work = self._order[0][0]
         alike = itertools.takewhile(lambda entry: entry[0] == other_work, self._order)
         numbers = (number for _, _, number in itertools.islice(alike, MAX_KNOWN))
-        return [(self._known[number][0], self._level(number)) for number in numbers]
+        return [(self._results[number][0], self._level(number)) for number in numbers]
 
     def _untried_neighbours(self, number: int, keys: Container[str]) -> list[_Neighbour]:
         return [neighbour for neighbour in self._neighbours(number) if neighbour.key not in keys]
@@ -200,7 +200,7 @@ class Climb:
 
         Of several values of a parameter, only the best is used.
         """
-        base = {name: self._own.get(name) for name in self._spec.space}
+        base = {name: self._baseline.get(name) for name in self._spec.space}
         alone: dict[str, float] = {}
         params: Params = dict(base)
         base_value: float | None = None

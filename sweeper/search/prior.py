@@ -45,7 +45,7 @@ class Prior:
         self._effects = Effects([(trial.config, trial.throughput) for trial in sweep.measured], spec)
         self._acting = ActiveValues(spec)
         self._levels = [(self._acting(trial.config), math.log(trial.throughput)) for trial in sweep.measured]
-        self._known: dict[frozenset[tuple[str, Scalar]], float] = {}
+        self._nearest_levels: dict[frozenset[tuple[str, Scalar]], float] = {}
         self._first: tuple[TrialConfig, float] | None = None
         self._compared = deque[tuple[float, float]](maxlen=MAX_COMPARED)
         self._holds = False
@@ -119,9 +119,9 @@ class Prior:
     def _level(self, flat: Flat) -> float:
         """Returns the log of a configuration's speed: as measured, or from the nearest measured ones."""
         key = frozenset(flat.items())
-        if key not in self._known:
-            self._known[key] = self._nearest_level(flat)
-        return self._known[key]
+        if key not in self._nearest_levels:
+            self._nearest_levels[key] = self._nearest_level(flat)
+        return self._nearest_levels[key]
 
     def _nearest_level(self, flat: Flat) -> float:
         apart = [_num_apart(flat, other) for other, _ in self._levels]

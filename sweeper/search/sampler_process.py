@@ -36,7 +36,7 @@ class Helper:
     ) -> None:
         """Starts the process; `name` is the sampler's name in messages."""
         self._name = name
-        self._known = {
+        self._request = {
             "directions": list(directions),
             "distributions": {
                 key: distribution_to_json(distribution) for key, distribution in distributions.items()
@@ -79,7 +79,7 @@ class Helper:
         answer = ""
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(
-                json.dumps({"sampler": sampler, **self._known, "trials": trials}) + "\n"
+                json.dumps({"sampler": sampler, **self._request, "trials": trials}) + "\n"
             )
             self._process.stdin.flush()
             if select.select([self._process.stdout], [], [], TIMEOUT_SECONDS)[0]:

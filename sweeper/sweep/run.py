@@ -124,9 +124,9 @@ def _publish_ended(
             f"`{journal.name}` has ended, so its summary shows the `production` that it began"
             " with. --new starts another sweep."
         )
-    made = _make_files(sweep, finish, observer, remake=False)
+    paths = _make_files(sweep, finish, observer, remake=False)
     with contextlib.closing(Publisher(tracker, sweep_info(sweep), journal.folder)) as publisher:
-        ran = _sweep_run(sweep, publish_sweep(sweep, publisher, made), ran=False)
+        ran = _sweep_run(sweep, publish_sweep(sweep, publisher, paths), ran=False)
     _copy_study(ran, spec, observer)
     return ran
 

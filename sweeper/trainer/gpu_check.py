@@ -189,7 +189,7 @@ class _MetaWatch:
         self._roots = roots
         self._part = ""
         self._reads = 0
-        self._found: dict[tuple[Effect, str], GpuFinding] = {}
+        self._findings: dict[tuple[Effect, str], GpuFinding] = {}
 
     def run(self, part: str, body: Callable[[], Any]) -> Any:
         """Returns the result of `body`; None if it ended early."""
@@ -210,9 +210,11 @@ class _MetaWatch:
     def findings(self) -> tuple[GpuFinding, ...]:
         """Returns the findings, each line once; sweeper's own lines only if there are no others."""
         users = [
-            finding for finding in self._found.values() if not is_sweepers(finding.place.rpartition(":")[0])
+            finding
+            for finding in self._findings.values()
+            if not is_sweepers(finding.place.rpartition(":")[0])
         ]
-        return tuple(users or self._found.values())
+        return tuple(users or self._findings.values())
 
     def fails(self, what: str) -> None:
         """Records that the current line fails on a GPU."""
@@ -249,7 +251,7 @@ class _MetaWatch:
 
     def _note(self, effect: Effect, what: str, place: str = "") -> None:
         place = place or self._place(_stack())
-        self._found.setdefault(
+        self._findings.setdefault(
             (effect, place), GpuFinding(effect=effect, part=self._part, place=place, what=what)
         )
 

@@ -38,7 +38,7 @@ class Narrator:
         """
         self._say, self._elapsed = say, elapsed
         self._has_said_pace = self._has_said_first = False
-        self._said: set[int] = set()
+        self._reported: set[int] = set()
 
     def follow(self, course: Course) -> None:
         """Says what has become known."""
@@ -60,8 +60,8 @@ class Narrator:
                 ratio = _ratio(state, first) if tally.carries_interval else times(math.exp(tally.mean))
                 self._tell(f"So far {about}{ratio}, {_verification_words(first)}: {_words(first.members)}.")
         for contest in state.contests.values():
-            if contest.outcome and contest.arm not in self._said:
-                self._said.add(contest.arm)
+            if contest.outcome and contest.arm not in self._reported:
+                self._reported.add(contest.arm)
                 self._tell(_outcome_line(state, contest))
 
     def _tell(self, text: str) -> None:

@@ -44,8 +44,8 @@ def search_space(
         name: Name of the search.
         proposal: The script's own options, if they are searched.
     """
-    made = script.changes_for(values)
-    space, baseline, fix = _options_to_search(proposal, made)
+    changes = script.changes_for(values)
+    space, baseline, fix = _options_to_search(proposal, changes)
     at_run_time: dict[str, str] = {}
     searches_batch = options.allow_batch_size and BATCH_SIZE.name not in space and not batch_refusal(measured)
     if searches_batch:
@@ -65,7 +65,7 @@ def search_space(
         "command": _arguments(options, proposal),
         "script": {
             "env": {name: literal(text) for name, text in script.variables(values).items()},
-            "changes": {**{name: literal(value) for name, value in made.items()}, **at_run_time},
+            "changes": {**{name: literal(value) for name, value in changes.items()}, **at_run_time},
         },
         "space": space,
         "fix": fix,
@@ -89,17 +89,17 @@ def _arguments(options: TuneOptions, proposal: Proposal | None) -> list[str]:
 
 
 def _options_to_search(
-    proposal: Proposal | None, made: Collection[str]
+    proposal: Proposal | None, changes: Collection[str]
 ) -> tuple[dict[str, Any], dict[str, Scalar], dict[str, Scalar]]:
     """Returns the space of the script's own options, their values as they are, and those that stay fixed.
 
     Args:
-        made: Names of the changes that are made. An option stays as it is if a change does the same.
+        changes: Names of the changes that are made. An option stays as it is if a change does the same.
     """
     if proposal is None:
         return {}, {}, {}
-    searched = [dimension for dimension in proposal.searched if dimension.name not in made]
-    changed = [dimension for dimension in proposal.searched if dimension.name in made]
+    searched = [dimension for dimension in proposal.searched if dimension.name not in changes]
+    changed = [dimension for dimension in proposal.searched if dimension.name in changes]
     return (
         {dimension.name: _dimension(dimension) for dimension in searched},
         {dimension.name: dimension.value for dimension in searched},

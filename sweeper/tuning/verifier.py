@@ -69,7 +69,7 @@ class RaceVerifier:
         """
         self._changes, self._batches = changes, batches
         self._reference = Reference(repeats)
-        self._known: dict[int, _Arm] = {}
+        self._arms: dict[int, _Arm] = {}
         self._recorded: set[int] = set()
         self._seeds: dict[int, dict[int, Record]] = {}
         self.ends_early = False
@@ -126,7 +126,7 @@ class RaceVerifier:
             missing = missing_of([change.name for change in changes], record)
             here = [change for change in changes if change.name not in missing]
             texts = tuple(f"{name}: {why}" for name, why in missing.items())
-            self._known[life] = _Arm(start.arm, claim_of(here), texts, record)
+            self._arms[life] = _Arm(start.arm, claim_of(here), texts, record)
             if not record.failure:
                 self._recorded.add(start.arm)
         return list(self._news()) if self._reference.records else ()
@@ -154,7 +154,7 @@ class RaceVerifier:
 
         Returns None if everything is known that can be.
         """
-        processes = (one for one in self._known.values() if one.number == arm and one.event)
+        processes = (one for one in self._arms.values() if one.number == arm and one.event)
         process = next((one for one in processes if not one.record.failure), None)
         if process is None:
             return None
@@ -164,10 +164,10 @@ class RaceVerifier:
     def enter_seed(self, shift: int, folder: Path) -> Mapping[int, Verified]:
         """Enters a record of the baseline with another seed; returns what is now known, by arm."""
         self._reference.enter(read_record(folder), shift)
-        return {self._known[event.life].number: event for event in self._news()}
+        return {self._arms[event.life].number: event for event in self._news()}
 
     def _news(self) -> Iterable[Verified]:
-        for life, arm in self._known.items():
+        for life, arm in self._arms.items():
             now = self._compare(life, arm)
             if now != arm.event:
                 arm.event = now

@@ -96,7 +96,7 @@ class OverdueWatch:
             )
         silent = now - self._stepped
         # The median comes last: this runs for every piece of output.
-        if self._looks_for_steps and silent >= self._stall and silent >= STALL_RATIO * self._usual:
+        if self._looks_for_steps and silent >= self._stall and silent >= STALL_RATIO * self._usual_seconds:
             return KillReason(
                 FailureKind.STALLED,
                 f"no step for {silent:.3g} s after {self._count:,} steps (in stage `{self._stage}`)",
@@ -126,7 +126,7 @@ class OverdueWatch:
         return bool(self._stall) and self._stage in STEPPING and awaited
 
     @property
-    def _usual(self) -> float:
+    def _usual_seconds(self) -> float:
         return statistics.median(self._step_seconds) if self._step_seconds else 0.0
 
     def _in_stage(self, now: float) -> float:

@@ -111,7 +111,7 @@ def test_a_worker_that_answers_no_more_is_given_up(
     assert wait_for(lambda: sweep.pool.job_on("a"), SOON)
     monkeypatch.setattr(roster, "PREPARE_SECONDS", 0.0)
     sweep.pool.hanging.add("a")
-    (known,) = sweep.launcher.known
+    (known,) = sweep.launcher.workers
     known.since -= TIMEOUT
     time.sleep(A_LOOK)
     assert not handle.done()

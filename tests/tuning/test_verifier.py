@@ -143,7 +143,9 @@ def test_processes_that_race_have_changes_that_leave_the_arithmetic_alone(tmp_pa
     races.started(0, LOSSES)
     (known,) = races.started(1, ROUNDING)
     assert "race" in known.fault
-    malloc = ChangeValue(name="device.malloc", value="retain", kind=EXACT, env={"A": "1"})
+    malloc = ChangeValue(
+        name="device.malloc", value="retain", kind=EXACT, env={"A": "1"}, keeps_arithmetic=True
+    )
     races = Races(tmp_path / "2", (malloc,), repeats=Repeats(are_equal=False, race=True))
     (tmp_path / "2").mkdir()
     races.started(0, LOSSES)

@@ -42,7 +42,7 @@ class IdleNames:
         for name, parameter in spec.space.items():
             gates |= {*(parameter.when or ())} | ({name} if _is_single(parameter) else set())
         self._gates = sorted(gates)
-        self._known: dict[tuple[object, ...], frozenset[str]] = {}
+        self._idle_names: dict[tuple[object, ...], frozenset[str]] = {}
 
     def __call__(self, config: TrialConfig, flat: Mapping[str, Scalar]) -> frozenset[str]:
         """Returns the names of the space that have no effect on a configuration.
@@ -51,9 +51,9 @@ class IdleNames:
             flat: The canonical configuration, flattened.
         """
         key = (config.names_are_fields, *(flat.get(name) for name in self._gates))
-        if key not in self._known:
-            self._known[key] = idle_names(config, self._spec)
-        return self._known[key]
+        if key not in self._idle_names:
+            self._idle_names[key] = idle_names(config, self._spec)
+        return self._idle_names[key]
 
 
 def _is_single(parameter: Parameter) -> bool:

@@ -69,14 +69,14 @@ def _better_than(
     return [record for _, record in sorted(scored, key=lambda pair: -pair[0])]
 
 
-def _choose_unlike(records: Iterable[TrialRecord], most: int) -> list[TrialRecord]:
-    """Returns the first of some trials, at most so many, without those that are nearly the same.
+def _choose_unlike(records: Iterable[TrialRecord], max_count: int) -> list[TrialRecord]:
+    """Returns the first of some trials, at most `max_count`, without those that are nearly the same.
 
     Of twins, the better one stays, or the simpler one if rounds would not tell them apart.
     """
     chosen: list[TrialRecord] = []
     for record in records:
-        if len(chosen) == most:
+        if len(chosen) == max_count:
             break
         if any(are_alike(record.config, other.config) for other in chosen):
             continue

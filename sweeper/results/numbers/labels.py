@@ -108,8 +108,8 @@ def _malloc(value: Scalar, *, is_script: bool) -> str:
 
 def _flag(name: str, short: str, value: bool) -> str:
     """Returns `pin` or `no-pin`; empty for the default."""
-    usual = FIELDS[name].default if name in FIELDS else False
-    if value == usual:
+    default = FIELDS[name].default if name in FIELDS else False
+    if value == default:
         return ""
     return short if value else f"no-{short}"
 

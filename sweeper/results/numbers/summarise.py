@@ -218,8 +218,8 @@ def _row(sweep: SweepFindings, title: str, record: TrialRecord) -> Row:
 
 def _title_of_work(work: Mapping[str, Scalar], common: Collection[tuple[str, Scalar]]) -> str:
     """Returns `hidden_size 64, num_layers 2`: model and data keys not `common` to all sizes."""
-    own = [(name, value) for name, value in work.items() if (name, value) not in common]
-    return ", ".join(f"{name.partition('.')[2]} {value}" for name, value in own) or "the model"
+    differing = [(name, value) for name, value in work.items() if (name, value) not in common]
+    return ", ".join(f"{name.partition('.')[2]} {value}" for name, value in differing) or "the model"
 
 
 # -- the fastest of a kind -------------------------------------------------------------------------

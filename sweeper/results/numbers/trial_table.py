@@ -116,8 +116,8 @@ class TrialTable:
     def losses_of(self, config: TrialConfig) -> tuple[float, ...]:
         """Returns the losses of a configuration with its own seed and the next ones, where they are known."""
         seeded = (config.replace({"seed": config.seed + i}) if i else config for i in range(NUM_SEEDS))
-        known = map(self.quality_of, seeded)
-        return tuple(quality.val_loss for quality in known if quality is not None)
+        qualities = map(self.quality_of, seeded)
+        return tuple(quality.val_loss for quality in qualities if quality is not None)
 
     def _key(self, config: TrialConfig, samples: int) -> str:
         return f"{config.quality_key()}-{samples}"

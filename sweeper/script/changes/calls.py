@@ -54,14 +54,14 @@ class _CallFinder:
     def __init__(self, torch: Any, make: Make, report: ReportCallback) -> None:
         self._torch, self._make, self._report = torch, make, report
         self._depth = 0
-        self._found: dict[int, tuple[Any, int]] = {}
+        self._calls: dict[int, tuple[Any, int]] = {}
 
     def call_begins(self, module: Any, _: Any) -> None:
         """Notes that a module is called."""
         self._depth += 1
         if self._depth == 1 and self._torch.is_grad_enabled():
-            _, count = self._found.get(id(module), (None, 0))
-            self._found[id(module)] = module, count + 1
+            _, count = self._calls.get(id(module), (None, 0))
+            self._calls[id(module)] = module, count + 1
 
     def call_ended(self, *_: Any) -> None:
         """Notes that a module's call has returned or raised."""
@@ -69,8 +69,8 @@ class _CallFinder:
 
     def change(self) -> None:
         """Changes the calls of the modules that train."""
-        models = [(model, count) for model, count in self._found.values() if _trains(model)]
-        self._found.clear()
+        models = [(model, count) for model, count in self._calls.values() if _trains(model)]
+        self._calls.clear()
         if not models:
             self._report(False, "no model was seen in its first step")
         for model, count in models:

@@ -41,38 +41,38 @@ class _Blocks:
     def __init__(self, torch: Any, report: ReportCallback, *, on_device: bool) -> None:
         self._torch, self._report, self._is_on_device = torch, report, on_device
         self._device_rows: weakref.WeakKeyDictionary[Any, DeviceRows] = weakref.WeakKeyDictionary()
-        self._found: weakref.WeakKeyDictionary[Any, collating.CollatedRows | None] = (
+        self._blocks: weakref.WeakKeyDictionary[Any, collating.CollatedRows | None] = (
             weakref.WeakKeyDictionary()
         )
         self._witnesses: weakref.WeakKeyDictionary[Any, Witness] = weakref.WeakKeyDictionary()
 
     def block_of(self, loader: Any) -> collating.CollatedRows | None:
         """Returns the collated data of a loader that begins a pass; None if it must not be gathered."""
-        if loader not in self._found:
+        if loader not in self._blocks:
             try:
                 block = collating.collate(self._torch, loader)
                 if is_persistent(loader):
                     self._witnesses[loader] = Witness(self._torch, loader)
-                self._found[loader] = block
+                self._blocks[loader] = block
                 if self._is_on_device:
                     self._device_rows[loader] = DeviceRows(self._torch, block, self._report)
                 else:
                     self._report(True)
             except Exception as error:
-                self._found[loader] = None
+                self._blocks[loader] = None
                 self._report(False, reason_of(error))
-        elif self._found[loader] is not None:
+        elif self._blocks[loader] is not None:
             self.check(loader)
-        return self._found[loader]
+        return self._blocks[loader]
 
     def check(self, loader: Any) -> None:
         """Compares some collated rows with the data set, which may change from one epoch to the next.
 
         Persistent workers have the data set as it was in the first pass.
         """
-        block = self._found[loader]
+        block = self._blocks[loader]
         if block is not None and (why := block.find_change(loader, self._witnesses.get(loader))):
-            self._found[loader] = None
+            self._blocks[loader] = None
             self._report(False, why, was_applied=True)
 
     def device_rows(self, loader: Any) -> DeviceRows | None:
@@ -86,7 +86,7 @@ class _Blocks:
 
     def is_kept(self, loader: Any) -> bool:
         """Returns whether a loader's data are still as they were."""
-        return self._found.get(loader) is not None
+        return self._blocks.get(loader) is not None
 
 
 def iterator_class(torch: Any) -> Any:

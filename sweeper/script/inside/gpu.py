@@ -81,7 +81,7 @@ class Waits:
 
     def __init__(self, torch: Any) -> None:
         self._cuda = torch.cuda
-        self._found: list[Line] = []
+        self._lines: list[Line] = []
         self._pending: list[Line] = []
         self._warnings = warnings.catch_warnings()
         self._warnings.__enter__()
@@ -105,7 +105,7 @@ class Waits:
         """Counts the lines noted since the last call if they are waits, and drops them otherwise."""
         if is_wait:
             # A line counts once for each phase, however often it waits there.
-            self._found += dict.fromkeys(self._pending)
+            self._lines += dict.fromkeys(self._pending)
         self._pending.clear()
 
     def stop(self, steps: int) -> list[Line]:
@@ -113,7 +113,7 @@ class Waits:
         self._cuda.set_sync_debug_mode("default")
         self._cuda.synchronize = self._synchronize
         self._warnings.__exit__(None, None, None)
-        return [line for line in dict.fromkeys(self._found) if self._found.count(line) >= steps]
+        return [line for line in dict.fromkeys(self._lines) if self._lines.count(line) >= steps]
 
 
 def copy_seconds(torch: Any, tensors: Sequence[Any], device: Any) -> float:

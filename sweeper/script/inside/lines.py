@@ -45,7 +45,7 @@ class LineSampler:
 
     def __init__(self) -> None:
         self._pending: list[Line] = []
-        self._found: dict[str, dict[Line, int]] = {}
+        self._counts: dict[str, dict[Line, int]] = {}
         self.is_on = False
 
     def start(self) -> None:
@@ -70,19 +70,19 @@ class LineSampler:
 
     def assign_phase(self, name: str) -> None:
         """Assigns the samples since the last call to a phase."""
-        counts = self._found.setdefault(name, {})
+        counts = self._counts.setdefault(name, {})
         pending, self._pending = self._pending, []
         for line in pending:
             counts[line] = counts.get(line, 0) + 1
 
     def lines(self) -> dict[str, list[list[Any]]]:
         """Returns the most frequent lines of each phase: file, line, and share of all samples."""
-        total = sum(sum(lines.values()) for lines in self._found.values()) or 1
+        total = sum(sum(lines.values()) for lines in self._counts.values()) or 1
         return {
             name: [
                 [*line, count / total]
                 for line, count in sorted(lines.items(), key=lambda pair: -pair[1])[:MAX_LINES]
                 if line[0]
             ]
-            for name, lines in self._found.items()
+            for name, lines in self._counts.items()
         }

@@ -352,9 +352,9 @@ def _clip(spec: SweepSpec, machine: Machine) -> tuple[SweepSpec, list[str]]:
     for name, (limit, what) in limits.items():
         if name not in spec.space:
             continue
-        least, most = whole_range(spec.space[name])
-        high = max(limit, least)
-        if most > high:
+        low, top = whole_range(spec.space[name])
+        high = max(limit, low)
+        if top > high:
             spec = spec.clip(name, high)
             lines.append(f"{name}: at most {high} here ({limit} {what}).")
     return spec, lines
