@@ -6,20 +6,36 @@ for the sweeps whose specification names it.
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from sweeper.core.config import TrialConfig
 from sweeper.core.gpu_series import by_rank
-from sweeper.core.measurement import Measurement
+from sweeper.core.measurement import Measurement, Quality
 from sweeper.core.registry import Registry
 from sweeper.core.workload import is_reported
-from sweeper.errors import UserError
 
-if TYPE_CHECKING:
-    from sweeper.core.record import TrialRecord
+
+class MetricSource(Protocol):
+    """What a metric is computed from: a trial's record (`sweeper.core.record.TrialRecord`)."""
+
+    @property
+    def config(self) -> TrialConfig:
+        """The configuration."""
+
+    @property
+    def measurement(self) -> Measurement | None:
+        """What was measured; None if it failed."""
+
+    @property
+    def quality(self) -> Quality | None:
+        """The loss after a number of samples, if there is one."""
+
+    @property
+    def derived(self) -> Mapping[str, float]:
+        """Metrics that depend on more than the trial itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +53,20 @@ class Metric:
 
     unit: str
     direction: str
-    of: Callable[[TrialRecord], float | None]
+    of: Callable[[MetricSource], float | None]
     digits: int = 4
     rests_on_loss: bool = False
 
 
-def _of_measurement(read: Callable[[Measurement], float | None]) -> Callable[[TrialRecord], Any]:
+def _of_measurement(read: Callable[[Measurement], float | None]) -> Callable[[MetricSource], Any]:
     return lambda rec: read(rec.measurement) if rec.measurement is not None else None
 
 
-def _series(name: str, part: str = "mean") -> Callable[[TrialRecord], Any]:
+def _series(name: str, part: str = "mean") -> Callable[[MetricSource], Any]:
     return _of_measurement(lambda m: getattr(m.telemetry[name], part) if name in m.telemetry else None)
 
 
-def _of_derived(name: str) -> Callable[[TrialRecord], float | None]:
+def _of_derived(name: str) -> Callable[[MetricSource], float | None]:
     return lambda rec: rec.derived.get(name)
 
 
@@ -60,7 +76,7 @@ def _summaries(name: str, unit: str, direction: str) -> Mapping[str, Metric]:
     return {name: Metric(unit, direction, _series(name)), **parts}
 
 
-def _val_loss(record: TrialRecord) -> float | None:
+def _val_loss(record: MetricSource) -> float | None:
     return record.quality.val_loss if record.quality else None
 
 
@@ -96,7 +112,7 @@ def joules_per_sample(m: Measurement, count: int = 1) -> float | None:
     return power / m.throughput if m.throughput else None
 
 
-def _joules(record: TrialRecord) -> float | None:
+def _joules(record: MetricSource) -> float | None:
     if record.measurement is None:
         return None
     return joules_per_sample(record.measurement, record.config.device.count)
@@ -147,32 +163,6 @@ def metric_row(name: str) -> Metric:
 def is_known_metric(name: str) -> bool:
     """Returns whether a metric is built in, or can be imported here."""
     return metric_row(name) is not _ABSENT
-
-
-def with_added(record: TrialRecord, names: Iterable[str]) -> TrialRecord:
-    """Returns `record` with the third-party metrics among `names`; unchanged if it was not measured.
-
-    Raises:
-        UserError: One of them fails, or returns something other than a number.
-    """
-    values: dict[str, float] = {}
-    for name in names:
-        if name not in METRICS and record.measurement is not None:
-            value = _read_metric(name, record)
-            if value is not None:
-                values[name] = value
-    return dataclasses.replace(record, derived={**record.derived, **values}) if values else record
-
-
-def _read_metric(name: str, record: TrialRecord) -> float | None:
-    try:
-        value = metric_row(name).of(record)
-        return None if value is None else float(value)
-    except Exception as error:
-        raise UserError(
-            f"the metric `{name}` must return a number or None, but for trial {record.number} it raised "
-            f"{type(error).__name__}: {error}. Fix it and run the sweep again to continue."
-        ) from error
 
 
 def round_to(value: float, digits: int) -> float:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import Failure, Measurement, Outcome, Quality
-from sweeper.core.metrics import METRICS
+from sweeper.core.metrics import METRICS, metric_row
 from sweeper.core.place import TrialPlace
+from sweeper.errors import UserError
 
 BASELINE = 0
 """The baseline's number."""
@@ -91,6 +93,32 @@ class TrialRecord:
         return {name: value for name, value in values.items() if value is not None} | dict(
             self.pipeline_metrics
         )
+
+
+def with_added(record: TrialRecord, names: Iterable[str]) -> TrialRecord:
+    """Returns `record` with the third-party metrics among `names`; unchanged if it was not measured.
+
+    Raises:
+        UserError: One of them fails, or returns something other than a number.
+    """
+    values: dict[str, float] = {}
+    for name in names:
+        if name not in METRICS and record.measurement is not None:
+            value = _read_metric(name, record)
+            if value is not None:
+                values[name] = value
+    return dataclasses.replace(record, derived={**record.derived, **values}) if values else record
+
+
+def _read_metric(name: str, record: TrialRecord) -> float | None:
+    try:
+        value = metric_row(name).of(record)
+        return None if value is None else float(value)
+    except Exception as error:
+        raise UserError(
+            f"the metric `{name}` must return a number or None, but for trial {record.number} it raised "
+            f"{type(error).__name__}: {error}. Fix it and run the sweep again to continue."
+        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from parts.noop import synthetic
 from sweeper.core.codec import encode
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import Breakdown, DeviceInfo, Diagnosis, Quality, Stats
-from sweeper.core.metrics import LOSS_METRICS, METRICS, metric_row, with_added
-from sweeper.core.record import TrialRecord
+from sweeper.core.metrics import LOSS_METRICS, METRICS, metric_row
+from sweeper.core.record import TrialRecord, with_added
 from sweeper.errors import UserError
 
 SERIES = ("gpu_util_pct", "gpu_sm_active_pct", "gpu_power_w", "cpu_util_pct", "tree_cpu_pct")

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.core.measurement import FailureKind, Measurement, Quality
-from sweeper.core.metrics import is_known_metric, with_added
-from sweeper.core.record import BASELINE, SearchResult, TrialRecord
+from sweeper.core.metrics import is_known_metric
+from sweeper.core.record import BASELINE, SearchResult, TrialRecord, with_added
 from sweeper.results.numbers.finalists import is_speed
 from sweeper.results.numbers.limits import Limit, Yardstick, objective_values, with_quality, with_violations
 from sweeper.results.numbers.projection import with_derived
