@@ -19,7 +19,7 @@ def main() -> NoReturn:
     _open_closed_streams()
     # With Python's default, collections take a third of the time of reading 10,000 trials.
     gc.set_threshold(YOUNG_OBJECTS, 50, 50)
-    signals.run(command_line)
+    signals.run_with_signals(command_line)
 
 
 def _open_closed_streams() -> None:

@@ -29,8 +29,8 @@ from sweeper.results.trial_line import trial_line
 from sweeper.schema import load
 from sweeper.schema.shipped import space_file
 from sweeper.script.metering import VARIABLE as METERED
-from sweeper.sweep.commands import unsent_lines
 from sweeper.sweep.folder.load import LoadedSweep
+from sweeper.sweep.hints import unsent_lines
 from sweeper.sweep.observer import QuietObserver, Status
 from sweeper.sweep.phases.reconfirm import Reconfirmation, reconfirm
 from sweeper.sweep.run import run_sweep
@@ -124,20 +124,20 @@ def run(
     sweep_spec = load(spec if isinstance(spec, Mapping) else space_file(str(spec)), overrides)
     tracker = MlflowTracker(Path(home), tracking_uri)
     with _observer(progress) as observer:
-        ran = run_sweep(Path(home), sweep_spec, tracker, observer, new=new, extend=extend)
-        unsent = tuple(unsent_lines(ran, tracker, tracking_uri, Path(home)))
+        done = run_sweep(Path(home), sweep_spec, tracker, observer, new=new, extend=extend)
+        unsent = tuple(unsent_lines(done, tracker, tracking_uri, Path(home)))
         for line in unsent:
             observer.line(line)
-    summary = ran.sweep.summary
+    summary = done.sweep.summary
     return Sweep(
-        name=ran.sweep.journal.name,
-        folder=ran.sweep.journal.folder,
+        name=done.sweep.journal.name,
+        folder=done.sweep.journal.folder,
         state=summary.state,
         ratio=summary.ratio,
         config=summary.winner.config.flatten() if summary.winner else {},
         lines=tuple(decision_lines(summary)),
         unsent=unsent,
-        _loaded=ran.sweep,
+        _loaded=done.sweep,
     )
 
 

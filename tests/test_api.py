@@ -78,8 +78,8 @@ def replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> api.Sweep:
     """A finished sweep, loaded as `run` would."""
     journal = write_sweep(tmp_path / "home", "toy", trials=12, with_series=False)
     sweep = load_sweep(journal)
-    ran = SweepRun(sweep, ran=False, pending=2, problem="no answer")
-    monkeypatch.setattr(api, "run_sweep", lambda *_, **__: ran)
+    done = SweepRun(sweep, was_run=False, pending=2, problem="no answer")
+    monkeypatch.setattr(api, "run_sweep", lambda *_, **__: done)
     spec = {**SPEC, "pipeline": "pipelines.tabular"}
     return sweeper.run(spec, home=tmp_path / "home", progress=False)
 

@@ -18,16 +18,13 @@ from typer.main import get_command
 
 from sweeper._version import __version__
 from sweeper.cli import signals
+from sweeper.cli.exit_codes import BUG, INTERRUPTED
 from sweeper.cli.options import with_paths
-from sweeper.errors import EnvironmentStopError, SweeperError, UserError
+from sweeper.errors import SweeperError, UserError
+from sweeper.system.files import cannot_write
 
-INTERRUPTED = 130
-_DISK = {
-    errno.ENOSPC: "Free some space",
-    errno.EDQUOT: "Free some of your quota",
-    errno.EROFS: "Choose a writable folder",
-    errno.EIO: "Check the disk",
-}
+_OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+"""Errors that are the disk's, wherever they are raised."""
 
 COMMANDS = {
     "init": "Write a first search space for a pipeline or for a training script.",
@@ -50,7 +47,7 @@ COMMANDS = {
     "train": "Train with an exported configuration, with checkpoints.",
     "sync": "Send finished trials that are missing from MLflow.",
 }
-"""Commands and their help, in listed order. `sweeper.cli.NAME` has the command."""
+"""Commands and their help, in listed order. `sweeper.cli.NAME` has the command, as its function NAME."""
 
 
 class Commands(TyperGroup):
@@ -75,7 +72,7 @@ class Commands(TyperGroup):
             return None
         module = import_module(f"sweeper.cli.{cmd_name}")
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(cmd_name)(getattr(module, "list_sweeps" if cmd_name == "list" else cmd_name))
+        single.command(cmd_name)(getattr(module, cmd_name))
         return get_command(single)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -106,11 +103,11 @@ def root(
         raise typer.Exit
 
 
-def main() -> NoReturn:
+def run_app() -> NoReturn:
     """Runs the command line; turns every error that a user can meet into one line and an exit code."""
     if not sys.platform.startswith("linux"):
         print(f"sweeper runs on Linux only (this is {sys.platform}).", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(UserError.exit_code)
     # Printing a dash without a UTF-8 locale, or a path that is not valid text, must not end the program.
     codecs.register_error("sweeper.ascii", _as_ascii)
     for stream in (sys.stdout, sys.stderr):
@@ -124,14 +121,14 @@ def main() -> NoReturn:
             # typer reports Ctrl-C as this code.
             raise KeyboardInterrupt
     except BaseException as error:
-        code = _code_of(error)
+        code = _report_error(error)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         # For example, the disk is full.
-        code = code or _complain(_of_disk(error))
+        code = code or _print_error(cannot_write(error))
     sys.exit(code)
 
 
@@ -160,7 +157,7 @@ def _check_current_folder() -> None:
         raise UserError("the current folder was removed. Change to another one with `cd`.") from None
 
 
-def _code_of(error: BaseException) -> int:
+def _report_error(error: BaseException) -> int:
     """Prints why the program ended, if the user needs to know, and returns the exit code."""
     handler = signals.current_handler()
     if handler is not None and (handler.unwinding or handler.count > 1):
@@ -169,7 +166,7 @@ def _code_of(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return signals.report_stop(signal.SIGINT)
     if isinstance(error, SweeperError):
-        return _complain(error)
+        return _print_error(error)
     if isinstance(error, SystemExit):
         # The reader of our output is gone, so there is nobody to tell.
         gone = isinstance(error.__context__, BrokenPipeError)
@@ -179,31 +176,24 @@ def _code_of(error: BaseException) -> int:
     if hasattr(error, "show") and hasattr(error, "exit_code"):
         error.show()
         return int(error.exit_code)
-    if isinstance(error, OSError) and error.errno in _DISK:
-        return _complain(_of_disk(error))
-    return _bug(error)
+    if isinstance(error, OSError) and error.errno in _OF_DISK:
+        return _print_error(cannot_write(error))
+    return _report_bug(error)
 
 
-def _of_disk(error: OSError) -> EnvironmentStopError:
-    place = f" {error.filename}" if error.filename else ""
-    remedy = _DISK.get(error.errno or 0, "Fix that")
-    return EnvironmentStopError(
-        f"cannot write{place}: {error.strerror or error}. {remedy}, and run the same command again."
-    )
-
-
-def _complain(error: SweeperError) -> int:
-    _say(str(error))
+def _print_error(error: SweeperError) -> int:
+    """Prints an error; returns its exit code."""
+    _print_line(str(error))
     return error.exit_code
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     lines = text.splitlines() or [""]
     clean = ["".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in line) for line in lines]
     print("sweeper: " + "\n".join(clean), file=sys.stderr)
 
 
-def _bug(error: Exception) -> int:
+def _report_bug(error: Exception) -> int:
     """Writes the traceback of a bug in sweeper to a file and prints its path."""
     import tempfile
 
@@ -213,8 +203,8 @@ def _bug(error: Exception) -> int:
             "w", prefix="sweeper-crash-", suffix=".txt", delete=False, encoding="utf-8"
         ) as file:
             traceback.print_exception(error, file=file)
-        _say(f"{what}. The traceback is in {file.name}.")
+        _print_line(f"{what}. The traceback is in {file.name}.")
     except OSError as cannot:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        _say(f"{what}, in {last.filename}:{last.lineno}. The traceback could not be saved ({cannot}).")
-    return 70
+        _print_line(f"{what}, in {last.filename}:{last.lineno}. The traceback could not be saved ({cannot}).")
+    return BUG

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from sweeper.cli.exit_codes import FAILED
 from sweeper.cli.screen import console, print_json, say
 from sweeper.core.measurement import Failure
 from sweeper.core.quantities import QUANTITIES
@@ -13,20 +14,18 @@ from sweeper.results.formatting import figure, rate, seconds
 from sweeper.scaffold.check_script import ScriptCheck, suggest_pattern, try_out
 from sweeper.schema import SweepSpec
 
-FAILED = 1
 
-
-def deep_command(spec: SweepSpec, _home: Path, *, as_json: bool) -> int:
+def check_script_deep(spec: SweepSpec, _home: Path, *, as_json: bool) -> int:
     """Runs the baseline for a few seconds and prints what was read; returns the exit code."""
     check = try_out(spec)
     if as_json:
         print_json(check)
     else:
-        say(console(), *tried_lines(check))
+        say(console(), *check_lines(check))
     return FAILED if isinstance(check.outcome, Failure) else 0
 
 
-def tried_lines(check: ScriptCheck) -> Iterator[str]:
+def check_lines(check: ScriptCheck) -> Iterator[str]:
     """Yields what ran, what was read from its output, and the result."""
     outcome, heard = check.outcome, check.record.get("heard", {})
     if "command" in check.record:

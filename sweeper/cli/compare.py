@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from sweeper.cli.exit_codes import FAILED
 from sweeper.cli.options import Home, Json
 from sweeper.cli.screen import console, print_json, say
 from sweeper.core.config import Scalar
@@ -77,7 +78,7 @@ def compare(
         for versus in (comparison.baseline, comparison.winner)
         if versus and share is not None
     ]
-    raise typer.Exit(1 if "slower" in answers else 0)
+    raise typer.Exit(FAILED if "slower" in answers else 0)
 
 
 def percentage(text: str) -> float:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from sweeper.cli import signals
+from sweeper.cli.exit_codes import FAILED
 from sweeper.cli.options import Home, Json, Name
 from sweeper.cli.screen import Screen, console, print_json, say
 from sweeper.core.home import DEFAULT_HOME
@@ -56,7 +57,7 @@ def confirm(
         print_json(_json(again))
     else:
         say(console(), *again.lines)
-    raise typer.Exit(0 if again.holds else 1)
+    raise typer.Exit(0 if again.holds else FAILED)
 
 
 def duration(text: str) -> float:

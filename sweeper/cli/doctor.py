@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from sweeper.cli.exit_codes import FAILED
 from sweeper.cli.options import Home, Json
 from sweeper.cli.screen import console, print_json, prose, say
 from sweeper.core.home import DEFAULT_HOME
@@ -19,7 +20,6 @@ from sweeper.doctor import Ceiling, Examination, State, examine, make_report
 from sweeper.errors import UserError
 from sweeper.system.files import check_out, write_json
 
-NOT_FIT = 1
 HOLDS = (
     "It holds these checks and figures and what NVML reports, but nothing private: no paths, names of users "
     "or hosts, serial numbers, UUIDs, values of variables or code. Read it, and send it back."
@@ -64,7 +64,7 @@ def doctor(
     if report is not None:
         _write(report, examination)
         prose(out, f"Report:  {report}. {HOLDS}")
-    raise typer.Exit(0 if examination.ok else NOT_FIT)
+    raise typer.Exit(0 if examination.ok else FAILED)
 
 
 def _write(path: Path, examination: Examination) -> None:

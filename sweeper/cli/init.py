@@ -20,8 +20,7 @@ from sweeper.scaffold.pipeline_space import first_space, machine_here, name_of, 
 from sweeper.schema.rules import leads_elsewhere
 from sweeper.script.run.command_line import CommandLine, parse_command
 from sweeper.script.run.first_look import FirstLook, look_at
-from sweeper.sweep.folder.catalog import writing
-from sweeper.system.files import STDOUT, check_out, write_atomic
+from sweeper.system.files import STDOUT, check_out, write_atomic, writing
 
 
 def init(
@@ -54,15 +53,15 @@ def init(
     Example: sweeper init tabular --out first.yaml
     """
     if pipeline is not None and command is None:
-        init_pipeline_command(pipeline, out, force=force)
+        init_pipeline(pipeline, out, force=force)
     elif command is not None and pipeline is None:
-        init_command(command, out, force=force, watch=watch)
+        init_script(command, out, force=force, watch=watch)
     else:
         both = f"{pipeline!r} and --command" if pipeline else "neither"
         raise UserError(f"`sweeper init` needs a PIPELINE or a --command, but got {both}.")
 
 
-def init_pipeline_command(name: str, out: Path | None, *, force: bool) -> None:
+def init_pipeline(name: str, out: Path | None, *, force: bool) -> None:
     """Writes a search space for a pipeline and this machine's device; prints the next steps.
 
     Args:
@@ -84,7 +83,7 @@ def init_pipeline_command(name: str, out: Path | None, *, force: bool) -> None:
         _say(path, [f"Written to {path}, for {machine.line}: it searches {searches}."])
 
 
-def init_command(command: str, out: Path | None, *, force: bool, watch: bool = True) -> None:
+def init_script(command: str, out: Path | None, *, force: bool, watch: bool = True) -> None:
     """Writes a search space for a command line; prints the next steps.
 
     Args:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shlex
-import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +13,7 @@ from typing import Annotated
 import typer
 
 from sweeper.cli import signals
+from sweeper.cli.exit_codes import FAILED, INTERRUPTED
 from sweeper.cli.options import Json, PassEnv, Unprotected, interpret
 from sweeper.cli.screen import LiveScreen, console, prose
 from sweeper.core.progress import TrialFailedError
@@ -30,7 +30,6 @@ from sweeper.script.run.command_line import as_typed
 from sweeper.system.environment import script_held_back_line
 from sweeper.telemetry.gpu_lines import gpus_for
 
-NOT_MET = 1
 _COSTS = (
     ("memory_gib", "Memory", "GiB"),
     ("gpu_memory_gib", "GPU memory", "GiB"),
@@ -115,7 +114,7 @@ def judge(
     if verdict is None:
         if as_json:
             print(json.dumps({"schema": SCHEMA, "error": failure}))
-        raise typer.Exit(NOT_MET)
+        raise typer.Exit(FAILED)
     if as_json:
         is_met = {} if require is None else {"require": str(require), "met": verdict.meets(require)}
         print(json.dumps({**verdict.to_dict(), **is_met}, indent=1))
@@ -123,8 +122,8 @@ def judge(
         for line in lines(verdict, require):
             prose(out, line)
     if verdict.speed.is_stopped:
-        raise typer.Exit(signals.code_of(signal.SIGINT))
-    raise typer.Exit(NOT_MET if require is not None and not verdict.meets(require) else 0)
+        raise typer.Exit(INTERRUPTED)
+    raise typer.Exit(FAILED if require is not None and not verdict.meets(require) else 0)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from sweeper.sweep.folder.lock import is_gone
 from sweeper.sweep.start.launchers import waiting_sweeps
 
 
-def list_sweeps(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:
+def list(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:
     """List sweeps, the latest first.
 
     Example: sweeper list

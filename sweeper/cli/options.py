@@ -1,4 +1,8 @@
-"""The options and arguments that several commands take."""
+"""The options and arguments that several commands take.
+
+`Unprotected` and `PassEnv` take effect as they are parsed, through environment variables; commands only
+declare them.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +65,7 @@ def interpret(words: list[str] | None) -> list[str] | None:
     return as_typed(words) if words else words
 
 
-def leave_unprotected(paths: list[str] | None) -> list[str] | None:
+def export_unprotected(paths: list[str] | None) -> list[str] | None:
     """Lets the scripts of this command write to some places of the user's.
 
     Raises:
@@ -75,7 +79,7 @@ def leave_unprotected(paths: list[str] | None) -> list[str] | None:
     return paths
 
 
-def pass_on(names: list[str] | None) -> list[str] | None:
+def export_pass_env(names: list[str] | None) -> list[str] | None:
     """Lets the scripts of this command see some variables of the environment that are held back.
 
     Raises:
@@ -89,6 +93,20 @@ def pass_on(names: list[str] | None) -> list[str] | None:
     if names:
         os.environ[PASS_ENV] = "\n".join(names)
     return names
+
+
+def gpu_index(device: str) -> str | None:
+    """Returns the index of the GPU that `--device` names; None for the CPU.
+
+    Raises:
+        UserError: It names no device.
+    """
+    if device == "cpu":
+        return None
+    kind, _, index = device.partition(":")
+    if kind != "cuda" or not (index or "0").isdecimal():
+        raise UserError(f"`--device` must be `cpu` or `cuda:N` such as `cuda:0`, but got {device!r}.")
+    return index or "0"
 
 
 _PATHS = {"--unprotected": ".", "--report": "sweeper-doctor.json"}
@@ -112,7 +130,7 @@ Unprotected = Annotated[
         "--unprotected",
         metavar="[PATH]",
         help="Let the script write there; without a path, run it in this folder itself. May be repeated.",
-        callback=leave_unprotected,
+        callback=export_unprotected,
     ),
 ]
 PassEnv = Annotated[
@@ -121,7 +139,7 @@ PassEnv = Annotated[
         "--pass-env",
         metavar="NAME",
         help="Let the script see this environment variable, such as a token. May be repeated.",
-        callback=pass_on,
+        callback=export_pass_env,
     ),
 ]
 Command = Annotated[

@@ -23,9 +23,9 @@ from sweeper.script.changes import FILE_VARIABLE, load_changes
 from sweeper.script.changes.loader import GATHERED, LoaderChange
 from sweeper.script.patch.edits import PatchedChange
 from sweeper.script.patch.patch import Patch, make
-from sweeper.sweep.folder.catalog import find_sweep, writing
+from sweeper.sweep.folder.catalog import find_sweep
 from sweeper.sweep.folder.load import LoadedSweep, load_sweep
-from sweeper.system.files import STDOUT, check_out, write_atomic
+from sweeper.system.files import STDOUT, check_out, write_atomic, writing
 from sweeper.telemetry.gpu_lines import gpus_for
 from sweeper.tuning.gains import gains_of
 

@@ -13,9 +13,9 @@ from sweeper.cli.screen import console, say
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.errors import UserError, did_you_mean
 from sweeper.report import FORMATS, text, write
-from sweeper.sweep.folder.catalog import find_sweep, writing
+from sweeper.sweep.folder.catalog import find_sweep
 from sweeper.sweep.folder.load import load_sweep
-from sweeper.system.files import STDOUT, check_out
+from sweeper.system.files import STDOUT, check_out, writing
 
 
 def report(

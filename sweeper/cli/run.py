@@ -11,25 +11,22 @@ import typer
 
 from sweeper.cli import signals
 from sweeper.cli.check import space_lines
-from sweeper.cli.options import Home, PassEnv, Sets, Space, Unprotected, Uri
+from sweeper.cli.exit_codes import INTERRUPTED, PENDING
+from sweeper.cli.options import Home, PassEnv, Sets, Space, Unprotected, Uri, gpu_index
 from sweeper.cli.screen import Screen, console, say
 from sweeper.cli.sensitivity import sensitivity_line
 from sweeper.cli.summary import print_summary
-from sweeper.cli.sync import PENDING
 from sweeper.core.home import DEFAULT_HOME, home_option
-from sweeper.errors import UserError
 from sweeper.launch.launcher import Launcher
 from sweeper.results.formatting import count_of
 from sweeper.results.numbers.labels import label, run_name
 from sweeper.schema import SweepSpec, load
-from sweeper.sweep.commands import look_command, place_lines, unsent_lines
 from sweeper.sweep.dry_run import Plan, dry_run
 from sweeper.sweep.folder.load import LoadedSweep, varied_names
+from sweeper.sweep.hints import look_command, place_lines, unsent_lines
 from sweeper.sweep.run import run_sweep
 from sweeper.sweep.start.launchers import launcher_for, other_models
 from sweeper.tracking.mlflow import MlflowTracker, start_preload
-
-INTERRUPTED = 130
 
 
 def run(
@@ -73,7 +70,7 @@ def run(
     if dry:
         say(console(), *plan_lines(dry_run(home, load(space, chosen), new=new)))
         return
-    raise typer.Exit(run_command(space, chosen, home, new=new, extend=extend, uri=uri))
+    raise typer.Exit(run_all_gpu_models(space, chosen, home, new=new, extend=extend, uri=uri))
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
@@ -120,12 +117,8 @@ def device_override(device: str | None) -> list[str]:
     """
     if device is None:
         return []
-    if device == "cpu":
-        return ["execution.gpus=0"]
-    kind, _, index = device.partition(":")
-    if kind != "cuda" or not (index or "0").isdecimal():
-        raise UserError(f"`--device` must be `cpu` or `cuda:N` such as `cuda:0`, but got {device!r}.")
-    return [f"execution.gpus=[{index or 0}]"]
+    index = gpu_index(device)
+    return ["execution.gpus=0" if index is None else f"execution.gpus=[{index}]"]
 
 
 def _report(sweep: LoadedSweep, say: Callable[[str], None]) -> list[Path]:
@@ -135,7 +128,7 @@ def _report(sweep: LoadedSweep, say: Callable[[str], None]) -> list[Path]:
     return files(sweep, say)
 
 
-def run_command(
+def run_all_gpu_models(
     space: Path, overrides: list[str], home: Path, *, new: bool, extend: int, uri: str | None = None
 ) -> int:
     """Runs a sweep and prints its summary; returns the exit code.
@@ -145,19 +138,19 @@ def run_command(
     spec = load(space, overrides)
     if spec.execution.is_remote:
         signals.allow_cluster()
-    code, folder = run_spec(spec, home, new=new, extend=extend, uri=uri)
+    code, folder = run_and_print(spec, home, new=new, extend=extend, uri=uri)
     for model in [] if spec.execution.same_gpu else other_models(folder):
         if code not in (0, PENDING):
             break
         print()
         suffix = re.sub(r"[^a-z0-9]+", "-", model.lower().removeprefix("nvidia ")).strip("-")
         named = spec.model_copy(update={"name": f"{spec.name}-{suffix}"})
-        after, _ = run_spec(named, home, new=new, extend=extend, uri=uri, model=model)
+        after, _ = run_and_print(named, home, new=new, extend=extend, uri=uri, model=model)
         code = after or code
     return code
 
 
-def run_spec(
+def run_and_print(
     spec: SweepSpec,
     home: Path,
     *,
@@ -166,7 +159,11 @@ def run_spec(
     uri: str | None,
     model: str = "",
 ) -> tuple[int, Path]:
-    """Runs one sweep, only on devices of `model` if given; returns the exit code and the folder."""
+    """Runs one sweep and prints its summary; returns the exit code and the folder.
+
+    Args:
+        model: The only device model that it runs on; by default, its first worker's.
+    """
     tracker = MlflowTracker(home, uri)
     out = console()
     # MLflow takes longer to import than the server to start: import it in the background.
@@ -176,25 +173,26 @@ def run_spec(
         def launch(folder: Path) -> Launcher:
             return launcher_for(folder, spec, model=model, say=screen.line)
 
-        ran = run_sweep(
+        done = run_sweep(
             home,
             spec,
             tracker,
             screen,
             new=new,
             extend=extend,
+            # The default launcher takes the model that the sweep began on, or its first worker's.
             launch=launch if model else None,
             finish=lambda sweep: _report(sweep, screen.line),
         )
-    if not ran.ran:
-        out.print(f"`{ran.sweep.journal.name}` is already finished; nothing was run.")
-    sweep = ran.sweep
+    if not done.was_run:
+        out.print(f"`{done.sweep.journal.name}` is already finished; nothing was run.")
+    sweep = done.sweep
     line = sensitivity_line(sweep.sensitivity)
     look = look_command(tracker, uri, sweep.journal.name, home)
     print_summary(out, sweep.summary, home_option(home), [line] if line else [], look)
     say(out, *place_lines(sweep, tracker, home))
-    if ran.stopped:
+    if done.stopped:
         return INTERRUPTED, sweep.journal.folder
-    unsent = unsent_lines(ran, tracker, uri, home)
+    unsent = unsent_lines(done, tracker, uri, home)
     say(out, *unsent)
     return PENDING if unsent else 0, sweep.journal.folder

@@ -21,10 +21,10 @@ from sweeper.errors import UserError
 from sweeper.race.log import Round
 from sweeper.results.numbers.summary import to_json, trial_json
 from sweeper.results.trial_line import trial_line
-from sweeper.sweep.folder.catalog import find_sweep, writing
+from sweeper.sweep.folder.catalog import find_sweep
 from sweeper.sweep.folder.load import load_sweep
 from sweeper.sweep.phases.preflight import preflight_lines
-from sweeper.system.files import STDOUT
+from sweeper.system.files import STDOUT, writing
 
 
 def show(

@@ -7,8 +7,8 @@ third signal                  the process ends immediately
 
 The exit code is that of the first signal. A thread enforces the deadlines, because an exception may
 be swallowed or meet code that blocks. Modules that Cython compiled swallow what is raised while they
-are imported, and the program would go on: the thread has it raised again. Standard library only: it is
-loaded before anything else.
+are imported, and the program would go on: the thread has it raised again. It is loaded before anything
+else, so neither this module nor those it imports need more than the standard library.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
+from sweeper.cli.exit_codes import BUG, HUNG_UP, INTERRUPTED, TERMINATED
 from sweeper.sweep.stopping import EndedError
 
-CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}
+CODES = {signal.SIGHUP: HUNG_UP, signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 _NAMES = {signal.SIGHUP: "terminal closed", signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
-BUG = 70
 UNWINDING_SECONDS = 4.0
 ORDERLY_SECONDS = 25.0
 """Time for a sweep that handles Ctrl-C: 20 s for a confirmation, the rest to print the results."""
@@ -67,9 +67,9 @@ class SignalHandler:
         self._wake, self._wake_end = os.pipe()
         os.set_blocking(self._wake_end, False)
         threading.Thread(target=self._watch, name="ending", daemon=True).start()
-        # A forked child must not act for this process: until it has given the signals back,
+        # A forked child must not act for this process: until its signals have their defaults,
         # it would write to this one's pipe.
-        os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_give_back)
+        os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_restore_defaults)
         sys.unraisablehook = self._on_unraisable
         signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
         for number in CODES:
@@ -217,14 +217,14 @@ def allow_cluster() -> None:
     allow(CLUSTER_SECONDS, ORDERLY_SECONDS + CLUSTER_SECONDS)
 
 
-def run(program: Callable[[], object]) -> NoReturn:
+def run_with_signals(program: Callable[[], object]) -> NoReturn:
     """Runs `program`, and ends the process with its exit code."""
     global _handler
     # A signal between two of the handler's lines waits until there is something to catch it.
-    _hold()
+    _block()
     _handler = handler = SignalHandler()
     try:
-        _let_go()
+        _unblock()
         code = _outcome(program)
     except BaseException:
         # Raised before `_outcome` or between two of its lines. A signal raises only once.
@@ -253,20 +253,20 @@ def _is_importing(frame: FrameType | None) -> bool:
     return frame is not None
 
 
-def _hold() -> None:
+def _block() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, CODES)
 
 
-def _let_go() -> None:
+def _unblock() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, CODES)
 
 
-def _give_back() -> None:
+def _restore_defaults() -> None:
     signal.set_wakeup_fd(-1)
     for number in CODES:
         default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
         signal.signal(number, default)
-    _let_go()
+    _unblock()
 
 
 def _children() -> list[int]:

@@ -7,20 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
+from sweeper.cli.exit_codes import FAILED, PENDING
 from sweeper.cli.options import Home, Json, Uri
 from sweeper.cli.screen import console, print_json, say
 from sweeper.core.home import DEFAULT_HOME, home_option
 from sweeper.errors import EnvironmentStopError, SweepConflictError, UserError
-from sweeper.sweep.commands import pending_line, uri_option
 from sweeper.sweep.folder.catalog import all_sweeps, find_sweep, line_of_schema_1, lock_of, require_schema
 from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.folder.load import load_sweep
+from sweeper.sweep.hints import pending_line, uri_option
 from sweeper.sweep.publish import Publisher, made_files, publish_sweep, run_views, sweep_info
 from sweeper.tracking import DeletedError
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.verify import compare
 
-PENDING = 7
 MAX_LINES = 20
 
 
@@ -69,7 +69,7 @@ def sync_command(home: Path, name: str | None, uri: str | None, *, verify: bool,
             document, lines = {"name": journal.name, "problem": str(error)}, [str(error)]
         documents.append(document)
         if document.get("lacking") or document.get("extra"):
-            code = 1
+            code = FAILED
         elif document.get("pending") or document.get("problem"):
             code = PENDING
         if not as_json:

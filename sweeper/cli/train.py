@@ -16,7 +16,8 @@ from rich.console import Console
 
 from sweeper.cli import signals
 from sweeper.cli.exec import environment
-from sweeper.cli.options import Home, Json, Sets, Uri
+from sweeper.cli.exit_codes import FAILED, INTERRUPTED, PENDING
+from sweeper.cli.options import Home, Json, Sets, Uri, gpu_index
 from sweeper.cli.screen import LiveScreen, console, print_json, say
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.training import BEST, CHECKPOINTS, WEIGHTS
@@ -27,12 +28,10 @@ from sweeper.production.request import read_request
 from sweeper.production.run import TrainResult
 from sweeper.production.watch import RunState
 from sweeper.results.formatting import figure, loss, rate, seconds, times
-from sweeper.sweep.folder.catalog import writing
 from sweeper.system.environment import OF_A_RUN, held_back_line, trial_env
-from sweeper.system.files import write_atomic
+from sweeper.system.files import write_atomic, writing
 from sweeper.tracking.mlflow import MlflowTracker
 
-MISSED, PENDING, INTERRUPTED = 1, 7, 130
 SAVING_SECONDS = 25.0
 """Time for a run to save its last checkpoint after SIGTERM."""
 LINE_SECONDS = 1.0
@@ -117,11 +116,12 @@ def train_command(exported: Path, home: Path, options: TrainOptions) -> int:
     """
     value = read(exported)
     if "command" in value:
-        _become(value, options)
+        _exec_export(value, options)
     if options.require is not None and not 0 < options.require <= 2:
         raise UserError(f"`--require` must be a share such as 0.95, but got {options.require:g}.")
-    if options.device not in ("auto", "cpu") and not _names_gpu(options.device):
-        raise UserError(f"`--device` must be `cpu` or `cuda:N` such as `cuda:0`, but got {options.device!r}.")
+    if options.device != "auto":
+        # Only checked here: the trainer reads it.
+        gpu_index(options.device)
     want = read_request(exported, options.overrides, options.epochs, options.max_minutes)
     out = console(stderr=options.as_json)
     # Ctrl-C waits for a checkpoint, however long it takes: the user can press it again.
@@ -136,27 +136,27 @@ def train_command(exported: Path, home: Path, options: TrainOptions) -> int:
                 "`loader.in_order` is false. If this run stops and resumes within an epoch, it may skip some "
                 "samples and repeat others. `--set config.loader.in_order=true` prevents that."
             )
-        ran = production.train(home, want, tracker, screen, device=options.device, new=options.new)
+        result = production.train(home, want, tracker, screen, device=options.device, new=options.new)
     if options.as_json:
-        print_json(_as_json(ran))
+        print_json(_as_json(result))
     else:
-        _print_end(out, ran)
-    return _code(ran, options, out)
+        _print_end(out, result)
+    return _code(result, options, out)
 
 
-def _code(ran: TrainResult, options: TrainOptions, out: Console) -> int:
+def _code(result: TrainResult, options: TrainOptions, out: Console) -> int:
     # With --new, it would start another run.
     same = "the same command without --new" if options.new else "the same command"
-    if ran.values["ended"] == "stopped":
+    if result.values["ended"] == "stopped":
         out.print(f"Stopped; {same} continues from the last checkpoint.")
         return INTERRUPTED
-    ratio, require = ran.judgement.ratio, options.require
+    ratio, require = result.judgement.ratio, options.require
     if require is not None and (ratio is None or ratio < require):
         got = "there is nothing to compare" if ratio is None else f"reached {ratio:.3f}"
         out.print(f"--require {require:g} of the promised speed was not met: {got}.")
-        return MISSED
-    if ran.pending:
-        say(out, f"The end of the run is not in MLflow yet ({ran.pending}). {same.capitalize()} sends it.")
+        return FAILED
+    if result.pending:
+        say(out, f"The end of the run is not in MLflow yet ({result.pending}). {same.capitalize()} sends it.")
         return PENDING
     return 0
 
@@ -169,9 +169,9 @@ _ENDED = {
 }
 
 
-def _print_end(out: Console, ran: TrainResult) -> None:
-    values, judgement = ran.values, ran.judgement
-    lines = [] if ran.ran else ["The run was already finished; nothing was run."]
+def _print_end(out: Console, result: TrainResult) -> None:
+    values, judgement = result.values, result.judgement
+    lines = [] if result.was_run else ["The run was already finished; nothing was run."]
     lines.append(
         f"Trained {figure(values['epochs'])} epochs, {values['samples']:,} samples,"
         f" in {seconds(values['seconds'])}: {_ENDED[values['ended']]}."
@@ -182,15 +182,15 @@ def _print_end(out: Console, ran: TrainResult) -> None:
         lines += [f"  {name} {figure(value)}" for name, value in values["metrics"].items()]
     lines.append(f"  {judgement.words}")
     lines += [f"  {reason}" for reason in judgement.reasons]
-    lines.append(f"Weights: {ran.path / BEST / WEIGHTS} (best), {ran.path / CHECKPOINTS} (last)")
+    lines.append(f"Weights: {result.path / BEST / WEIGHTS} (best), {result.path / CHECKPOINTS} (last)")
     say(out, "", *lines)
 
 
-def _as_json(ran: TrainResult) -> dict[str, Any]:
-    values, judgement = ran.values, ran.judgement
+def _as_json(result: TrainResult) -> dict[str, Any]:
+    values, judgement = result.values, result.judgement
     named = ("ended", "epochs", "samples", "seconds", "val_loss", "metrics", "best_loss", "best_epoch")
     return {
-        "folder": str(ran.path),
+        "folder": str(result.path),
         **{name: values[name] for name in named},
         "reached": judgement.reached,
         "promised": judgement.promised,
@@ -199,11 +199,6 @@ def _as_json(ran: TrainResult) -> dict[str, Any]:
         "verdict": judgement.words,
         "reasons": judgement.reasons,
     }
-
-
-def _names_gpu(device: str) -> bool:
-    kind, _, index = device.partition(":")
-    return kind == "cuda" and (index or "0").isdecimal()
 
 
 class _Screen(LiveScreen):
@@ -240,7 +235,7 @@ def now_line(now: RunState) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _become(value: Mapping[str, Any], options: TrainOptions) -> NoReturn:
+def _exec_export(value: Mapping[str, Any], options: TrainOptions) -> NoReturn:
     """Writes the files of an exported command and replaces this process with it."""
     if options != TrainOptions(force=options.force, tracking_uri=options.tracking_uri):
         raise UserError(

@@ -8,16 +8,13 @@ from typing import Annotated
 
 import typer
 
+from sweeper.cli.exit_codes import FAILED, INTERRUPTED, PENDING
 from sweeper.cli.options import Command, Home, PassEnv, Unprotected, Uri
-from sweeper.cli.run import INTERRUPTED
 from sweeper.cli.screen import Screen, console, prose
-from sweeper.cli.sync import PENDING
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.progress import TrialFailedError
 from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.tune import Tune
-
-FAILED = 1
 
 
 def tune(

@@ -17,8 +17,9 @@ from sweeper.cli.options import Home, Uri
 from sweeper.cli.screen import console, say
 from sweeper.core.home import DEFAULT_HOME, home_option
 from sweeper.errors import EnvironmentStopError, UserError
-from sweeper.sweep.commands import look_command, uri_option
-from sweeper.sweep.folder.catalog import all_sweeps, find_sweep, writing
+from sweeper.sweep.folder.catalog import all_sweeps, find_sweep
+from sweeper.sweep.hints import look_command, uri_option
+from sweeper.system.files import writing
 from sweeper.tracking.mlflow import MlflowTracker
 from sweeper.tracking.ui import (
     UI_ENV,
@@ -26,10 +27,10 @@ from sweeper.tracking.ui import (
     is_loopback,
     reachable_host,
     repair_artifact_locations,
+    server_command,
     ui_url,
     view_url,
 )
-from sweeper.tracking.ui import ui_command as command_line
 
 START_SECONDS = 90
 
@@ -111,7 +112,7 @@ def ui_command(
 
 def _start(home: Path, port: int, host: str, log: Path) -> subprocess.Popen[bytes]:
     with writing(home), open(log, "wb") as file:
-        command = command_line(home, port, host)
+        command = server_command(home, port, host)
         return subprocess.Popen(command, env={**os.environ, **UI_ENV}, stdout=file, stderr=file)
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import typer
 
+from sweeper.cli.exit_codes import FAILED
 from sweeper.cli.options import Command, Json, PassEnv, Unprotected
 from sweeper.cli.screen import LiveScreen, console, print_json, prose, say
 from sweeper.core.progress import TrialFailedError
 from sweeper.system.environment import script_held_back_line
 from sweeper.tuning.watch import watch as watch_script
 
-FAILED = 1
 LAST_LINES = 5
 
 

@@ -109,7 +109,7 @@ class WorkloadTraits:
 _PIPELINE = WorkloadTraits(
     implementation="sweeper.sweep.workloads.pipeline:PIPELINE",
     exported="sweeper.exports.document:of_pipeline",
-    check="sweeper.cli.check_pipeline:deep_pipeline_command",
+    check="sweeper.cli.check_pipeline:check_pipeline_deep",
     words=_module,
     names_are_fields=True,
     counts_samples=True,
@@ -120,7 +120,7 @@ _PIPELINE = WorkloadTraits(
 _SCRIPT = WorkloadTraits(
     implementation="sweeper.sweep.workloads.script:SCRIPT",
     exported="sweeper.exports.document:of_script",
-    check="sweeper.cli.check_script:deep_command",
+    check="sweeper.cli.check_script:check_script_deep",
     sees_environment=True,
     rests="between steps",
     taken_apart="references",

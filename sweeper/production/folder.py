@@ -25,11 +25,10 @@ from sweeper.core.measurement import Report
 from sweeper.core.training import HISTORY, checkpoints_of
 from sweeper.errors import SweepConflictError
 from sweeper.production.request import RunRequest
-from sweeper.sweep.folder.catalog import writing
 from sweeper.sweep.folder.fingerprint import differences
 from sweeper.sweep.folder.lock import SweepLock
 from sweeper.sweep.job_runner import retry
-from sweeper.system.files import make_folder, read_json, write_json
+from sweeper.system.files import make_folder, read_json, write_json, writing
 
 RUN = "run.json"
 JOB = "job"

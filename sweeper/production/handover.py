@@ -14,9 +14,9 @@ from sweeper.errors import NothingFeasibleError, UserError, did_you_mean
 from sweeper.exports import Options, Setting, make_export, read, read_map, reads_export, render_export
 from sweeper.results.numbers.pareto import RULES, pick
 from sweeper.results.numbers.summary import Summary
-from sweeper.sweep.folder.catalog import find_sweep, writing
+from sweeper.sweep.folder.catalog import find_sweep
 from sweeper.sweep.folder.load import LoadedSweep, load_sweep
-from sweeper.system.files import STDOUT, check_out, write_atomic
+from sweeper.system.files import STDOUT, check_out, write_atomic, writing
 
 GIB = 2**30
 

@@ -51,14 +51,14 @@ class TrainResult:
     Attributes:
         path: Its folder.
         values: The trainer's report.
-        ran: False if it had finished before, and nothing was run.
+        was_run: False if it had finished before, and nothing was run.
         pending: Why MLflow is not up to date; empty if it is.
     """
 
     path: Path
     values: Mapping[str, Any]
     judgement: Judgement
-    ran: bool
+    was_run: bool
     pending: str
 
 
@@ -83,8 +83,8 @@ def train(
     folder = open_run(home, wanted, new=new)
     try:
         watch, publisher = Watch(folder, wanted, watcher), RunPublisher(tracker, folder, wanted)
-        ran = not folder.is_finished(wanted.training.max_seconds)
-        if ran:
+        was_run = not folder.is_finished(wanted.training.max_seconds)
+        if was_run:
             if folder.continued:
                 watcher.line(f"Resuming `{folder.name}`.")
             outcome = _run(home, folder, wanted, device, watch, publisher)
@@ -94,11 +94,11 @@ def train(
         report = folder.report()
         assert report is not None
         judgement = assess(report.values, wanted.promise, watch.disturbed_seconds())
-        if ran:
+        if was_run:
             remember(home, wanted, judgement, folder.name)
         pending = publisher.end(report, judgement)
         return TrainResult(
-            path=folder.path, values=report.values, judgement=judgement, ran=ran, pending=pending
+            path=folder.path, values=report.values, judgement=judgement, was_run=was_run, pending=pending
         )
     finally:
         folder.lock.release()

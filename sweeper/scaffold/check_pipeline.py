@@ -18,11 +18,11 @@ from sweeper.core.measurement import Failure, FailureKind, Report
 from sweeper.errors import UserError
 from sweeper.schema import CategoricalParameter, Parameter, SweepSpec
 from sweeper.schema.data_path import on_this_machine
-from sweeper.sweep.folder.catalog import writing
 from sweeper.sweep.job_runner import JobRunner
 from sweeper.sweep.start import setup
 from sweeper.sweep.start.bootstrap import Launch, launcher_to_try_out, survey
 from sweeper.sweep.workloads import workload_of
+from sweeper.system.files import writing
 
 LIMIT_SECONDS = 300.0
 PATIENCE_SECONDS = 5.0

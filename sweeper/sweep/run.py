@@ -11,7 +11,7 @@ from sweeper.core.job import OUTCOME
 from sweeper.errors import UserError
 from sweeper.schema import SweepSpec
 from sweeper.search import copy_study
-from sweeper.sweep.folder.catalog import cannot_write, open_sweep, writing
+from sweeper.sweep.folder.catalog import open_sweep
 from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.folder.load import LoadedSweep, load_sweep
 from sweeper.sweep.observer import SweepObserver
@@ -21,7 +21,7 @@ from sweeper.sweep.start.bootstrap import Launch, OpenSweep, supervised
 from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.supervisor import run_phases
 from sweeper.sweep.workloads import fingerprint
-from sweeper.system.files import write_json
+from sweeper.system.files import cannot_write, write_json, writing
 from sweeper.tracking import Tracker
 
 Phases = Callable[[SweepContext], None]
@@ -35,13 +35,13 @@ class SweepRun:
 
     Attributes:
         sweep: The sweep as loaded from its folder.
-        ran: False if the sweep had ended before, and nothing was run.
+        was_run: False if the sweep had ended before, and nothing was run.
         stopped: Whether the user stopped it; it can be continued.
         pending: Number of runs that the tracker does not show yet; `problem` says why.
     """
 
     sweep: LoadedSweep
-    ran: bool
+    was_run: bool
     stopped: bool = False
     pending: int = 0
     problem: str = ""
@@ -94,7 +94,7 @@ def run_sweep(
                 journal.reopen(sum(1 for _ in journal.searched_trials()) + extend)
             elif extend:
                 observer.line(f"`{journal.name}` has not finished yet, so --extend has no effect.")
-            spec = _extend(journal, spec)
+            spec = _with_extension(journal, spec)
             observer.line(f"Continuing `{journal.name}`: {journal.num_trials(OUTCOME)} trials are done.")
         opened = OpenSweep(home=home, journal=journal, lock=lock, spec=spec, fingerprint=marks)
         with supervised(opened, tracker, observer, launch) as context:
@@ -102,9 +102,9 @@ def run_sweep(
             stopped = context.stopping.is_requested
             sweep = load_sweep(journal)
             files = _make_files(sweep, finish, observer, remake=True)
-            ran = _sweep_run(sweep, publish_sweep(sweep, context.publisher, files), stopped=stopped)
-        _copy_study(ran, spec, observer)
-        return ran
+            done = _sweep_run(sweep, publish_sweep(sweep, context.publisher, files), stopped=stopped)
+        _copy_study(done, spec, observer)
+        return done
     except OSError as error:
         raise cannot_write(error, journal.folder) from error
     finally:
@@ -126,13 +126,13 @@ def _publish_ended(
         )
     paths = _make_files(sweep, finish, observer, remake=False)
     with contextlib.closing(Publisher(tracker, sweep_info(sweep), journal.folder)) as publisher:
-        ran = _sweep_run(sweep, publish_sweep(sweep, publisher, paths), ran=False)
-    _copy_study(ran, spec, observer)
-    return ran
+        done = _sweep_run(sweep, publish_sweep(sweep, publisher, paths), was_run=False)
+    _copy_study(done, spec, observer)
+    return done
 
 
-def _extend(journal: Journal, spec: SweepSpec) -> SweepSpec:
-    """Returns the specification with the trials that the sweep was extended to, and no time limit."""
+def _with_extension(journal: Journal, spec: SweepSpec) -> SweepSpec:
+    """Returns the specification; after an extension, with the new number of trials and no time limit."""
     trials = journal.raised_budget()
     if trials is None:
         return spec
@@ -142,16 +142,16 @@ def _extend(journal: Journal, spec: SweepSpec) -> SweepSpec:
 
 
 def _sweep_run(
-    sweep: LoadedSweep, left: tuple[list[int], str], *, ran: bool = True, stopped: bool = False
+    sweep: LoadedSweep, left: tuple[list[int], str], *, was_run: bool = True, stopped: bool = False
 ) -> SweepRun:
     numbers, problem = left
-    return SweepRun(sweep, ran=ran, stopped=stopped, pending=len(numbers), problem=problem)
+    return SweepRun(sweep, was_run=was_run, stopped=stopped, pending=len(numbers), problem=problem)
 
 
-def _copy_study(ran: SweepRun, spec: SweepSpec, observer: SweepObserver) -> None:
+def _copy_study(done: SweepRun, spec: SweepSpec, observer: SweepObserver) -> None:
     """Copies the study of a sweep that has ended to `storage`, if that is set; a line says if it cannot."""
-    if spec.storage and ran.sweep.state == "finished" and ran.journal.study.exists():
-        line = copy_study(ran.journal.study, spec.storage, ran.journal.name)
+    if spec.storage and done.sweep.state == "finished" and done.journal.study.exists():
+        line = copy_study(done.journal.study, spec.storage, done.journal.name)
         if line:
             observer.line(line)
 

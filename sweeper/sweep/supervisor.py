@@ -45,7 +45,7 @@ def run_phases(context: SweepContext) -> None:
     with TrialRunner.of(context) as trials:
         unfinished = load_trials(context, trials)
         try:
-            search_end = _run_to_search(context, trials, unfinished)
+            search_end = _run_until_confirmation(context, trials, unfinished)
             result = SweepResult(search_end=search_end, confirmation=confirm(context, trials))
         except StopAskedError:
             trials.jobs.cancel()
@@ -83,8 +83,8 @@ def load_trials(context: SweepContext, trials: TrialRunner) -> Unfinished:
     return {entry.number: entry for entry in unfinished}
 
 
-def _run_to_search(context: SweepContext, trials: TrialRunner, unfinished: Unfinished) -> str:
-    """Runs all phases up to the search; returns why the search ended."""
+def _run_until_confirmation(context: SweepContext, trials: TrialRunner, unfinished: Unfinished) -> str:
+    """Runs all phases before the confirmation; returns why the search, the last of them, ended."""
     references = context.spec.references()
     _run_baseline(context, trials, unfinished)
     check_interference(context, trials)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -21,6 +22,16 @@ MAX_BYTES = 256 * 1024 * 1024
 
 _MAX_WHY = 200
 _TEMPORARY = re.compile(r"\..+\.([0-9]+)\.tmp")
+_WRITABLE = "Allow writing there, or name a writable folder, such as a copy of the state folder, with --home"
+_REMEDIES = {
+    errno.ENOSPC: "Free some space",
+    errno.EDQUOT: "Free some of your quota",
+    errno.EIO: "Check the disk",
+    errno.EROFS: _WRITABLE,
+    errno.EACCES: _WRITABLE,
+    errno.EEXIST: "Move away the file that is in its place",
+    errno.ENOTDIR: "Move away the file that is in its place",
+}
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
@@ -131,6 +142,35 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
         text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
         why = " ".join(text.split()).rstrip(".")[:_MAX_WHY]
         raise EnvironmentStopError(f"{path} is damaged ({why}). Nothing was changed. {remedy}.") from error
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turns an error from writing in a folder into one with a remedy.
+
+    Raises:
+        EnvironmentStopError: The folder cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(error, folder) from error
+
+
+def cannot_write(error: OSError, folder: Path | None = None) -> EnvironmentStopError:
+    """Returns the error for what cannot be written, with its remedy.
+
+    Args:
+        folder: Where something was to be written; by default, at the path that the error names, if any.
+    """
+    if folder is not None:
+        place, kept = f" in {folder}", " What was measured is kept."
+    else:
+        place, kept = f" {error.filename}" if error.filename else "", ""
+    remedy = _REMEDIES.get(error.errno or 0, "Fix that")
+    return EnvironmentStopError(
+        f"cannot write{place}: {error.strerror or error}.{kept} {remedy}, and run the same command again."
+    )
 
 
 def drop_from_page_cache(root: Path) -> None:

@@ -33,7 +33,7 @@ UI_ENV = {
     "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE": "false",
     "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": "",
 }
-"""Environment for `ui_command`."""
+"""Environment for `server_command`."""
 
 
 def store_uri(home: Path) -> str:
@@ -84,7 +84,7 @@ def _url_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def ui_command(home: Path, port: int, host: str = "127.0.0.1") -> list[str]:
+def server_command(home: Path, port: int, host: str = "127.0.0.1") -> list[str]:
     """Returns the command line that serves the UI of `home`; run it with `UI_ENV`."""
     options = {
         "--backend-store-uri": store_uri(home),

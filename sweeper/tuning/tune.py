@@ -25,10 +25,10 @@ from sweeper.script.changes import BATCH_SIZE
 from sweeper.script.changes.kept import FOLDER as KEPT_FOLDER
 from sweeper.script.run.warm import read_warm
 from sweeper.script.run.watch import watch
-from sweeper.sweep.commands import place_lines, unsent_lines
 from sweeper.sweep.folder.catalog import latest_sweep, require_schema
 from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.folder.load import LoadedSweep
+from sweeper.sweep.hints import place_lines, unsent_lines
 from sweeper.sweep.observer import Status, SweepObserver
 from sweeper.sweep.run import Phases, SweepRun, run_sweep
 from sweeper.sweep.start.bootstrap import shared_cache
@@ -163,8 +163,8 @@ class Tune:
         options = self._options
         narrator = Narrator(self._say, lambda: time.monotonic() - self._began_s)
         plan = specification(options, max(SHORTEST_MINUTES, minutes - self._minutes()))
-        ran, lines, unsent = self._run(plan, ChangesRace(options, narrator.follow).run)
-        sweep = ran.sweep
+        done, lines, unsent = self._run(plan, ChangesRace(options, narrator.follow).run)
+        sweep = done.sweep
         watched = sweep.summary.records[BASELINE].measurement
         warm = read_warm(sweep.journal.trial_folder(BASELINE))
         assert warm is not None
@@ -175,8 +175,8 @@ class Tune:
             gains=tuple(gains_of(sweep)),
             lines=lines,
             unsent=unsent,
-            ran=ran,
-            is_stopped=ran.stopped,
+            ran=done,
+            is_stopped=done.stopped,
         )
         return self._conclude(result, sweep)
 
@@ -190,7 +190,7 @@ class Tune:
         winner = sweep.confirmation.winner if result.export else None
         job = read_job(sweep.journal.trial_folder(BASELINE if winner is None else winner))
         # What a race has taken that ended before is not known here.
-        spent = self._minutes() if raced.ran else RACE_SHARE * options.minutes
+        spent = self._minutes() if raced.was_run else RACE_SHARE * options.minutes
         minutes = max(min(MIN_MINUTES, (1 - RACE_SHARE) * options.minutes), options.minutes - spent)
         plan = search_space(
             options,
@@ -211,7 +211,7 @@ class Tune:
         if latest is None or not latest.has_ended:
             self._say(f"Searching {', '.join(searched_names)} on top: {minutes:.1f} minutes at most.")
         try:
-            ran, lines, unsent = self._run(plan)
+            done, lines, unsent = self._run(plan)
         except KeyboardInterrupt:
             self._say("The search on top was stopped before it had a result; the same command continues it.")
             return dataclasses.replace(result, is_stopped=True)
@@ -219,16 +219,16 @@ class Tune:
             result,
             lines=(*result.lines, *lines),
             unsent=(*result.unsent, *unsent),
-            searched=ran,
-            is_stopped=ran.stopped,
+            searched=done,
+            is_stopped=done.stopped,
         )
-        winner = ran.sweep.confirmation.winner
-        if winner is None or (ran.stopped and not words.is_confirmed(ran.sweep)):
+        winner = done.sweep.confirmation.winner
+        if winner is None or (done.stopped and not words.is_confirmed(done.sweep)):
             return searched
-        if result.export and (line := words.product_line(sweep, ran.sweep)):
+        if result.export and (line := words.product_line(sweep, done.sweep)):
             self._say(line)
             searched = dataclasses.replace(searched, lines=(*searched.lines, line))
-        export = hand_over_winner(ran.sweep, winner, options.home, self._observer)
+        export = hand_over_winner(done.sweep, winner, options.home, self._observer)
         return dataclasses.replace(searched, export=export)
 
     def _minutes(self) -> float:
@@ -250,7 +250,7 @@ class Tune:
         tracker = MlflowTracker(options.home, options.uri)
         start_preload()
         brief = _BriefObserver(self._observer, self._earlier_lines, says_trials=phases is None)
-        ran = run_sweep(
+        done = run_sweep(
             options.home,
             load(plan),
             tracker,
@@ -260,8 +260,8 @@ class Tune:
             phases=phases or run_phases,
         )
         self._earlier_lines = [*self._earlier_lines, *brief.lines]
-        sweep = ran.sweep
-        if not ran.ran:
+        sweep = done.sweep
+        if not done.was_run:
             self._say(f"`{sweep.journal.name}` is already finished; nothing was run.")
         self._say("")
         decision = decision_lines(sweep.summary)
@@ -269,10 +269,10 @@ class Tune:
             self._say(line)
         for line in place_lines(sweep, tracker, options.home):
             self._observer.command(line)
-        unsent = [] if ran.stopped else unsent_lines(ran, tracker, options.uri, options.home)
+        unsent = [] if done.stopped else unsent_lines(done, tracker, options.uri, options.home)
         for line in unsent:
             self._observer.command(line)
-        return ran, tuple(decision), tuple(unsent)
+        return done, tuple(decision), tuple(unsent)
 
     # -- hand over --------------------------------------------------------------------------------
 

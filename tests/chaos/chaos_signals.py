@@ -50,7 +50,7 @@ def program():
     chaos_stage._place_witnesses([])
     main()
 
-signals.run(program)
+signals.run_with_signals(program)
 """
 
 

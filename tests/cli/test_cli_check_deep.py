@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from sweeper.cli.check import check
-from sweeper.cli.check_pipeline import deep_pipeline_command
+from sweeper.cli.check_pipeline import check_pipeline_deep
 from sweeper.errors import UserError
 from sweeper.scaffold import check_pipeline
 from sweeper.schema import SweepSpec
@@ -74,7 +74,7 @@ def deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
                 "execution": {"launcher": "inline", "gpus": 0},
             }
         )
-        return deep_pipeline_command(spec, tmp_path / "home", as_json=as_json)
+        return check_pipeline_deep(spec, tmp_path / "home", as_json=as_json)
 
     yield run
     torch.set_num_threads(threads)

@@ -12,7 +12,7 @@ import pytest
 from scripts import WILD
 
 from sweeper.cli import init as proposing
-from sweeper.cli.init import init, init_command
+from sweeper.cli.init import init, init_script
 from sweeper.core.measurement import DeviceInfo
 from sweeper.errors import UserError
 from sweeper.schema import load
@@ -76,7 +76,7 @@ while True:
 def test_what_was_watched_fills_in_what_the_command_leaves_open(here, monkeypatch, capsys):
     monkeypatch.setattr(first_look, "LOOK_SECONDS", 0.3)
     Path("train.py").write_text(TRAINING)
-    init_command(f"{sys.executable} train.py", None, force=False)
+    init_script(f"{sys.executable} train.py", None, force=False)
     said = capsys.readouterr().out.splitlines()
     assert "reported by torch (optimizer steps, the loader's batches)" in said[0]
     assert "for you to decide" not in "\n".join(said)
@@ -115,20 +115,20 @@ def test_what_was_watched_fills_in_what_the_command_leaves_open(here, monkeypatc
 def test_a_command_that_does_not_train_is_said_so(here, monkeypatch, capsys, text: str, words: str):
     monkeypatch.setattr(first_look, "START_SECONDS", 1.0)
     Path("train.py").write_text(text)
-    init_command(f"{sys.executable} train.py --batch-size 8", None, force=False)
+    init_script(f"{sys.executable} train.py --batch-size 8", None, force=False)
     assert words in capsys.readouterr().out
     assert load(Path("train.yaml")).baseline == {"batch_size": 8}
 
 
 def test_a_command_that_submits_a_job_is_not_run(here, capsys):
     Path("job.sh").touch()
-    init_command("sbatch job.sh", None, force=False)
+    init_script("sbatch job.sh", None, force=False)
     assert "not run, because `sbatch` starts it elsewhere" in capsys.readouterr().err
 
 
 def test_a_command_need_not_run(here, capsys):
     Path("train.py").write_text("open('ran', 'w')")
-    init_command(f"{sys.executable} train.py --batch-size 8", None, force=False, watch=False)
+    init_script(f"{sys.executable} train.py --batch-size 8", None, force=False, watch=False)
     assert capsys.readouterr().out.startswith("Written to train.yaml")
     assert load(Path("train.yaml")).space.keys() == {"batch_size"}
 
@@ -137,27 +137,27 @@ def test_a_file_in_the_way_is_kept_without_force(here: Path):
     path = here / "my space.yaml"
     path.write_text("mine")
     with pytest.raises(UserError, match="add --force"):
-        init_command(COMMAND, path, force=False)
+        init_script(COMMAND, path, force=False)
     assert path.read_text() == "mine"
-    init_command(COMMAND, path, force=True)
+    init_script(COMMAND, path, force=True)
     assert load(path).baseline == {"batch_size": 64}
 
 
 def test_a_name_with_a_space_is_quoted_in_the_next_command(here: Path, capsys: pytest.CaptureFixture[str]):
-    init_command(COMMAND, Path("my space.yaml"), force=False)
+    init_script(COMMAND, Path("my space.yaml"), force=False)
     assert "  sweeper run 'my space.yaml'" in capsys.readouterr().out.splitlines()
 
 
 def test_a_dash_prints_the_file_and_nothing_else(here: Path, capsys: pytest.CaptureFixture[str]):
-    init_command(COMMAND, Path("-"), force=False)
+    init_script(COMMAND, Path("-"), force=False)
     printed = capsys.readouterr().out
-    init_command(COMMAND, None, force=False)
+    init_script(COMMAND, None, force=False)
     assert printed == (here / "train.yaml").read_text()
     assert {each.name for each in here.iterdir()} == {"train.py", "train.yaml"}
 
 
 def test_nothing_to_search_is_said(here: Path, capsys: pytest.CaptureFixture[str]):
-    init_command("python train.py", None, force=False)
+    init_script("python train.py", None, force=False)
     said = capsys.readouterr().out
     assert "it searches nothing yet." in said
     assert "In comments" not in said
@@ -167,12 +167,12 @@ def test_nothing_to_search_is_said(here: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize("out", [".", "no/such/folder.yaml"])
 def test_a_file_that_cannot_be_one_is_refused(here: Path, out: str):
     with pytest.raises(UserError, match="file in a folder that exists"):
-        init_command(COMMAND, Path(out), force=True)
+        init_script(COMMAND, Path(out), force=True)
 
 
 def test_a_script_that_is_not_there_is_refused(here: Path):
     with pytest.raises(UserError, match=r"must name an existing script, but 'trian\.py' is not in"):
-        init_command("python trian.py --batch-size 64", None, force=False)
+        init_script("python trian.py --batch-size 64", None, force=False)
     assert [each.name for each in here.iterdir()] == ["train.py"]
 
 

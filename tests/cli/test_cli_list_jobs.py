@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.cli.list import list_sweeps
+from sweeper.cli import list as listing
 from sweeper.sweep.folder.lock import LOCK, SweepLock, is_gone
 from sweeper.system.files import write_json
 
@@ -31,7 +31,7 @@ def test_a_sweep_that_waits_in_the_queue_is_listed(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lock = SweepLock(folder)
-    list_sweeps(tmp_path)
+    listing.list(tmp_path)
     lock.release()
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines == [
@@ -48,7 +48,7 @@ def test_what_a_supervisor_wrote_that_is_gone_is_not_said(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
     )
     (folder / LOCK).write_text(json.dumps({"pid": int(ended.stdout), "host": socket.gethostname()}))
-    list_sweeps(tmp_path)
+    listing.list(tmp_path)
     assert "No sweeps in" in capsys.readouterr().out
 
 

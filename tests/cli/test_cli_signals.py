@@ -94,7 +94,7 @@ def program():
     except ModuleNotFoundError:
         sys.meta_path.pop(0)
     time.sleep(60)
-signals.run(program)
+signals.run_with_signals(program)
 """
     )
     process.send_signal(number)
@@ -116,7 +116,7 @@ def program():
         sys.meta_path.pop(0)
         time.sleep(0.3)
         print("tidied up")
-signals.run(program)
+signals.run_with_signals(program)
 """
     )
     process.send_signal(signal.SIGTERM)
@@ -134,7 +134,7 @@ def hastily(number, handler):
         os.kill(os.getpid(), number)
 signal.signal = hastily
 ready()
-signals.run(lambda: time.sleep(60))
+signals.run_with_signals(lambda: time.sleep(60))
 """
     )
     ended(process, 129, 2.0)
@@ -157,7 +157,7 @@ def program():
         except BaseException:
             pass
 signals.UNWINDING_SECONDS = 0.3
-signals.run(program)
+signals.run_with_signals(program)
 """
     )
     process.send_signal(signal.SIGTERM)
@@ -185,7 +185,7 @@ def test_a_second_signal_leaves_little_time_and_the_code_is_the_firsts(first, se
         DEAF
         + """
 signals.UNWINDING_SECONDS, signals.AT_ONCE_SECONDS = 50.0, 0.4
-signals.run(program)
+signals.run_with_signals(program)
 """
     )
     process.send_signal(first)
@@ -199,7 +199,7 @@ def test_a_third_signal_is_the_end():
         DEAF
         + """
 signals.UNWINDING_SECONDS = signals.AT_ONCE_SECONDS = 50.0
-signals.run(program)
+signals.run_with_signals(program)
 """
     )
     for _ in range(3):
@@ -221,7 +221,7 @@ def program():
     print("confirmed", file=sys.stderr)
     sys.exit(130)
 signals.UNWINDING_SECONDS = 0.2
-signals.run(program)
+signals.run_with_signals(program)
 """
     )
     process.send_signal(signal.SIGINT)
@@ -237,7 +237,7 @@ def late():
     time.sleep(0.5)
     os.write(1, b"cleaned up")
 atexit.register(late)
-signals.run(lambda: sys.exit(7))
+signals.run_with_signals(lambda: sys.exit(7))
 """
     )
     process.send_signal(number)
@@ -253,7 +253,7 @@ def program():
     threading.Thread(target=time.sleep, args=[60]).start()
     ready()
     sys.exit(7)
-signals.run(program)
+signals.run_with_signals(program)
 """
     )
     ended(process, 7, 5.0, says=0)
@@ -276,7 +276,7 @@ def program():
     except BaseException:
         logging.getLogger("sqlalchemy.pool").error("Exception during reset", exc_info=True)
         raise RuntimeError("did not possess lock")
-signals.run(program)
+signals.run_with_signals(program)
 """
     )
     process.send_signal(signal.SIGTERM)
@@ -295,7 +295,7 @@ def program():
         except BaseException:
             pass
 signals.UNWINDING_SECONDS = 0.3
-signals.run(program)
+signals.run_with_signals(program)
 """
     )
     time.sleep(0.2)
@@ -317,7 +317,7 @@ def program():
     ready()
     time.sleep(0.3)
     sys.exit(os.waitstatus_to_exitcode(status) == -signal.SIGTERM)
-signals.run(program)
+signals.run_with_signals(program)
 """
     )
     ended(process, 1, 5.0, says=0)
@@ -327,7 +327,7 @@ def test_in_a_test_no_signal_is_taken_and_nothing_ends_the_process(monkeypatch):
     before = {number: signal.getsignal(number) for number in signals.CODES}
     monkeypatch.setattr(sys, "argv", ["sweeper", "--version"])
     with pytest.raises(SystemExit) as exited:
-        app.main()
+        app.run_app()
     assert exited.value.code == 0
     assert signals.current_handler() is None
     assert {number: signal.getsignal(number) for number in signals.CODES} == before
@@ -349,7 +349,7 @@ def test_whatever_comes_up_is_one_line(monkeypatch, capsys, error, code, says, t
     monkeypatch.setattr(app, "app", raising)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with pytest.raises(SystemExit) as exited:
-        app.main()
+        app.run_app()
     assert exited.value.code == code
     said = capsys.readouterr().err
     assert says in said
@@ -366,7 +366,7 @@ def test_a_bug_without_a_place_for_its_traceback_says_where_it_is(monkeypatch, c
     monkeypatch.setattr(app, "app", raising)
     monkeypatch.setattr("tempfile.NamedTemporaryFile", full)
     with pytest.raises(SystemExit):
-        app.main()
+        app.run_app()
     assert "test_cli_signals.py:" in capsys.readouterr().err
 
 

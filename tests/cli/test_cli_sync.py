@@ -211,7 +211,7 @@ def test_the_shell_s_store_is_the_one_that_is_used(
 
 
 def test_a_printed_command_names_the_store_unless_the_shell_does(tmp_path: Path, monkeypatch) -> None:
-    from sweeper.sweep.commands import look_command, uri_option
+    from sweeper.sweep.hints import look_command, uri_option
 
     server, database = "http://mlflow:5000", "sqlite:///a b.db"
     for uri, shell, option, look in (

@@ -289,11 +289,15 @@ def test_a_loss_that_is_not_finite_is_one_line(here: Path):
 def ends(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[..., tuple[int, str, str]]:
     """Has training come to `values` at once; returns the code and what was said."""
 
-    def run(asked: TrainOptions, pending: str = "", ran: bool = True, **values: Any) -> tuple[int, str, str]:
+    def run(
+        asked: TrainOptions, pending: str = "", was_run: bool = True, **values: Any
+    ) -> tuple[int, str, str]:
         def train(home: Path, wanted: RunRequest, tracker: Any, watcher: Any, **options: Any) -> TrainResult:
             found = values_of(**values)
             judgement = assess(found, wanted.promise, {})
-            return TrainResult(path=Path("run"), values=found, judgement=judgement, ran=ran, pending=pending)
+            return TrainResult(
+                path=Path("run"), values=found, judgement=judgement, was_run=was_run, pending=pending
+            )
 
         monkeypatch.setattr(training.production, "train", train)
         code = train_command(export_in(here), here / "home", asked)
@@ -357,7 +361,7 @@ def test_the_end_is_said(ends: Any):
         "  heat: 50% of the time",
         "Weights: run/best/model.safetensors (best), run/checkpoints (last)",
     ]
-    _, out, _ = ends(TrainOptions(), ran=False, val_loss=None)
+    _, out, _ = ends(TrainOptions(), was_run=False, val_loss=None)
     assert out.splitlines()[1] == "The run was already finished; nothing was run."
     assert "  loss" not in out
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from sweeper.errors import EnvironmentStopError, UserError
-from sweeper.tracking.ui import UI_ENV, is_loopback, ui_command, ui_url
+from sweeper.tracking.ui import UI_ENV, is_loopback, server_command, ui_url
 
 EVERYWHERE = (
     "0.0.0.0",
@@ -76,7 +76,7 @@ def test_loopback_is_this_machine(host: str):
 
 
 def allowed(home: Path, host: str) -> set[str]:
-    command = ui_command(home, 5000, host)
+    command = server_command(home, 5000, host)
     return set(command[command.index("--allowed-hosts") + 1].split(","))
 
 
@@ -114,7 +114,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     home = tmp_path_factory.mktemp("home")
     with open(home / "log", "wb") as log:
         server = subprocess.Popen(
-            ui_command(home, port),
+            server_command(home, port),
             env={**os.environ, **careless, **UI_ENV},
             stdout=log,
             stderr=log,

@@ -132,7 +132,7 @@ def test_a_sweep_that_has_ended_is_copied_by_the_same_command(bench: Bench, url:
     assert ran.sweep.state == "finished"
     assert len(said(bench.watcher)) == 1
     again = bench.run(spec_with(url))
-    assert (again.ran, said(bench.watcher)) == (False, [])
+    assert (again.was_run, said(bench.watcher)) == (False, [])
     assert numbers_in(url) == sorted(load_sweep(ran.journal).table.results)
 
 
@@ -145,7 +145,7 @@ def test_the_storage_makes_no_other_sweep_and_old_folders_have_none(bench: Bench
     assert len(kept) == len(lines) - 1
     path.write_text("".join(kept))
     assert load_sweep(Journal(ran.journal.folder)).spec.storage == ""
-    assert not bench.run(spec_with("")).ran
+    assert not bench.run(spec_with("")).was_run
 
 
 @pytest.mark.parametrize(

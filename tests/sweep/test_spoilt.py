@@ -112,7 +112,7 @@ def test_what_is_removed_as_told_runs_again(bench, folder):
         bench.run()
     assert str(folder / "trials/0004/outcome.json") in str(caught.value)
     (folder / "trials/0004/outcome.json").unlink()
-    assert bench.run().ran
+    assert bench.run().was_run
     read_all(folder)
 
 

@@ -96,7 +96,7 @@ def test_ctrl_c_while_traces_are_made_keeps_the_result(bench, tmp_path, monkeypa
     result = journal_of(bench).result()
     assert result is not None
     assert result.confirmation.winner is not None
-    assert not bench.run().ran
+    assert not bench.run().was_run
 
 
 def test_a_signal_that_takes_long_to_handle_does_not_end_the_ticks():

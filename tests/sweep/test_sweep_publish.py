@@ -61,11 +61,11 @@ def same_sweep(one: Bench, other: Bench) -> bool:
 
 @pytest.mark.parametrize("away", [0, 1, 5])
 def test_a_tracker_that_is_away_changes_nothing_but_what_is_pending(bench, tmp_path, away):
-    ran = bench.run(tracker=Shelf(away))
-    assert ran.ran
-    assert ran.problem == "the server does not answer"
+    done = bench.run(tracker=Shelf(away))
+    assert done.was_run
+    assert done.problem == "the server does not answer"
     # At the end the winner, the finalist and the baseline have changed, and all that was never shown.
-    assert ran.pending > 0
+    assert done.pending > 0
     undisturbed = Bench(tmp_path / "undisturbed")
     assert undisturbed.run(tracker=Shelf()).pending == 0
     assert same_sweep(bench, undisturbed)
@@ -89,7 +89,7 @@ def test_what_is_pending_is_shown_by_the_same_command_later(bench):
     assert bench.run(tracker=Shelf(0)).pending == 10
     shelf = Shelf()
     again = bench.run(tracker=shelf)
-    assert not again.ran
+    assert not again.was_run
     assert again.pending == 0
     assert sorted(shelf.shown) == list(range(10))
     assert bench.launcher.jobs == []

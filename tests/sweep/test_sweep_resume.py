@@ -83,7 +83,7 @@ def test_a_config_without_an_outcome_runs_again_under_its_number(bench, tmp_path
     with pytest.raises(Killed):
         bench.run(answer=dying(after))
     before = outcomes(bench)
-    assert bench.run().ran
+    assert bench.run().was_run
     assert "Continuing `toy`" in bench.watcher.lines[0]
     assert {path: outcomes(bench)[path] for path in before} == before
     finished_as_asked(bench)
@@ -296,7 +296,7 @@ def test_a_second_supervisor_names_the_holder(bench):
     with pytest.raises(SweepConflictError, match=rf"process {os.getpid()} on "):
         bench.run()
     lock.release()
-    assert not bench.run().ran
+    assert not bench.run().was_run
 
 
 def test_a_supervisor_that_lost_the_sweep_tells_nothing_more(bench):

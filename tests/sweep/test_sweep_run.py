@@ -96,10 +96,10 @@ def test_a_space_of_four_gives_four_trials(bench):
 
 
 def test_the_same_command_again_runs_nothing(bench):
-    assert bench.run().ran
+    assert bench.run().was_run
     before = {path: path.read_bytes() for path in bench.home.rglob("*.json")}
     again = bench.run()
-    assert not again.ran
+    assert not again.was_run
     assert bench.launcher.jobs == []
     assert {path: path.read_bytes() for path in bench.home.rglob("*.json")} == before
 
@@ -118,7 +118,7 @@ def test_nothing_better_than_the_baseline_is_a_result(bench):
     def same(config: TrialConfig) -> Measurement:
         return synthetic(100.0 if config.loader.kind == "rows" else 50.0)
 
-    assert bench.run(answer=same).ran
+    assert bench.run(answer=same).was_run
     assert result_of(bench)["winner"] is None
     assert raced(bench) == []
 
@@ -297,7 +297,7 @@ def test_the_baseline_has_to_run(bench):
         bench.run(answer=broken)
     assert [job.stage for job in bench.launcher.jobs if job.plan.repeats] == ["baseline"]
     # Mended outside the sweep: the same command tries again.
-    assert bench.run().ran
+    assert bench.run().was_run
     assert bench.watcher.lines[0] == "The earlier `toy` has no measurements, so it starts over."
 
 
@@ -509,7 +509,7 @@ def test_a_trace_that_fails_costs_a_line(bench):
             return Failure(kind=FailureKind.CRASH, message="no profiler here")
         return surface(config)
 
-    assert bench.run(answer=answer).ran
+    assert bench.run(answer=answer).was_run
     lines = [line for line in bench.watcher.lines if "No trace" in line]
     assert lines[0] == "No trace of 000 baseline (crash: no profiler here)."
     assert len(lines) == 2

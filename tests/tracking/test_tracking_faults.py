@@ -24,7 +24,7 @@ from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.folder.load import load_sweep
 from sweeper.sweep.publish import Publisher, publish_sweep, sweep_info
 from sweeper.tracking.mlflow import MlflowTracker
-from sweeper.tracking.ui import DATABASE, repair_artifact_locations, ui_command, ui_url
+from sweeper.tracking.ui import DATABASE, repair_artifact_locations, server_command, ui_url
 
 PASSWORD = "hunter2x"
 POISONED = 5
@@ -157,7 +157,7 @@ def test_a_copied_home_has_every_artifact_in_the_interface(home: Path, tmp_path:
     shutil.rmtree(home)
     assert repair_artifact_locations(copy) > 20
     port = free_port()
-    with served(ui_command(copy, port), port, tmp_path):
+    with served(server_command(copy, port), port, tmp_path):
         experiment = MlflowTracker(copy).find("toy")
         assert experiment is not None
         assert experiment in ui_url(port, experiment)

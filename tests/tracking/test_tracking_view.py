@@ -19,7 +19,7 @@ from tracking_records import SWEEP, VARIED, measured, some_trials
 from sweeper.core.metrics import METRICS
 from sweeper.tracking import RunView, SweepInfo
 from sweeper.tracking.mlflow import MlflowTracker
-from sweeper.tracking.ui import ui_command, ui_url
+from sweeper.tracking.ui import server_command, ui_url
 from sweeper.tracking.view import view_state, view_tag
 
 # MLflow 3.17 with SQLAlchemy 2.1.
@@ -134,7 +134,7 @@ def served(home: Path, tmp_path: Path) -> Iterator[str]:
     tracker.track(hostile, RunView(label=label, note=note, verdict="<i>x</i>"))
     tracker.open(dataclasses.replace(SWEEP, note=f"14.1 times the baseline {note}"))
     port = free_port()
-    with serving(ui_command(home, port), port, tmp_path):
+    with serving(server_command(home, port), port, tmp_path):
         yield ui_url(port, tracker.experiment_id)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import itertools
 import re
 from collections.abc import Iterator, Mapping
@@ -12,13 +10,13 @@ from typing import Any
 
 from sweeper.core.job import SCHEMA
 from sweeper.core.measurement import Failure, Measurement
-from sweeper.errors import EnvironmentStopError, SweepConflictError, UserError, did_you_mean
+from sweeper.errors import SweepConflictError, UserError, did_you_mean
 from sweeper.schema import SweepSpec
 from sweeper.sweep.folder.fingerprint import differences
 from sweeper.sweep.folder.journal import Journal, sweeps_folder
 from sweeper.sweep.folder.lock import SweepLock
 from sweeper.sweep.observer import SweepObserver
-from sweeper.system.files import make_folder
+from sweeper.system.files import cannot_write, make_folder
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """Names of sweep folders: `SweepName` with an optional suffix; not a path."""
@@ -140,38 +138,6 @@ def lock_of(journal: Journal) -> SweepLock:
         if not journal.begun:
             journal.remove()
         raise cannot_write(error, journal.folder) from error
-
-
-_WRITABLE = "Allow writing there, or name a writable folder, such as a copy of the state folder, with --home"
-
-
-def cannot_write(error: OSError, folder: Path) -> EnvironmentStopError:
-    """Returns the error for a folder that cannot be written, with its remedy."""
-    remedy = {
-        errno.ENOSPC: "Free some space",
-        errno.EDQUOT: "Free some of your quota",
-        errno.EROFS: _WRITABLE,
-        errno.EACCES: _WRITABLE,
-        errno.EEXIST: "Move away the file that is in its place",
-        errno.ENOTDIR: "Move away the file that is in its place",
-    }.get(error.errno or 0, "Fix that")
-    return EnvironmentStopError(
-        f"cannot write in {folder}: {error.strerror or error}. What was measured is kept. "
-        f"{remedy}, and run the same command again."
-    )
-
-
-@contextlib.contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Turns an error from writing in a folder into one with a remedy.
-
-    Raises:
-        EnvironmentStopError: The folder cannot be written.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise cannot_write(error, folder) from error
 
 
 def find_sweep(home: Path, name: str) -> Journal:

@@ -15,11 +15,12 @@ from replays import PIPELINE, Bench, failing, spec_of, surface
 
 from sweeper.core.measurement import FailureKind
 from sweeper.errors import EnvironmentStopError, SweepConflictError, UserError
-from sweeper.sweep.folder.catalog import all_sweeps, cannot_write, find_sweep
+from sweeper.sweep.folder.catalog import all_sweeps, find_sweep
 from sweeper.sweep.folder.fingerprint import differences
 from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.folder.lock import SweepLock
 from sweeper.sweep.workloads import fingerprint
+from sweeper.system.files import cannot_write
 
 CHANGED = PIPELINE.replace("return {}", "return {'rows': 1}")
 
@@ -65,7 +66,7 @@ def test_changed_code_under_an_unfinished_sweep_is_refused(bench):
         bench.run()
     assert {path: path.read_bytes() for path in bench.home.rglob("*.json")} == before
     Path("toy_pipeline.py").write_text(PIPELINE)
-    assert bench.run().ran
+    assert bench.run().was_run
 
 
 def test_the_refusal_names_each_key_with_both_values(bench):
@@ -108,10 +109,10 @@ def test_a_finished_sweep_is_kept_and_the_changed_one_is_called_otherwise(bench)
         before.items()
         <= {path: path.read_bytes() for path in (bench.home / "sweeps").rglob("*.json")}.items()
     )
-    assert not bench.run().ran
+    assert not bench.run().was_run
     Path("toy_pipeline.py").write_text(PIPELINE)
     again = bench.run()
-    assert not again.ran
+    assert not again.was_run
     assert again.journal.name == "toy"
 
 
@@ -152,12 +153,12 @@ def test_what_starts_anew_is_removed_before_another_supervisor_may_begin(bench, 
 def test_extend_adds_trials_and_confirms_anew(bench):
     bench.run()
     first = {path.name for path in (bench.home / "sweeps/toy/trials").iterdir()}
-    assert bench.run(extend=3).ran
+    assert bench.run(extend=3).was_run
     assert len(bench.jobs("search")) == 3
     assert len(bench.jobs("race")) == 9
     assert searched(bench) == 11
     assert first < {path.name for path in (bench.home / "sweeps/toy/trials").iterdir()}
-    assert not bench.run().ran
+    assert not bench.run().was_run
 
 
 def test_an_extension_that_was_cut_off_ends_where_it_was_to_end(bench):
@@ -175,7 +176,7 @@ def test_an_extension_that_was_cut_off_ends_where_it_was_to_end(bench):
     assert searched(bench) == 11
     bench.run(extend=5)  # The same command again.
     assert searched(bench) == 13
-    assert not bench.run().ran
+    assert not bench.run().was_run
 
 
 def test_an_extension_has_no_limit_in_time(bench):
@@ -283,7 +284,7 @@ def test_a_disk_that_fills_up_in_the_middle_keeps_what_was_measured(bench, monke
         with pytest.raises(EnvironmentStopError, match="No space left on device"):
             bench.run()
     assert not list(bench.home.rglob("*.tmp"))
-    assert bench.run().ran
+    assert bench.run().was_run
     assert searched(bench) == 8
 
 

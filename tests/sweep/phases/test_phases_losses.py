@@ -44,7 +44,7 @@ def test_an_extension_compares_losses_after_the_same_samples(bench: Bench):
     spec = spec_of(measure={"quality_samples": "auto"}, search={"sampler": "random", "minutes": 2})
     samples = set[int]()
     for extend in (0, 3):
-        assert bench.run(spec, extend=extend).ran
+        assert bench.run(spec, extend=extend).was_run
         samples |= {job.plan.quality_samples for job in bench.jobs("search")} - {0}
     # Two seconds of batches of 64, each of which takes a millisecond.
     assert samples == {128_000}

@@ -1,4 +1,4 @@
-"""Where a sweep is shown, and the commands that send it to MLflow or show it there, as a user types them."""
+"""Lines that say where a sweep is shown, and which commands send it to MLflow or show it there."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def place_lines(sweep: LoadedSweep, tracker: MlflowTracker, home: Path) -> list[
     return [*(f"Report:  {page}" for page in pages), *([f"         {place}"] if place else [])]
 
 
-def unsent_lines(ran: SweepRun, tracker: MlflowTracker, uri: str | None, home: Path) -> list[str]:
+def unsent_lines(done: SweepRun, tracker: MlflowTracker, uri: str | None, home: Path) -> list[str]:
     """Returns a line if MLflow lacks something of a sweep."""
     options = home_option(home) + uri_option(tracker, uri)
-    return [pending_line(ran.pending, ran.problem, ran.journal.name, options)] if ran.problem else []
+    return [pending_line(done.pending, done.problem, done.journal.name, options)] if done.problem else []
 
 
 def uri_option(tracker: MlflowTracker, uri: str | None) -> str:
