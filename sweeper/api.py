@@ -21,7 +21,7 @@ from sweeper.errors import UserError
 from sweeper.judging.arms import commands
 from sweeper.judging.verdict import Verdict
 from sweeper.judging.verdict import judge as judge_arms
-from sweeper.launch.local import MARK as TRIAL_OF
+from sweeper.launch.local import SWEEP_MARK
 from sweeper.production.handover import hand_over
 from sweeper.results.decision_lines import decision_lines
 from sweeper.results.numbers.confirmation import Ratio
@@ -179,7 +179,7 @@ def _check_not_measured(name: str) -> None:
     Raises:
         UserError: It is.
     """
-    if os.environ.get(METERED) or os.environ.get(TRIAL_OF):
+    if os.environ.get(METERED) or os.environ.get(SWEEP_MARK):
         raise UserError(
             f"`{name}` measures a training from outside, but is called in one that is being measured."
             " Call it from another program or a notebook."

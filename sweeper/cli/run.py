@@ -17,6 +17,7 @@ from sweeper.cli.screen import Screen, console, say
 from sweeper.cli.sensitivity import sensitivity_line
 from sweeper.cli.summary import print_summary
 from sweeper.core.home import DEFAULT_HOME, home_option
+from sweeper.core.job import SEARCH_STAGE
 from sweeper.launch.launcher import Launcher
 from sweeper.results.formatting import count_of
 from sweeper.results.numbers.labels import label, run_name
@@ -89,7 +90,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield f"  {number:03d} {'baseline: ' if number == 0 else ''}{label(config, names)}"
     yield "First configurations of the search:"
     for number, config in enumerate(plan.first, start=len(plan.references)):
-        yield f"  {run_name(number, 'search', config, names)}"
+        yield f"  {run_name(number, SEARCH_STAGE, config, names)}"
     yield f"Duration without data preparation: {expected_duration(plan)}."
     if plan.script:
         yield f"At most {plan.at_once} jobs run at a time, each with this script:"

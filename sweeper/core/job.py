@@ -32,6 +32,8 @@ RECORD = "script.json"
 ANYWHERE = "auto"
 """A job's device that stands for whichever the worker has."""
 
+SEARCH_STAGE = "search"
+"""The stage of a job that is a trial of the search."""
 RACE_STAGE = "race"
 """The stage of a job that is a process in a race."""
 
@@ -153,7 +155,7 @@ class Job:
     patience_seconds: float = 0.0
     reporter: str = ""
     attempt: int = 0
-    stage: str = "search"
+    stage: str = SEARCH_STAGE
     params: Mapping[str, Any] = field(default_factory=dict)
     origin: str = ""
     created_at: float = 0.0

@@ -31,6 +31,7 @@ class LauncherTraits:
         example_address: An example of `execution.address` for messages; empty if it takes no address.
         needs_address: `execution.address` is required.
         takes_tls: `execution.tls` is accepted, and required for a `tls://` address.
+        jobqueue_class: Class of dask-jobqueue for the batch system; empty where there is none.
         job_script: Import string of a function `(ExecutionOptions, gpus, sweep) -> str` that returns the
             script of one job, given the GPUs per job and the name of the sweep; empty where there is none.
         list_jobs: Command that prints the IDs of the user's jobs, so that a job that ended before its
@@ -49,6 +50,7 @@ class LauncherTraits:
     example_address: str = ""
     needs_address: bool = False
     takes_tls: bool = False
+    jobqueue_class: str = ""
     job_script: str = ""
     list_jobs: str = ""
     max_job_name: int | None = None
@@ -61,12 +63,13 @@ LOCAL = "local"
 """The default launcher."""
 
 
-def _batch(cluster: str) -> LauncherTraits:
+def _batch(cluster: str, jobqueue_class: str) -> LauncherTraits:
     return LauncherTraits(
         factory="sweeper.launch.batch:launch",
         is_remote=True,
         is_batch=True,
         cluster=cluster,
+        jobqueue_class=jobqueue_class,
         job_script="sweeper.launch.batch:script_of",
         requires="dask_jobqueue",
         install="sweeper[dask]",
@@ -76,10 +79,10 @@ def _batch(cluster: str) -> LauncherTraits:
 BUILTIN = {
     LOCAL: LauncherTraits(factory="sweeper.launch.local:launch", keeps_processes=True),
     "inline": LauncherTraits(factory="sweeper.launch.inline:launch"),
-    "slurm": replace(_batch("SLURM"), list_jobs="squeue --noheader --format=%A --me"),
-    "pbs": replace(_batch("PBS"), max_job_name=15),
-    "lsf": replace(_batch("LSF"), minutes_only=True),
-    "sge": _batch("SGE"),
+    "slurm": replace(_batch("SLURM", "SLURMCluster"), list_jobs="squeue --noheader --format=%A --me"),
+    "pbs": replace(_batch("PBS", "PBSCluster"), max_job_name=15),
+    "lsf": replace(_batch("LSF", "LSFCluster"), minutes_only=True),
+    "sge": _batch("SGE", "SGECluster"),
     "dask": LauncherTraits(
         factory="sweeper.launch.dask:launch",
         is_remote=True,

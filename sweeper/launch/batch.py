@@ -13,8 +13,8 @@ from typing import Any
 from sweeper.core.launchers import traits
 from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.launch.cluster import RemoteLauncher, jobs_of, on_workers
-from sweeper.launch.dask import CALL_SECONDS, CONNECT_SECONDS, JOB_NAME, DaskPool, load
-from sweeper.launch.job_options import options
+from sweeper.launch.dask import CALL_SECONDS, CONNECT_SECONDS, JOB_NAME, DaskPool, import_dask_module
+from sweeper.launch.job_options import jobqueue_options
 from sweeper.launch.jobqueue import JobTable, cluster_class, job_class, new_keys
 from sweeper.launch.launcher import LaunchRequest
 from sweeper.schema.cluster import BatchJob
@@ -25,7 +25,9 @@ ASK_SECONDS = 15.0
 MAX_REFUSALS = 20
 """Consecutive refusals by the batch system after which a sweep without any job stops."""
 MAX_IN_VAIN = 3
+"""Jobs in a row that may end before their worker starts; with that many, the sweep stops."""
 MAX_WORDS = 60
+"""Words of a job's output in a message."""
 STALE_SECONDS = 20.0
 """Seconds after which a job that is not listed counts as ended; a younger one may not be listed yet."""
 
@@ -65,21 +67,20 @@ def script_of(execution: ExecutionOptions, gpus: int, sweep: str) -> str:
     return job_script(execution.launcher, execution.job or BatchJob(), gpus, sweep)
 
 
-def job_script(kind: str, job: BatchJob, gpus: int, sweep: str = "") -> str:
+def job_script(launcher_name: str, job: BatchJob, gpus: int, sweep: str = "") -> str:
     """Returns the script of one job as it would be submitted, without asking the batch system."""
-    arguments = _arguments(
-        kind, job, gpus, None, sweep, ["# Here: keys that authenticate worker and supervisor to each other."]
-    )
-    dask_job = job_class(kind)("tls://SCHEDULER", name="WORKER", protocol="tls://", **arguments)
+    keys = ["# Here: keys that authenticate worker and supervisor to each other."]
+    arguments = _arguments(launcher_name, job, gpus, None, sweep, keys)
+    dask_job = job_class(launcher_name)("tls://SCHEDULER", name="WORKER", protocol="tls://", **arguments)
     script: str = dask_job.job_script()
     return script
 
 
-def end_jobs(kind: str, jobs: Sequence[str]) -> None:
+def end_jobs(launcher_name: str, jobs: Sequence[str]) -> None:
     """Cancels jobs that an earlier supervisor left behind."""
     if not jobs:
         return
-    command = str(job_class(kind).cancel_command).split()
+    command = str(job_class(launcher_name).cancel_command).split()
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         subprocess.run([*command, *jobs], check=False, capture_output=True, timeout=60)
 
@@ -89,7 +90,7 @@ class BatchPool(DaskPool):
 
     stays = False
 
-    def __init__(self, kind: str, job: BatchJob, gpus: int, logs: Path, sweep: str = "") -> None:
+    def __init__(self, launcher_name: str, job: BatchJob, gpus: int, logs: Path, sweep: str = "") -> None:
         """Starts a scheduler in this process, but no job yet.
 
         Args:
@@ -100,22 +101,22 @@ class BatchPool(DaskPool):
         Raises:
             UserError: dask-jobqueue is not installed, or no scheduler can be started here.
         """
-        dask, distributed = load("dask"), load("distributed")
+        dask, distributed = import_dask_module("dask"), import_dask_module("distributed")
         dask.config.set(_SETTINGS)
         # Anyone who can reach a scheduler can run code through it, so each has its own keys.
         security, exports = new_keys()
-        arguments = _arguments(kind, job, gpus, logs, sweep, exports)
+        arguments = _arguments(launcher_name, job, gpus, logs, sweep, exports)
         # Without an address, Dask would serve its dashboard to everybody.
         scheduler: dict[str, Any] = {"dashboard_address": "127.0.0.1:0"}
         if job.interface:
             scheduler["interface"] = job.interface
-        self._name, self._kind = kind, traits(kind).cluster
+        self._launcher_name, self._system = launcher_name, traits(launcher_name).cluster
         self._started: dict[str, float] = {}
         self._asked_at, self._retry_at = time.monotonic(), 0.0
         self._refused = self._in_vain = 0
         self._logs = logs
         try:
-            self._cluster = cluster_class(kind)(
+            self._cluster = cluster_class(launcher_name)(
                 scheduler_options=scheduler,
                 security=security,
                 protocol="tls://",
@@ -124,7 +125,7 @@ class BatchPool(DaskPool):
             )
         except (OSError, RuntimeError, ValueError) as error:
             raise UserError(
-                f"cannot start the scheduler for {self._kind} jobs here: {_first_message(error)}. See"
+                f"cannot start the scheduler for {self._system} jobs here: {_first_message(error)}. See"
                 " `execution.job.interface`."
             ) from error
         self._jobs = JobTable(self._cluster)
@@ -175,12 +176,12 @@ class BatchPool(DaskPool):
         self._retry_at, self._refused = now + ASK_SECONDS, self._refused + 1
         if not self._started:
             raise UserError(
-                f"{self._kind} rejects the jobs of `execution.job`: {_message_of(error)}. `sweeper run"
+                f"{self._system} rejects the jobs of `execution.job`: {_message_of(error)}. `sweeper run"
                 " --dry-run` prints their script."
             ) from error
         if not self._jobs.submitted and self._refused >= MAX_REFUSALS:
             raise EnvironmentStopError(
-                f"{self._kind} no longer accepts jobs: {_message_of(error)}. Finished trials are kept;"
+                f"{self._system} no longer accepts jobs: {_message_of(error)}. Finished trials are kept;"
                 " run the same command to continue."
             ) from error
 
@@ -200,7 +201,7 @@ class BatchPool(DaskPool):
         if not waiting or now - self._asked_at < ASK_SECONDS:
             return
         self._asked_at = now
-        listed = _list_jobs(traits(self._name).list_jobs)
+        listed = _list_jobs(traits(self._launcher_name).list_jobs)
         if listed is None:
             return
         for name, job in waiting.items():
@@ -209,7 +210,7 @@ class BatchPool(DaskPool):
                 self._in_vain += 1
         if self._in_vain >= MAX_IN_VAIN:
             raise EnvironmentStopError(
-                f"{self._in_vain} {self._kind} jobs in a row ended before their worker started. One of them"
+                f"{self._in_vain} {self._system} jobs in a row ended before their worker started. One of them"
                 f" ended with: {self._last_words()}. Finished trials are kept; fix this and run the same"
                 " command."
             )
@@ -232,7 +233,7 @@ class BatchPool(DaskPool):
     def close(self) -> None:
         """Cancels every job and stops the scheduler."""
         # Jobs first: the process may be killed before it gets to the rest.
-        end_jobs(self._name, self.jobs())
+        end_jobs(self._launcher_name, self.jobs())
         super().close()
         with contextlib.suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -251,14 +252,14 @@ def _list_jobs(command: str) -> set[str] | None:
 
 
 def _arguments(
-    kind: str, job: BatchJob, gpus: int, logs: Path | None, sweep: str, keys: Sequence[str]
+    launcher_name: str, job: BatchJob, gpus: int, logs: Path | None, sweep: str, keys: Sequence[str]
 ) -> dict[str, Any]:
     named = f"{JOB_NAME}-{sweep}" if sweep else JOB_NAME
-    arguments = options(kind, job, gpus)
+    arguments = jobqueue_options(launcher_name, job, gpus)
     return {
         **arguments,
         "job_script_prologue": [*keys, *arguments["job_script_prologue"]],
-        "job_name": named[: traits(kind).max_job_name],
+        "job_name": named[: traits(launcher_name).max_job_name],
         "log_directory": str(logs) if logs else None,
     }
 

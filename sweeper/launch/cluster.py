@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.job import RACE_STAGE, read_job
+from sweeper.core.job import RACE_STAGE, SEARCH_STAGE, read_job
 from sweeper.core.launchers import traits
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.place import TrialPlace, write_place
@@ -24,8 +24,8 @@ from sweeper.errors import EnvironmentStopError, SweeperError
 from sweeper.launch import node
 from sweeper.launch.launcher import Launcher, LaunchRequest, outcome_or_lost
 from sweeper.launch.parcel import Parcel, unpack_into
-from sweeper.launch.pool import Pool, Worker, WorkerLostError
-from sweeper.launch.workers import ConnectedWorker, RemoteHandle, seconds_of, worker_place
+from sweeper.launch.pool import Pool, WorkerDescription, WorkerLostError
+from sweeper.launch.workers import ConnectedWorker, RemoteHandle, required_seconds, worker_place
 from sweeper.system.files import read_json, write_json
 
 JOBS = "jobs.json"
@@ -86,6 +86,8 @@ class RemoteLauncher(Launcher):
 
     Workers come and go: a job whose worker is gone is lost, and a job without a worker waits.
     A trial starts only on a worker with enough time left to finish it.
+    Every 0.2 s, a thread asks for workers, refreshes their list, sends cancellations, and writes the file of
+    jobs.
 
     Attributes:
         model: The sweep's device model, as workers name it; empty before the first worker.
@@ -121,13 +123,13 @@ class RemoteLauncher(Launcher):
         """
         self._pool, self._template = pool, template
         self._max_workers, self._wanted = max_workers, max_workers
-        self._asked_of_all = needs_gpu, on_cpu
+        self._needs_gpu, self._on_cpu = needs_gpu, on_cpu
         self._same_gpu, self._models = same_gpu, list[str]()
-        self._patience = min(max_workers, MAX_REFUSALS)
+        self._max_refusals = min(max_workers, MAX_REFUSALS)
         self.model, self._folder, self._say = model, folder, say
         self._workers: dict[str, ConnectedWorker] = {}
         self._queue: list[RemoteHandle] = []
-        self._last, self._seconds, self._refusals = "", 0.0, 0
+        self._last_worker, self._required_seconds, self._refusals = "", 0.0, 0
         self._written: Any = None
         self._broken: SweeperError | None = None
         self._lock = threading.RLock()
@@ -142,7 +144,8 @@ class RemoteLauncher(Launcher):
             if self._broken is not None:
                 raise self._broken
             usable = sum(
-                worker.handle is not None or self._may_take(worker, self._seconds) for worker in self.workers
+                worker.handle is not None or self._may_take(worker, self._required_seconds)
+                for worker in self.workers
             )
             return min(self._wanted, usable)
 
@@ -159,12 +162,12 @@ class RemoteLauncher(Launcher):
                 raise self._broken
             # Confirmation runs one job at a time and releases the other workers.
             self._wanted = 1 if handle.job.stage == RACE_STAGE else self._max_workers
-            self._seconds = seconds_of(handle.job)
+            self._required_seconds = required_seconds(handle.job)
             self._queue.append(handle)
             self._dispatch(later)
         return handle
 
-    def end(self, handle: RemoteHandle) -> None:
+    def cancel_job(self, handle: RemoteHandle) -> None:
         """Cancels a job, whether it waits or runs."""
         with self._locked() as later:
             if handle in self._queue:
@@ -216,9 +219,9 @@ class RemoteLauncher(Launcher):
         while not self._closing.wait(LOOK_SECONDS):
             try:
                 self._pool.want(self._wanted)
-                self._look()
-                self._end()
-                self._write()
+                self._refresh_workers()
+                self._send_cancellations()
+                self._write_jobs_file()
                 if any(not worker.refusal for worker in self.workers):
                     without_since = None
                 elif without_since is None:
@@ -229,10 +232,10 @@ class RemoteLauncher(Launcher):
                     self._say(f"Waiting for workers{f' (jobs {jobs})' if jobs else ''}.")
             except Exception as error:
                 if not self._closing.is_set():
-                    self._break(error)
+                    self._fail_all_jobs(error)
                 return
 
-    def _break(self, error: Exception) -> None:
+    def _fail_all_jobs(self, error: Exception) -> None:
         """Fails all jobs, since nothing can be placed any more."""
         if not isinstance(error, SweeperError):
             error = EnvironmentStopError(
@@ -251,39 +254,40 @@ class RemoteLauncher(Launcher):
             worker.handle = None
         return handles
 
-    def _look(self) -> None:
+    def _refresh_workers(self) -> None:
         """Adds new workers, removes lost ones, releases idle ones that are not needed, and places jobs."""
         names = self._pool.workers()
         new = [name for name in names if name not in self._workers]
-        about = self._pool.call(new, node.describe_worker, *self._asked_of_all) if new else {}
-        if about:
-            self._pool.call(list(about), node.relieve, self._template.sweep, self._template.turn)
+        descriptions: Mapping[str, WorkerDescription] = {}
+        if new:
+            descriptions = self._pool.call(new, node.describe_worker, self._needs_gpu, self._on_cpu)
+        if descriptions:
+            self._pool.call(list(descriptions), node.relieve, self._template.sweep, self._template.epoch)
         with self._locked() as later:
             for name in set(self._workers) - set(names):
                 self._lose(self._workers.pop(name), later)
-            for name, description in about.items():
+            for name, description in descriptions.items():
                 self._welcome(name, description)
             for hanging in [worker for worker in self.workers if worker.is_overdue]:
                 hanging.refusal = "it has been silent for longer than a trial may take"
-                self._say(
-                    f"The worker on {worker_place(hanging.about)} takes no more trials: {hanging.refusal}."
-                )
+                self._say(f"The worker on {worker_place(hanging)} takes no more trials: {hanging.refusal}.")
                 self._lose(hanging, later)
             idle = [worker for worker in self.workers if worker.handle is None and not worker.leaving]
             spare = sum(not worker.leaving for worker in self.workers) - self._wanted
             # The worker that was used last has warm caches: it is the last to go.
-            for worker in sorted(idle, key=lambda worker: (not worker.refusal, worker.name == self._last)):
-                if worker.refusal or spare > 0 or not worker.has_time_for(self._seconds):
+            idle.sort(key=lambda worker: (not worker.refusal, worker.name == self._last_worker))
+            for worker in idle:
+                if worker.refusal or spare > 0 or not worker.has_time_for(self._required_seconds):
                     spare -= 1
                     worker.leaving = self._pool.retire(worker.name)
             self._dispatch(later)
-            if self._refusals >= self._patience and all(worker.refusal for worker in self.workers):
+            if self._refusals >= self._max_refusals and all(worker.refusal for worker in self.workers):
                 raise EnvironmentStopError(
                     f"{self._refusals} worker{'s' if self._refusals > 1 else ''} joined, but none can take a"
                     " trial (see above). Finished trials are kept; fix this and run the same command."
                 )
 
-    def _end(self) -> None:
+    def _send_cancellations(self) -> None:
         """Cancels jobs; called repeatedly, since a job may not have started at the first call."""
         with self._lock:
             ending = {
@@ -294,16 +298,16 @@ class RemoteLauncher(Launcher):
         if ending:
             self._pool.call(list(ending), node.cancel, self._template.sweep, list(ending.values()))
 
-    def _welcome(self, name: str, about: Worker) -> None:
-        left = float("inf") if about.seconds_left is None else about.seconds_left
-        worker = ConnectedWorker(name, about, time.monotonic() + left, refusal=about.refusal)
-        self.model = self.model or ("" if worker.refusal else about.model)
-        if not worker.refusal and about.model != self.model:
-            worker.refusal = f"it has {about.model}, but this sweep is on {self.model}: "
+    def _welcome(self, name: str, description: WorkerDescription) -> None:
+        left = float("inf") if description.seconds_left is None else description.seconds_left
+        worker = ConnectedWorker(name, description, time.monotonic() + left, refusal=description.refusal)
+        self.model = self.model or ("" if worker.refusal else description.model)
+        if not worker.refusal and description.model != self.model:
+            worker.refusal = f"it has {description.model}, but this sweep is on {self.model}: "
             worker.refusal += _ANOTHER if self._same_gpu else "that model gets a separate sweep"
-            self._keep_model(about.model)
-        if not worker.refusal and not worker.has_time_for(self._seconds):
-            worker.refusal = f"it ends in {left:.0f} s, but a trial needs {self._seconds:.0f} s"
+            self._keep_model(description.model)
+        if not worker.refusal and not worker.has_time_for(self._required_seconds):
+            worker.refusal = f"it ends in {left:.0f} s, but a trial needs {self._required_seconds:.0f} s"
         if worker.refusal:
             self._refusals += 1
             worker.leaving = self._pool.retire(name)
@@ -311,7 +315,7 @@ class RemoteLauncher(Launcher):
                 # A replacement would likely be refused as well.
                 self._max_workers = max(1, self._max_workers - 1)
                 self._wanted = min(self._wanted, self._max_workers)
-            self._say(f"The worker on {worker_place(about)} takes no trials: {worker.refusal}.")
+            self._say(f"The worker on {worker_place(worker)} takes no trials: {worker.refusal}.")
         else:
             self._refusals = 0
         self._workers[name] = worker
@@ -324,11 +328,8 @@ class RemoteLauncher(Launcher):
     def _lose(self, worker: ConnectedWorker, later: Later) -> None:
         handle, worker.handle = worker.handle, None
         if handle is not None:
-            later.append(
-                partial(
-                    handle.set_result, _lost_failure(f"the worker on {worker_place(worker.about)} was lost")
-                )
-            )
+            failure = _lost_failure(f"the worker on {worker_place(worker)} was lost")
+            later.append(partial(handle.set_result, failure))
 
     def _may_take(self, worker: ConnectedWorker, seconds: float) -> bool:
         free = worker.handle is None and not worker.leaving and not worker.refusal
@@ -338,25 +339,33 @@ class RemoteLauncher(Launcher):
 
     def _dispatch(self, later: Later) -> None:
         for handle in list(self._queue):
-            takers = [worker for worker in self.workers if self._may_take(worker, seconds_of(handle.job))]
+            takers = [
+                worker for worker in self.workers if self._may_take(worker, required_seconds(handle.job))
+            ]
             if not takers:
                 continue
             # Trials that are compared run on the same worker, as long as it is present.
-            worker = next((taker for taker in takers if taker.name == self._last), takers[0])
-            if handle.job.stage == "search":
-                worker = takers[0]
+            worker = (
+                takers[0]
+                if handle.job.stage == SEARCH_STAGE
+                else next((taker for taker in takers if taker.name == self._last_worker), takers[0])
+            )
             self._queue.remove(handle)
             self._start(handle, worker, later)
 
     def _start(self, handle: RemoteHandle, worker: ConnectedWorker, later: Later) -> None:
-        about, self._last = worker.about, worker.name
+        description, self._last_worker = worker.description, worker.name
         mates = [
             other.handle
             for other in self.workers
-            if other.about.host == about.host and other.handle is not None
+            if other.description.host == description.host and other.handle is not None
         ]
         handle.place = TrialPlace(
-            host=about.host, gpu=about.gpu, job=about.job, worker=worker.name, num_neighbours=len(mates)
+            host=description.host,
+            gpu=description.gpu,
+            job=description.job,
+            worker=worker.name,
+            num_neighbours=len(mates),
         )
         for mate in mates:
             assert mate.place is not None
@@ -387,9 +396,7 @@ class RemoteLauncher(Launcher):
                 return
             if isinstance(outcome, Failure) and outcome.kind is FailureKind.DEVICE_LOST:
                 worker.refusal = "its GPU was lost"
-                self._say(
-                    f"The worker on {worker_place(worker.about)} takes no more trials: its GPU was lost."
-                )
+                self._say(f"The worker on {worker_place(worker)} takes no more trials: its GPU was lost.")
             later.append(partial(handle.set_result, outcome))
 
     def _unpack(
@@ -400,11 +407,11 @@ class RemoteLauncher(Launcher):
         except WorkerLostError:
             # Nothing more is sent there unless it answers again.
             self._workers.pop(worker.name, None)
-            return _lost_failure(f"the worker on {worker_place(worker.about)} was lost")
+            return _lost_failure(f"the worker on {worker_place(worker)} was lost")
         except Exception as error:
             message = next(iter(str(error).splitlines()), "")[:MAX_SAID]
             return _lost_failure(
-                f"the worker on {worker_place(worker.about)} failed ({type(error).__name__}: {message})"
+                f"the worker on {worker_place(worker)} failed ({type(error).__name__}: {message})"
             )
         assert handle.place is not None
         write_place(handle.folder, handle.place)
@@ -414,7 +421,7 @@ class RemoteLauncher(Launcher):
             return _lost_failure(str(error))
         return outcome_or_lost(handle.folder)
 
-    def _write(self) -> None:
+    def _write_jobs_file(self) -> None:
         """Writes the list of jobs if it has changed."""
         if self._folder is None:
             return
@@ -422,9 +429,9 @@ class RemoteLauncher(Launcher):
             "jobs": list(self._pool.jobs()),
             "workers": [
                 {
-                    "host": worker.about.host,
-                    "gpu": worker.about.gpu,
-                    "job": worker.about.job,
+                    "host": worker.description.host,
+                    "gpu": worker.description.gpu,
+                    "job": worker.description.job,
                     "busy": bool(worker.handle),
                 }
                 for worker in self.workers

@@ -23,7 +23,7 @@ RESULT_SECONDS = 2.0
 """Seconds of waiting for a result between two looks at whether it is still there."""
 
 
-def load(module: str) -> Any:
+def import_dask_module(module: str) -> Any:
     """Imports a module of Dask.
 
     Raises:
@@ -61,7 +61,7 @@ class DaskPool:
             EnvironmentStopError: No scheduler answers there.
             UserError: Dask is not installed, the address is invalid, or a file of `tls` is missing.
         """
-        distributed = load("distributed")
+        distributed = import_dask_module("distributed")
         security = None
         if tls is not None:
             for path in (tls.ca_file, tls.cert_file, tls.key_file):
@@ -118,7 +118,7 @@ class DaskPool:
         # If workers declare GPUs, claiming one keeps other users' tasks off the worker meanwhile.
         declared = self._info.get(worker, {}).get("resources") or {}
         resources = {name: 1 for name in declared if name.lower() == "gpu"}
-        distributed = load("distributed")
+        distributed = import_dask_module("distributed")
         future: Future[Any] = Future()
         task = self._client.submit(
             function,

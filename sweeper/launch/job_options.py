@@ -17,17 +17,17 @@ _PROFILER_OFF = "export DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False"
 """Dask's profiler samples the worker every 10 ms, which disturbs timed trials."""
 
 
-def options(kind: str, job: BatchJob, gpus: int) -> dict[str, Any]:
+def jobqueue_options(launcher_name: str, job: BatchJob, gpus: int) -> dict[str, Any]:
     """Returns the options for dask-jobqueue.
 
     Args:
-        kind: A key of `_ASKED`.
+        launcher_name: A key of `_RESOURCE_OPTIONS`.
         gpus: GPUs per job; 0 for none.
     """
-    minutes_only = traits(kind).minutes_only
+    minutes_only = traits(launcher_name).minutes_only
     seconds = job.time_seconds // 60 * 60 if minutes_only else job.time_seconds
-    kind_options = _ASKED[kind](job, gpus)
-    directives = [*kind_options.pop("job_extra_directives", ()), *job.directives]
+    resource_options = _RESOURCE_OPTIONS[launcher_name](job, gpus)
+    directives = [*resource_options.pop("job_extra_directives", ()), *job.directives]
     prologue = [
         f"export {ENDS_AT}=$(( $(date +%s) + {seconds:.0f} ))",
         _PROFILER_OFF,
@@ -37,7 +37,7 @@ def options(kind: str, job: BatchJob, gpus: int) -> dict[str, Any]:
         **_option("queue", job.partition),
         **_option("interface", job.interface),
         **_option("python", job.python),
-        **kind_options,
+        **resource_options,
         # One Dask thread, for one trial at a time.
         "cores": 1,
         "processes": 1,
@@ -102,13 +102,13 @@ def _option(name: str, value: str) -> dict[str, str]:
     return {name: value} if value else {}
 
 
-_ASKED: Mapping[str, Callable[[BatchJob, int], dict[str, Any]]] = {
+_RESOURCE_OPTIONS: Mapping[str, Callable[[BatchJob, int], dict[str, Any]]] = {
     "slurm": _slurm,
     "pbs": _pbs,
     "lsf": _lsf,
     "sge": _sge,
 }
-KINDS: Sequence[str] = tuple(_ASKED)
+BATCH_LAUNCHERS: Sequence[str] = tuple(_RESOURCE_OPTIONS)
 
 
 def _clock(seconds: float) -> str:

@@ -9,23 +9,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweeper.core.launchers import traits
-from sweeper.launch.dask import load
+from sweeper.launch.dask import import_dask_module
 
 SUBMIT_SECONDS = 120.0
 
 
-def cluster_class(kind: str) -> Any:
+def cluster_class(launcher_name: str) -> Any:
     """Returns the class of a batch system's clusters.
 
     Raises:
         UserError: dask-jobqueue is not installed.
     """
-    return getattr(load("dask_jobqueue"), f"{traits(kind).cluster}Cluster")
+    return getattr(import_dask_module("dask_jobqueue"), traits(launcher_name).jobqueue_class)
 
 
-def job_class(kind: str) -> Any:
+def job_class(launcher_name: str) -> Any:
     """Returns the class of a batch system's jobs."""
-    return cluster_class(kind).job_cls
+    return cluster_class(launcher_name).job_cls
 
 
 def new_keys() -> tuple[Any, Sequence[str]]:
@@ -35,7 +35,7 @@ def new_keys() -> tuple[Any, Sequence[str]]:
         A `distributed.Security` for the scheduler and its clients, and the shell lines that give a worker
         its keys, without any shared file.
     """
-    base = load("distributed").Security
+    base = import_dask_module("distributed").Security
 
     def config(self: Any, role: str) -> Any:
         # dask-jobqueue writes the keys of a worker that it gets here to files in the current folder.

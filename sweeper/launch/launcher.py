@@ -9,11 +9,12 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from sweeper.core.job import read_outcome
 from sweeper.core.launchers import LAUNCHERS
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
+from sweeper.core.place import TrialPlace
 from sweeper.core.registry import resolve
 
 if TYPE_CHECKING:
@@ -22,11 +23,7 @@ if TYPE_CHECKING:
 
 
 class Handle(Protocol):
-    """A running job: a subset of concurrent.futures.Future.
-
-    If the job may run on another machine, the handle also has a `place` (`sweeper.core.place.TrialPlace`),
-    which its launcher writes to the job's folder.
-    """
+    """A running job: a subset of concurrent.futures.Future."""
 
     def done(self) -> bool:
         """Returns whether the job has ended."""
@@ -39,6 +36,17 @@ class Handle(Protocol):
 
     def add_done_callback(self, fn: Callable[[Any], object], /) -> object:
         """Calls `fn` when the job has ended."""
+
+
+@runtime_checkable
+class PlacedHandle(Handle, Protocol):
+    """A job that may run on another machine.
+
+    Attributes:
+        place: Where it runs; None while it waits. Its launcher writes it to the job's folder.
+    """
+
+    place: TrialPlace | None
 
 
 class Launcher(Protocol):

@@ -24,7 +24,7 @@ from sweeper.launch.launcher import Launcher, LaunchRequest, outcome_or_lost
 from sweeper.system.environment import held_back_line, trial_env
 from sweeper.system.process import python_module
 
-MARK = "SWEEPER_SWEEP"
+SWEEP_MARK = "SWEEPER_SWEEP"
 """Environment variable that marks every process of a sweep; its value is the sweep's folder."""
 
 MAX_SERVERS = 3
@@ -65,7 +65,7 @@ def environment_of(
             (`sweeper.system.environment.trial_env`).
         environ: The environment they are taken from.
     """
-    return {**TRIAL_ENV, **trial_env(environ, pass_env), MARK: str(folder.resolve())}
+    return {**TRIAL_ENV, **trial_env(environ, pass_env), SWEEP_MARK: str(folder.resolve())}
 
 
 class LocalHandle(Future[Outcome | Report]):
@@ -252,7 +252,7 @@ def leftovers(home: Path) -> Sequence[int]:
     They are recognised by a mark in their initial environment. Only the holder of the sweep's
     lock may end them.
     """
-    mark = os.fsencode(f"{MARK}={home.resolve()}")
+    mark = os.fsencode(f"{SWEEP_MARK}={home.resolve()}")
     pids = []
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit() or int(entry.name) == os.getpid():

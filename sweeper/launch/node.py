@@ -37,7 +37,7 @@ from sweeper.errors import EnvironmentStopError
 from sweeper.launch.launcher import Handle
 from sweeper.launch.local import LocalLauncher
 from sweeper.launch.parcel import Parcel, pack_folder, write_code
-from sweeper.launch.pool import Worker
+from sweeper.launch.pool import WorkerDescription
 from sweeper.system.cpu import cpu_name
 from sweeper.system.flock import open_locked
 from sweeper.telemetry.nvml.devices import gpu_names
@@ -65,7 +65,7 @@ _LOCK = threading.Lock()
 _NODES: dict[str, Node] = {}
 
 
-def describe_worker(needs_gpu: bool, on_cpu: bool = False) -> Worker:
+def describe_worker(needs_gpu: bool, on_cpu: bool = False) -> WorkerDescription:
     """Returns the description of the worker that calls it.
 
     Args:
@@ -74,7 +74,7 @@ def describe_worker(needs_gpu: bool, on_cpu: bool = False) -> Worker:
     """
     gpu, names = os.environ.get(_VISIBLE, ""), [] if on_cpu else gpu_names()
     ends_at = os.environ.get("SLURM_JOB_END_TIME") or os.environ.get(ENDS_AT) or ""
-    return Worker(
+    return WorkerDescription(
         host=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
         gpu=gpu,
         job=next((os.environ[name] for name in _JOB_IDS if os.environ.get(name)), ""),
@@ -99,8 +99,8 @@ def run_parcel(data: bytes) -> bytes:
     parcel = Parcel.from_bytes(data)
     with _LOCK:
         node = _NODES.get(parcel.sweep)
-        if node is not None and node.turn != parcel.turn:
-            if parcel.turn < node.turn:
+        if node is not None and node.epoch != parcel.epoch:
+            if parcel.epoch < node.epoch:
                 raise ValueError("it was sent by an earlier supervisor of this sweep, which is gone")
             # An earlier supervisor's node: nobody waits for its jobs.
             node.close()
@@ -119,23 +119,23 @@ def cancel(sweep: str, attempts: Sequence[tuple[str, int]]) -> None:
         node.cancel(attempts)
 
 
-def relieve(sweep: str, turn: int) -> None:
+def relieve(sweep: str, epoch: int) -> None:
     """Frees this worker from jobs that an earlier supervisor of the sweep left running."""
     node = _NODES.get(sweep)
-    if node is not None and node.turn < turn:
+    if node is not None and node.epoch < epoch:
         # The thread of Dask or Ray that makes this call must not wait.
-        threading.Thread(target=leave, args=(sweep, turn), daemon=True).start()
+        threading.Thread(target=leave, args=(sweep, epoch), daemon=True).start()
 
 
 def leave(sweep: str, before: float = math.inf) -> None:
     """Ends everything that a sweep runs on this worker.
 
     Args:
-        before: Jobs of this turn or a later one are left alone.
+        before: Jobs of this epoch or a later one are left alone.
     """
     with _LOCK:
         node = _NODES.get(sweep)
-        if node is not None and node.turn < before:
+        if node is not None and node.epoch < before:
             del _NODES[sweep]
             node.close()
 
@@ -144,7 +144,7 @@ class Node:
     """A sweep on a worker: its scratch folder and its launcher, reused from trial to trial."""
 
     def __init__(self, parcel: Parcel) -> None:
-        self.turn, self._sweep = parcel.turn, parcel.sweep
+        self.epoch, self._sweep = parcel.epoch, parcel.sweep
         root = _own_folder(Path(os.environ.get(SCRATCH) or tempfile.gettempdir()))
         self._cache = root / "cache"
         self._cache.mkdir(exist_ok=True)

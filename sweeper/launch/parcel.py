@@ -24,7 +24,7 @@ class Parcel:
 
     Attributes:
         sweep: Unique name of the job's sweep.
-        turn: Number of the sweep's supervisor; jobs of an earlier one are ended.
+        epoch: Number of the sweep's supervisor; jobs of an earlier one are ended.
         isolation: `execution.isolation`.
         env: Values of the variables in `execution.pass_env` in the supervisor's environment.
         pass_env: Names in `execution.pass_env`, for variables of the worker's own environment.
@@ -33,7 +33,7 @@ class Parcel:
 
     job: Job
     sweep: str
-    turn: int
+    epoch: int
     isolation: str = "fork"
     env: Mapping[str, str] = field(default_factory=dict)
     pass_env: tuple[str, ...] = ()

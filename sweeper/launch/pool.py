@@ -1,4 +1,7 @@
-"""Defines the protocol of pools, which start workers, name them and run functions on them."""
+"""Defines the protocol of pools, which start workers, name them and run functions on them.
+
+`jobs` here are the scheduler's; sweeper's own are `Job`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
+class WorkerDescription:
     """A worker's description of itself.
 
     Attributes:

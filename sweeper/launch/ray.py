@@ -38,7 +38,7 @@ _SETTINGS = {
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
-def load(settings: Mapping[str, str] = _SETTINGS) -> Any:
+def import_ray(settings: Mapping[str, str] = _SETTINGS) -> Any:
     """Returns the module `ray`, with usage reports and output disabled.
 
     Raises:
@@ -97,7 +97,7 @@ class RayPool:
         """
         self._folder = "" if address else _new_folder()
         try:
-            self._ray = ray = load({**_SETTINGS, **({} if address else _LOOPBACK)})
+            self._ray = ray = import_ray({**_SETTINGS, **({} if address else _LOOPBACK)})
             common = {"log_to_driver": False, "configure_logging": False}
             with _own_handlers():
                 if address:
@@ -130,7 +130,7 @@ class RayPool:
             **resources, max_restarts=0, max_concurrency=THREADS, scheduling_strategy="SPREAD"
         )
         self._per_worker = gpus or 1
-        self._kind = "GPU" if gpus else "CPU"
+        self._resource = "GPU" if gpus else "CPU"
         self._max_workers = max_workers
         self._numbers = itertools.count()
         self._actors: dict[str, Any] = {}
@@ -141,7 +141,7 @@ class RayPool:
     def want(self, count: int) -> None:
         """Starts or releases workers to reach `count`, as far as the cluster has room."""
         if self._max_workers is None:
-            total = self._ray.cluster_resources().get(self._kind, 0)
+            total = self._ray.cluster_resources().get(self._resource, 0)
             count = min(count, int(total // self._per_worker))
         while len(self._actors) < count:
             name = f"worker-{next(self._numbers)}"

@@ -12,7 +12,7 @@ from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, Job
 from sweeper.core.measurement import Outcome, Report
 from sweeper.core.place import TrialPlace
 from sweeper.launch.node import PREPARE_SECONDS
-from sweeper.launch.pool import Worker
+from sweeper.launch.pool import WorkerDescription
 
 MARGIN_SECONDS = 30.0
 """Seconds between a trial's time limit and the end of the worker's job."""
@@ -21,7 +21,7 @@ MARGIN_SECONDS = 30.0
 class JobCanceller(Protocol):
     """Cancels jobs."""
 
-    def end(self, handle: RemoteHandle) -> None:
+    def cancel_job(self, handle: RemoteHandle) -> None:
         """Cancels a job, whether it waits or runs."""
 
 
@@ -43,7 +43,7 @@ class RemoteHandle(Future[Outcome | Report]):
         """Makes the worker end the job's process tree; the attempt is lost."""
         if self.done():
             return False
-        self._launcher.end(self)
+        self._launcher.cancel_job(self)
         return True
 
 
@@ -59,7 +59,7 @@ class ConnectedWorker:
     """
 
     name: str
-    about: Worker
+    description: WorkerDescription
     ends_at: float
     handle: RemoteHandle | None = None
     since: float = 0.0
@@ -79,11 +79,12 @@ class ConnectedWorker:
         return time.monotonic() - self.since > max_seconds
 
 
-def seconds_of(job: Job) -> float:
+def required_seconds(job: Job) -> float:
     """Returns the seconds for which a worker must be available for a job; 0 for setup jobs."""
     return 0.0 if job.runner in (PREPARE_RUNNER, PROBE_RUNNER) else job.timeout_seconds + MARGIN_SECONDS
 
 
-def worker_place(worker: Worker) -> str:
+def worker_place(worker: ConnectedWorker) -> str:
     """Returns a worker's machine and job in words."""
-    return f"{worker.host} (job {worker.job})" if worker.job else worker.host
+    host, job = worker.description.host, worker.description.job
+    return f"{host} (job {job})" if job else host

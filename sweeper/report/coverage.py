@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sweeper.core.config import Scalar
+from sweeper.core.job import SEARCH_STAGE
 from sweeper.report.report_data import ReportData
 from sweeper.results.formatting import count_of, figure, value_of
 from sweeper.schema import CategoricalParameter, Parameter
@@ -20,7 +21,7 @@ EDGE = 0.1
 
 def coverage_lines(m: ReportData) -> Iterator[str]:
     """Yields a sentence for each thing that was not tried."""
-    records = [record for record in m.summary.records if record.stage == "search"]
+    records = [record for record in m.summary.records if record.stage == SEARCH_STAGE]
     names = {name for record in records for name in record.params}
     flats = [r.config.canonical().flatten() for r in m.summary.records]
     for name, parameter in m.spec.space.items():

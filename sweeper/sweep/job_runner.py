@@ -25,7 +25,7 @@ from sweeper.core.job import (
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.place import TrialPlace, write_place
 from sweeper.errors import EnvironmentStopError
-from sweeper.launch.launcher import Handle, Launcher, wait_any
+from sweeper.launch.launcher import Handle, Launcher, PlacedHandle, wait_any
 from sweeper.system.failpoints import failpoint
 from sweeper.system.files import write_atomic
 
@@ -128,7 +128,7 @@ class JobRunner:
     def wait(self) -> Iterator[tuple[int, Job, Outcome | Report]]:
         """Waits for jobs to end and yields them, at least one; nothing if none is running."""
         while self._running:
-            finished = [entry for entry in self._take_ended() if self._take_off(entry)]
+            finished = [entry for entry in self._take_ended() if self._finish_attempt(entry)]
             for entry in finished:
                 outcome = read_outcome(entry.folder)
                 assert outcome is not None
@@ -150,40 +150,38 @@ class JobRunner:
         # Jobs that were cancelled meanwhile are left out.
         return [entry for entry in ended if self._running.get(entry.key) is entry]
 
-    def _take_off(self, entry: _RunningJob) -> bool:
-        """Frees the slot of an ended job and retries it if needed; returns whether it is over."""
+    def _finish_attempt(self, entry: _RunningJob) -> bool:
+        """Frees the slot of an attempt that has ended; returns whether its job is over, and not retried."""
         assert entry.handle is not None
         outcome = entry.handle.result()
         self._unsettled.add(entry.slot.device)
-        if getattr(entry.handle, "place", None) is None:
-            write_place(entry.folder, TrialPlace(num_neighbours=entry.num_neighbours))
-        retried = is_retried(entry.job, outcome)
-        is_gone = isinstance(outcome, Failure) and outcome.kind is FailureKind.DEVICE_LOST
-        # On a cluster, the launcher avoids the worker.
-        is_gone = is_gone and entry.slot.device != ANYWHERE
+        _write_missing_place(entry)
+        retried, is_device_lost = is_retried(entry.job, outcome), _is_device_lost(entry, outcome)
         del self._running[entry.key]
-        others = bool(self._free or self._running)
-        if not is_gone or (retried and not others):
+        is_only_slot = not (self._free or self._running)
+        if not is_device_lost or (retried and is_only_slot):
             # A lost device is used again only if there is no other, as it may come back.
             self._free.append(entry.slot)
         if retried:
-            if not (entry.folder / OUTCOME).exists():
-                _try_disk(entry.folder)
-            retry(entry.folder, entry.job.attempt)
-            job = dataclasses.replace(entry.job, attempt=entry.job.attempt + 1)
-            self._waiting.append((entry.key, entry.folder, job))
-            self._start_waiting()
-            return False
-        if not (entry.folder / OUTCOME).exists():
-            # The worker left no outcome and is not tried again, so this outcome is final.
-            write_outcome(entry.folder, dataclasses.replace(outcome, finished_at=time.time()))
-        if is_gone and not others:
-            raise EnvironmentStopError(
-                f"GPU lost: {entry.slot.device} did not come back in {entry.job.attempt + 1} attempts. What"
-                " was measured is kept. Reset the GPU or restart the machine, and run the same command again."
-            )
+            self._queue_retry(entry)
+        else:
+            _write_missing_outcome(entry, outcome)
+            if is_device_lost and is_only_slot:
+                raise EnvironmentStopError(
+                    f"GPU lost: {entry.slot.device} did not come back in {entry.job.attempt + 1} attempts."
+                    " What was measured is kept. Reset the GPU or restart the machine, and run the same"
+                    " command again."
+                )
         self._start_waiting()
-        return True
+        return not retried
+
+    def _queue_retry(self, entry: _RunningJob) -> None:
+        """Moves the files of the attempt aside, and queues the next one."""
+        if not (entry.folder / OUTCOME).exists():
+            _try_disk(entry.folder)
+        retry(entry.folder, entry.job.attempt)
+        job = dataclasses.replace(entry.job, attempt=entry.job.attempt + 1)
+        self._waiting.append((entry.key, entry.folder, job))
 
     def _start_waiting(self) -> None:
         """Starts waiting retries on free slots."""
@@ -235,6 +233,24 @@ class JobRunner:
             return
         retry(folder, job.attempt)
         self.start(key, folder, dataclasses.replace(job, attempt=attempt, created_at=0.0))
+
+
+def _is_device_lost(entry: _RunningJob, outcome: Outcome | Report) -> bool:
+    """Returns whether the slot's device is gone; on a cluster, the launcher avoids the worker instead."""
+    is_lost = isinstance(outcome, Failure) and outcome.kind is FailureKind.DEVICE_LOST
+    return is_lost and entry.slot.device != ANYWHERE
+
+
+def _write_missing_place(entry: _RunningJob) -> None:
+    """Writes where a job ran, unless its launcher knows that better and has written it."""
+    if not isinstance(entry.handle, PlacedHandle) or entry.handle.place is None:
+        write_place(entry.folder, TrialPlace(num_neighbours=entry.num_neighbours))
+
+
+def _write_missing_outcome(entry: _RunningJob, outcome: Outcome | Report) -> None:
+    """Writes the final outcome of a job whose worker left none."""
+    if not (entry.folder / OUTCOME).exists():
+        write_outcome(entry.folder, dataclasses.replace(outcome, finished_at=time.time()))
 
 
 def _try_disk(folder: Path) -> None:

@@ -11,7 +11,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from sweeper.core.config import TrialConfig
-from sweeper.core.job import Job, MeasurePlan, read_outcome, seconds_of, write_job, write_outcome
+from sweeper.core.job import (
+    SEARCH_STAGE,
+    Job,
+    MeasurePlan,
+    read_outcome,
+    seconds_of,
+    write_job,
+    write_outcome,
+)
 from sweeper.core.measurement import Failure, Outcome, Report
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.results.numbers.trial_table import TrialTable
@@ -79,7 +87,7 @@ class TrialRunner:
         samples, above = self.table.quality_plan(config)
         if len(spec.objectives) > 1:
             above = 0.0
-        searching = stage == "search"
+        searching = stage == SEARCH_STAGE
         return MeasurePlan(
             window_seconds=measure.window_seconds,
             repeats=measure.repeats,
@@ -152,7 +160,7 @@ class TrialRunner:
         self._context.lock.check()
         record = self.table.enter(self._context.journal.record(number, job, outcome))
         failpoint("entered")
-        if job.stage == "search":
+        if job.stage == SEARCH_STAGE:
             self.budget.add_trial(seconds_of(job, outcome))
         self.publish(record)
         self._context.observer.trial(record, self._context.name(record), self.table.speedup(record))
@@ -162,7 +170,7 @@ class TrialRunner:
         self, number: int, config: TrialConfig, params: Mapping[str, Any], origin: str, objection: Failure
     ) -> None:
         """Enters a configuration without running it, because it is expected to fail."""
-        job = dataclasses.replace(self.job("search", config, params, origin), created_at=time.time())
+        job = dataclasses.replace(self.job(SEARCH_STAGE, config, params, origin), created_at=time.time())
         outcome = dataclasses.replace(objection, finished_at=job.created_at)
         journal = self._context.journal
         folder = journal.trial_folder(number)

@@ -11,6 +11,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import (
     OUTCOME,
     RACE_STAGE,
+    SEARCH_STAGE,
     Job,
     MeasurePlan,
     read_job,
@@ -221,7 +222,7 @@ class TuneLives(JobLives):
         config, is_trial = self._config_of(start.members), self._starting in self._trial_of
         stage = RACE_STAGE
         if is_trial:
-            stage = "baseline" if arm == BASELINE else "search"
+            stage = "baseline" if arm == BASELINE else SEARCH_STAGE
         params: Mapping[str, object] = {} if is_trial else {"round": start.round, "arm": arm}
         job = trials.job(stage, config, params, "the script as it is" if arm == BASELINE else "the race")
         plan = MeasurePlan(

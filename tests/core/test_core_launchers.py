@@ -71,7 +71,7 @@ def test_a_row_of_the_table_can_be_used(name):
     assert LAUNCHERS.get(name) is traits(name) is row
     assert callable(resolve(row.factory))
     assert bool(row.cluster) == row.is_remote
-    assert row.is_batch == bool(row.job_script)
+    assert row.is_batch == bool(row.job_script) == bool(row.jobqueue_class)
     if row.job_script:
         assert callable(resolve(row.job_script))
 

@@ -12,14 +12,14 @@ from sweeper.core.job import Job, write_outcome
 from sweeper.core.measurement import Outcome, Report
 from sweeper.launch import node
 from sweeper.launch.parcel import Parcel, pack_folder
-from sweeper.launch.pool import Worker, WorkerLostError
+from sweeper.launch.pool import WorkerDescription, WorkerLostError
 
 
 class ScriptedPool:
     """Workers by name. What runs on them ends with `finish`; what is called there is counted."""
 
     def __init__(self, *, owned: bool = True) -> None:
-        self.there: dict[str, Worker] = {}
+        self.there: dict[str, WorkerDescription] = {}
         self.running: dict[str, tuple[Parcel, Future[bytes]]] = {}
         self.wanted = -1
         self.retired: list[str] = []
@@ -36,7 +36,7 @@ class ScriptedPool:
     # -- what the test says -----------------------------------------------------------------------
 
     def come(self, name: str, **about: Any) -> None:
-        self.there[name] = Worker(**{"host": f"host-{name}", "model": "A10", **about})
+        self.there[name] = WorkerDescription(**{"host": f"host-{name}", "model": "A10", **about})
 
     def vanish(self, name: str) -> None:
         """The worker is gone; its engine has not noticed what that means for its task."""

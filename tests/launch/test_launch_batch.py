@@ -44,7 +44,7 @@ def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> BatchPool:
     monkeypatch.setattr(batch.time, "monotonic", lambda: pool.now)
     pool: Any = BatchPool.__new__(BatchPool)
     pool._jobs, pool._info, pool._logs = JobTable(Cluster()), {}, tmp_path
-    pool._name, pool._kind, pool._started, pool.now = "slurm", "SLURM", {}, 0.0
+    pool._launcher_name, pool._system, pool._started, pool.now = "slurm", "SLURM", {}, 0.0
     pool._asked_at = pool._retry_at = 0.0
     pool._refused = pool._in_vain = 0
     return pool  # type: ignore[no-any-return]

@@ -19,6 +19,7 @@ from sweeper.errors import EnvironmentStopError
 from sweeper.launch import cluster, parcel
 from sweeper.launch import workers as roster
 from sweeper.launch.cluster import JOBS, RemoteHandle, RemoteLauncher
+from sweeper.launch.launcher import PlacedHandle
 from sweeper.launch.parcel import Parcel
 from sweeper.launch.pool import WorkerLostError
 
@@ -32,7 +33,7 @@ class Sweep:
 
     def __init__(self, folder: Path, pool: ScriptedPool, *, most: int = 4, model: str = "") -> None:
         self.folder, self.pool, self.said = folder, pool, list[str]()
-        template = Parcel(job=Job(uid=""), sweep="s", turn=1)
+        template = Parcel(job=Job(uid=""), sweep="s", epoch=1)
         self.launcher = RemoteLauncher(
             pool,
             template,
@@ -87,6 +88,7 @@ def test_jobs_wait_for_workers_and_the_capacity_is_how_many_there_are(make: Make
     sweep = make(most=2)
     assert sweep.launcher.capacity == 0
     first, second = sweep.submit("1"), sweep.submit("2")
+    assert isinstance(first, PlacedHandle)
     assert first.place is None
     sweep.pool.come("a")
     assert wait_for(lambda: sweep.pool.job_on("a"), SOON)
@@ -133,7 +135,7 @@ def test_the_parcel_is_the_template_with_the_job(make: Make, wait_for: Wait) -> 
     sweep.submit("7", attempt=1)
     assert wait_for(lambda: sweep.pool.job_on("a"), SOON)
     sent, _ = sweep.pool.running["a"]
-    assert (sent.sweep, sent.turn, sent.job.uid, sent.job.attempt) == ("s", 1, "7", 1)
+    assert (sent.sweep, sent.epoch, sent.job.uid, sent.job.attempt) == ("s", 1, "7", 1)
 
 
 def test_a_vanished_workers_job_is_lost_and_a_late_result_of_it_is_ignored(

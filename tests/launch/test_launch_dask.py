@@ -35,7 +35,7 @@ Wait = Callable[..., bool]
 
 
 def launcher_on(address: str, *, sweep: str = "s", most: int = 2) -> RemoteLauncher:
-    template = Parcel(job=Job(uid=""), sweep=sweep, turn=1)
+    template = Parcel(job=Job(uid=""), sweep=sweep, epoch=1)
     return RemoteLauncher(DaskPool(address), template, max_workers=most, needs_gpu=True)
 
 
@@ -181,7 +181,8 @@ def test_ctrl_c_stays_ours_when_dask_jobqueue_is_imported() -> None:
         "dask_jobqueue", reason="dask-jobqueue is not installed (pip install 'sweeper[dask]')"
     )
     program = (
-        "import signal; from sweeper.launch.dask import load; before = signal.getsignal(signal.SIGINT)\n"
-        "load('dask_jobqueue'); assert signal.getsignal(signal.SIGINT) is before"
+        "import signal; from sweeper.launch.dask import import_dask_module\n"
+        "before = signal.getsignal(signal.SIGINT)\n"
+        "import_dask_module('dask_jobqueue'); assert signal.getsignal(signal.SIGINT) is before"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

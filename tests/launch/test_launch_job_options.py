@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from sweeper.core.launchers import BUILTIN
 from sweeper.launch.batch import job_script
-from sweeper.launch.job_options import KINDS, LIFETIME_SECONDS
+from sweeper.launch.job_options import BATCH_LAUNCHERS, LIFETIME_SECONDS
 from sweeper.launch.node import ENDS_AT
 from sweeper.schema.cluster import BatchJob
 
@@ -66,28 +66,28 @@ def body(kind: str, job: BatchJob, gpus: int) -> Sequence[str]:
 
 
 def test_every_batch_system_has_its_words() -> None:
-    assert set(KINDS) == {name for name, row in BUILTIN.items() if row.is_batch} == set(HEADS)
+    assert set(BATCH_LAUNCHERS) == {name for name, row in BUILTIN.items() if row.is_batch} == set(HEADS)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BATCH_LAUNCHERS)
 def test_a_job_asks_for_what_was_asked_and_nothing_else(kind: str) -> None:
     assert heads(kind, FULL, 2) == ASKED[kind]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BATCH_LAUNCHERS)
 def test_what_was_not_asked_for_is_left_to_the_site(kind: str) -> None:
     text = "\n".join(heads(kind, BatchJob(), 0))
     for word in ("gpu", "a100", "excl", "proj1", "-x", "-q", "-p ", "-A", "-P", "None", "constraint", "[]"):
         assert word not in text, word
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BATCH_LAUNCHERS)
 def test_a_name_is_as_long_as_the_batch_system_takes(kind: str) -> None:
     name = "sweeper-long-na" if kind == "pbs" else "sweeper-long-name"
     assert f" {name}\n" in job_script(kind, BatchJob(), 0, sweep="long-name")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BATCH_LAUNCHERS)
 def test_the_worker_runs_one_trial_at_a_time_and_knows_when_its_time_is_up(kind: str) -> None:
     keys, ends_at, profiler, *prologue, worker = body(kind, FULL, 2)
     assert keys.startswith("# Here: keys")
@@ -141,7 +141,7 @@ def test_no_key_of_a_job_takes_a_second_line(name: str, end: str) -> None:
         BatchJob(**{name: value})
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BATCH_LAUNCHERS)
 def test_a_script_is_one_that_bash_reads(kind: str) -> None:
     for job, gpus in ((FULL, 2), (BatchJob(), 0)):
         script = job_script(kind, job, gpus)

@@ -97,14 +97,14 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def parcel(uid: str = "1", fault: str = "", *, sweep: str = "s", turn: int = 1, **changes: object) -> bytes:
+def parcel(uid: str = "1", fault: str = "", *, sweep: str = "s", epoch: int = 1, **changes: object) -> bytes:
     code, env = changes.pop("code", {}), changes.pop("env", {})
     config = TrialConfig(model={"fault": fault})
     job = Job(uid=uid, config=config, **{"runner": faults.RUNNER, **changes})  # type: ignore[arg-type]
     return Parcel(
         job=job,
         sweep=sweep,
-        turn=turn,
+        epoch=epoch,
         code=code,  # type: ignore[arg-type]
         env=env,  # type: ignore[arg-type]
         pass_env=tuple(env),  # type: ignore[arg-type,call-overload]
@@ -288,24 +288,24 @@ def started(threads: ThreadPoolExecutor, scratch: Path, wait_for: Wait, **change
     return under_way
 
 
-def test_an_earlier_supervisors_turn_is_ended_and_it_gets_no_other(
+def test_an_earlier_supervisors_epoch_is_ended_and_it_gets_no_other(
     scratch: Path, tmp_path: Path, threads: ThreadPoolExecutor, wait_for: Wait
 ) -> None:
-    earlier = started(threads, scratch, wait_for, turn=1)
+    earlier = started(threads, scratch, wait_for, epoch=1)
     (work,) = works(scratch)
-    data = threads.submit(node.run_parcel, parcel("1", turn=2)).result(SOON)
+    data = threads.submit(node.run_parcel, parcel("1", epoch=2)).result(SOON)
     assert isinstance(outcome_of(data, tmp_path / "1"), Measurement)
     assert outcome_of(earlier.result(SOON), tmp_path / "earlier") is None
     assert leftovers(work) == []
     assert not work.exists()
     with pytest.raises(ValueError, match="earlier supervisor"):
-        node.run_parcel(parcel("2", turn=1))
+        node.run_parcel(parcel("2", epoch=1))
 
 
 def test_a_later_supervisor_need_not_wait_for_what_an_earlier_one_left(
     scratch: Path, tmp_path: Path, threads: ThreadPoolExecutor, wait_for: Wait
 ) -> None:
-    earlier = started(threads, scratch, wait_for, turn=2)
+    earlier = started(threads, scratch, wait_for, epoch=2)
     node.relieve("s", 2)
     node.relieve("other", 3)
     assert not earlier.done()
@@ -375,8 +375,8 @@ def test_the_timer_of_a_node_that_has_ended_leaves_the_next_one_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(node, "IDLE_SECONDS", 0.3)
-    earlier = started(threads, scratch, wait_for, turn=1)
-    later = threads.submit(node.run_parcel, parcel("1", "children, sleep", turn=2))
+    earlier = started(threads, scratch, wait_for, epoch=1)
+    later = threads.submit(node.run_parcel, parcel("1", "children, sleep", epoch=2))
     earlier.result(SOON)
     assert wait_for(lambda: is_sleeping(scratch), SOON)
     time.sleep(0.6)

@@ -42,7 +42,7 @@ def test_a_parcel_comes_out_as_it_was_packed() -> None:
     parcel = Parcel(
         job=job,
         sweep="s-1",
-        turn=3,
+        epoch=3,
         isolation="exec",
         env={"WANDB_API_KEY": "x" * 20},
         pass_env=("WANDB_API_KEY",),

@@ -101,7 +101,7 @@ def pool(cluster: Cluster) -> Iterator[RayPool]:
 @pytest.fixture(scope="class")
 def shared(cluster: Cluster) -> Iterator[RemoteLauncher]:
     """One for the whole suite, whose last test closes it."""
-    template = Parcel(job=Job(uid=""), sweep="every", turn=1)
+    template = Parcel(job=Job(uid=""), sweep="every", epoch=1)
     launcher = RemoteLauncher(RayPool(cluster.address, 1, None), template, max_workers=8, needs_gpu=True)
     yield launcher
     launcher.close()
@@ -186,7 +186,7 @@ def test_a_worker_that_is_killed_is_replaced_whether_it_runs_something_or_not(
 def test_a_killed_nodes_trial_is_lost_in_seconds_and_runs_again_on_the_next_node(
     cluster: Cluster, tmp_path: Path, wait_for: Wait
 ) -> None:
-    template = Parcel(job=Job(uid=""), sweep="killed", turn=1)
+    template = Parcel(job=Job(uid=""), sweep="killed", epoch=1)
     launcher = RemoteLauncher(RayPool(cluster.address, 1, None), template, max_workers=8, needs_gpu=True)
     try:
         assert wait_for(lambda: launcher.capacity == 2, WAIT_SECONDS)

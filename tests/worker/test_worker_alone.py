@@ -14,7 +14,7 @@ from parts.faults import fault_job
 
 from sweeper.core.job import read_outcome
 from sweeper.core.measurement import FailureKind, Measurement
-from sweeper.launch.local import MARK, leftovers
+from sweeper.launch.local import SWEEP_MARK, leftovers
 from sweeper.system.process import tree
 from sweeper.worker.keeper import _Keeper
 
@@ -26,7 +26,7 @@ def start(tmp_path):
 
     def run(fault: str, **changes) -> subprocess.Popen:
         folder = fault_job(tmp_path / "job", fault, **changes)
-        env = {**os.environ, MARK: str(tmp_path)}
+        env = {**os.environ, SWEEP_MARK: str(tmp_path)}
         started.append(subprocess.Popen([sys.executable, "-m", "sweeper.worker", str(folder)], env=env))
         return started[-1]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sweeper.core.config import Scalar
+from sweeper.core.job import SEARCH_STAGE
 from sweeper.core.metrics import is_known_metric
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.results.numbers.confirmation import Ratio
@@ -258,7 +259,7 @@ def _counts_of(records: Sequence[TrialRecord]) -> dict[str, int]:
     """Returns how many searched trials were measured, infeasible, or failed with which kind."""
     counts: dict[str, int] = {}
     for record in records:
-        if record.stage != "search":
+        if record.stage != SEARCH_STAGE:
             continue
         if record.failure is not None:
             kind = str(record.failure.kind)

@@ -10,6 +10,7 @@ from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
 
 from sweeper.core.config import Scalar, TrialConfig
+from sweeper.core.job import SEARCH_STAGE
 from sweeper.core.measurement import FailureKind, Measurement, Quality
 from sweeper.core.metrics import is_known_metric
 from sweeper.core.record import BASELINE, SearchResult, TrialRecord, with_added
@@ -93,7 +94,7 @@ class TrialTable:
             self.num_passed_over += 1
             self.passed_over[key] = record.number
         else:
-            self.num_searched += record.stage == "search"
+            self.num_searched += record.stage == SEARCH_STAGE
             self.trial_numbers[key] = record.number
 
     def measure_loss_after(self, samples: int) -> None:
@@ -190,7 +191,7 @@ class TrialTable:
 
     def searched_trials(self) -> list[TrialRecord]:
         """Returns the searched trials that have ended."""
-        return [rec for rec in self.finished_trials() if rec.stage == "search"]
+        return [rec for rec in self.finished_trials() if rec.stage == SEARCH_STAGE]
 
     def quiet_canary_ms(self) -> float:
         """Returns the shortest canary of any window so far; 0 if there is none."""
@@ -303,7 +304,7 @@ class _Extremes:
         measurement = record.measurement
         if measurement is None:
             return
-        self.measured += record.stage == "search"
+        self.measured += record.stage == SEARCH_STAGE
         canaries = [window.canary_ms for window in measurement.windows] + [self.quiet_canary_ms]
         self.quiet_canary_ms = min((ms for ms in canaries if ms), default=0.0)
         for objective in self._spec.objectives:

@@ -16,7 +16,7 @@ from typing import Any
 
 from sweeper.core import schema_1
 from sweeper.core.codec import decode, encode
-from sweeper.core.job import CONFIG, SCHEMA, Job, read_job, read_outcome
+from sweeper.core.job import CONFIG, SCHEMA, SEARCH_STAGE, Job, read_job, read_outcome
 from sweeper.core.measurement import Failure, FailureKind, Outcome, Report
 from sweeper.core.place import TrialPlace, read_place
 from sweeper.core.record import SearchResult, TrialRecord
@@ -166,7 +166,7 @@ class Journal:
         for entry in self.trials():
             end = entry.outcome
             is_passed_over = isinstance(end, Failure) and end.kind is FailureKind.OOM_EXPECTED
-            if entry.job.stage == "search" and not is_passed_over:
+            if entry.job.stage == SEARCH_STAGE and not is_passed_over:
                 yield entry
 
     def num_trials(self, file: str = CONFIG) -> int:

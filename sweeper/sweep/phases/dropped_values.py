@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.core.config import Scalar, TrialConfig
+from sweeper.core.job import SEARCH_STAGE
 from sweeper.core.measurement import FailureKind
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.core.script import OBSERVED
@@ -100,7 +101,7 @@ class FailingValues:
             if not choices <= self._ran:
                 self._ran |= choices
                 self._left = None
-        elif failure is not None and failure.kind in KINDS and record.stage == "search":
+        elif failure is not None and failure.kind in KINDS and record.stage == SEARCH_STAGE:
             self._failed[record.number] = _FailedTrial(
                 record.number,
                 (failure.kind, without_numbers(failure.message)),

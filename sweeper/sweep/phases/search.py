@@ -8,6 +8,7 @@ import time
 from collections.abc import Container, Iterable, Iterator
 
 from sweeper.core.config import OPEN_SECTIONS, Scalar, TrialConfig
+from sweeper.core.job import SEARCH_STAGE
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.record import SearchResult, TrialRecord
 from sweeper.core.samplers import AUTO, CLIMB
@@ -202,11 +203,12 @@ class Search:
         start = self._next_start()
         if start is not None:
             config, how = start
-            trials.start(number, "search", config, {}, f"{how}: trial {table.last} was not expected to fit")
+            why = f"{how}: trial {table.last} was not expected to fit"
+            trials.start(number, SEARCH_STAGE, config, {}, why)
             return ""
         if risk is not None:
             why = f"{UNLIKELY}: nothing else promises more"
-            trials.start(number, "search", risk.config, risk.params or {}, why)
+            trials.start(number, SEARCH_STAGE, risk.config, risk.params or {}, why)
             return ""
         try:
             params, why = self._searcher.ask(number, self._keys)
@@ -217,7 +219,7 @@ class Search:
         params = {**self._decided_values(), **params}
         objection = self._capacity.objection(config) if self._in_a_row() < MAX_IN_A_ROW else None
         if objection is None:
-            trials.start(number, "search", config, params, why)
+            trials.start(number, SEARCH_STAGE, config, params, why)
         else:
             trials.pass_over(number, config, params, why, objection)
             self._tell(number)
@@ -325,7 +327,7 @@ class Search:
         since = itertools.takewhile(
             lambda record: record.number > last, reversed(self._table.records.values())
         )
-        ended = (record for record in since if record.stage == "search" and record.outcome is not None)
+        ended = (record for record in since if record.stage == SEARCH_STAGE and record.outcome is not None)
         count = sum(1 for _ in itertools.islice((r for r in ended if not is_passed_over(r)), patience))
         return count >= patience
 

@@ -110,7 +110,7 @@ def _template(folder: Path, spec: SweepSpec) -> Parcel:
     return Parcel(
         job=Job(uid=""),
         sweep=Journal(folder).identity,
-        turn=epoch_of(folder),
+        epoch=epoch_of(folder),
         isolation=spec.execution.isolation,
         env=added_variables(os.environ, pass_env),
         pass_env=pass_env,
