@@ -66,7 +66,7 @@ class Ours:
         torch.manual_seed(0)
         pipeline = workload.build(config, workload.prepare({}))
         self.stepper = Stepper(pipeline, config, DEVICE)
-        graph = config.compile.mode == "graph"
+        graph = config.compile.captures_step
         self.loader = make_loader(
             pipeline.train, config.loader, config.batch_size, 0, DEVICE, index_only=graph
         )
@@ -94,14 +94,14 @@ class Bare:
         self.batches = [{name: value.clone() for name, value in batch.items()} for batch in batches]
         self.captured: CapturedStep | None = None
         if self.stepper.captured is not None:
-            self.captured = self.stepper.captured_step(lambda batch, length: batch)
+            self.captured = self.stepper.make_captured_step(lambda batch, length: batch)
 
     def __call__(self, steps: int) -> int:
         """Takes `steps` steps."""
         stepper, clock, batches = self.stepper, NoClock(), self.batches
         for i in range(steps):
             if self.captured is None:
-                stepper.train(batches[i % 8], clock, stepper.model)
+                stepper.train_through(batches[i % 8], clock, stepper.model)
             else:
                 self.captured(batches[0], 0, True)
         return steps * self.size

@@ -101,6 +101,21 @@ class CompileConfig:
     dynamic: Literal[False, True, "auto"] = False
     regional: bool = False
 
+    @property
+    def uses_compiler(self) -> bool:
+        """Whether torch.compile compiles the model."""
+        return self.mode not in ("eager", "graph")
+
+    @property
+    def compiler_captures(self) -> bool:
+        """Whether torch.compile also captures CUDA graphs, of the forward and the backward pass."""
+        return self.mode in ("reduce-overhead", "max-autotune")
+
+    @property
+    def captures_step(self) -> bool:
+        """Whether the whole step is captured as a CUDA graph, without torch.compile."""
+        return self.mode == "graph"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerConfig:
@@ -298,7 +313,7 @@ class TrialConfig:
         if optimizer.lr_rule == "none":
             optimizer = dataclasses.replace(optimizer, lr_batch_size=0)
         compiled, ddp = self.compile, self.ddp
-        if compiled.mode in ("eager", "graph"):
+        if not compiled.uses_compiler:
             compiled = CompileConfig(mode=compiled.mode, cudnn_benchmark=compiled.cudnn_benchmark)
         if self.device.count == 1:
             ddp = DdpConfig()
@@ -330,7 +345,7 @@ class TrialConfig:
             if name == "loader.buckets"
             or (not name.startswith(("loader.", "device.", "ddp.")) and name not in _SAME_LOSS)
         }
-        if self.compile.mode == "graph":
+        if self.compile.captures_step:
             # The same kernels, launched differently.
             kept.pop("compile.mode")
         kept["accumulate_steps"] = self.on_one_device().accumulate_steps

@@ -2,7 +2,7 @@
 
 checkpoints/000001234/     appears in one rename
     model.safetensors      the weights, for any program
-    state.safetensors      optimiser, scaler, random numbers, gradients being accumulated
+    state.safetensors      optimizer, scaler, random numbers, gradients being accumulated
     position.json          the progress of the run
 """
 
@@ -173,7 +173,7 @@ def _random_state(device: torch.device) -> dict[str, Any]:
 
 
 def _gradients(stepper: Stepper) -> list[Tensor | None]:
-    """Returns the gradients being accumulated; none between optimiser steps."""
+    """Returns the gradients being accumulated; none between optimizer steps."""
     under_way = stepper.micro_steps % stepper.config.accumulate_steps
     return [parameter.grad for parameter in stepper.parameters] if under_way else []
 

@@ -128,7 +128,7 @@ def check(
 ) -> tuple[GpuFinding, ...]:
     """Returns the lines of the pipeline that would fail on a GPU, or make the host wait for it.
 
-    Runs gathering (on the device, if samples are tensors), a training step with its optimiser, the
+    Runs gathering (on the device, if samples are tensors), a training step with its optimizer, the
     validation loss and `evaluate`. In the last two only failures count, since waiting there is not
     timed. The model is on `meta` afterwards and can no longer be used.
 
@@ -145,7 +145,7 @@ def check(
     if len(batches) == 2 and _describe(batches[0]) == _describe(batches[1]):
         batches.pop()
     for batch in batches:
-        watch.run(STEP, partial(stepper.train, batch, NoClock(), stepper.model))
+        watch.run(STEP, partial(stepper.train_through, batch, NoClock(), stepper.model))
     stepper.model.eval()
     if val is not None:
         with torch.no_grad():

@@ -32,12 +32,12 @@ from sweeper.trainer.step.compiling import CompileWatch
 from sweeper.trainer.step.group import Group, leave
 from sweeper.trainer.step.stepper import Stepper
 from sweeper.trainer.timing.diagnose import diagnose
-from sweeper.trainer.timing.stretches import Timing
-from sweeper.trainer.timing.windows import Windows
+from sweeper.trainer.timing.step_timer import StepTimer
+from sweeper.trainer.timing.windows import WindowSet
 
 MIN_EVENT_STEPS, EVENT_STEPS, MAX_EVENT_STEPS = 4, 50, 2000
 BREAKDOWN_SECONDS = 3.0
-RESUMED = 1_000_003
+RESUMED_SEED_STEP = 1_000_003
 """Distance between the seeds of a rank that resumes after one batch and after the next."""
 
 T = TypeVar("T")
@@ -50,7 +50,9 @@ def run(job: Job, progress: Progress) -> Measurement:
         TrialFailedError: The configuration cannot be measured, for a known reason.
     """
     return run_in_group(
-        job, lambda group, orders: follow(job, group, orders), lambda group: _measure(job, progress, group)
+        job,
+        lambda group, step_pipe: follow(job, group, step_pipe),
+        lambda group: _measure(job, progress, group),
     )
 
 
@@ -60,22 +62,22 @@ def run_in_group(job: Job, following: Callable[[Group, int], None], leading: Cal
     Raises:
         TrialFailedError: There are fewer devices than the job requests.
     """
-    count, room = job.config.device.count, len(job.device.split(","))
-    if job.device != "cpu" and count > room:
+    count, num_available = job.config.device.count, len(job.device.split(","))
+    if job.device != "cpu" and count > num_available:
         raise TrialFailedError(
             FailureKind.UNSUPPORTED,
-            f"`device.count` must not exceed the GPUs of a trial here ({room}), but got {count}",
+            f"`device.count` must not exceed the GPUs of a trial here ({num_available}), but got {count}",
         )
     with contextlib.closing(Group.start(count, following)) as group:
         try:
             return leading(group)
         except Exception as error:
-            group.blame(error)
+            group.end_if_follower_caused(error)
             raise
 
 
 def _measure(job: Job, progress: Progress, group: Group) -> Measurement:
-    started = time.perf_counter()
+    began = time.perf_counter()
     config, plan = job.config, job.plan
     progress.stage("build")
     pipeline, stepper, watch = set_up(job, progress)
@@ -84,36 +86,36 @@ def _measure(job: Job, progress: Progress, group: Group) -> Measurement:
     info = devices.describe(device)
     progress.device(info)
     loader.start()
-    timing = Timing(stepper, loader, group)
-    startup = time.perf_counter() - started
+    timer = StepTimer(stepper, loader, group)
+    startup = time.perf_counter() - began
 
     progress.stage("warmup")
-    first = timing.stretch(NoClock(), seconds=0.0, cap_seconds=0.0)
+    first = timer.stretch(NoClock(), seconds=0.0, max_seconds=0.0)
     warmup_began = time.perf_counter()
-    warmup = timing.warm_up(plan.warmup_cap_seconds, plan.screen_above)
+    warmup = timer.warm_up(plan.warmup_cap_seconds, plan.screen_above)
 
     progress.stage("window")
-    measuring = time.perf_counter()
+    windows_began = time.perf_counter()
     turns = RequestFiles(Path(job.turns_folder)) if job.turns_folder else None
-    timed = timing.windows(plan, config.global_batch, progress, turns)
+    timed = timer.take_windows(plan, config.global_batch, progress, turns)
     # Peaks of training only: the quality pass has all samples on the device, whatever the loader.
     gpu_peak, host_peak = devices.peak_memory_gib(device), devices.host_peak_gib()
     throughput = timed.samples / timed.seconds
     _check_training(stepper.last_loss.item(), timed.samples, timed.lost)
-    breakdown = _breakdown(timing, timed)
+    breakdown = _breakdown(timer, timed)
     skipped_steps = int(stepper.skipped.item())
     effective = _effective_settings(job, pipeline, stepper, watch)
-    diagnosis = _diagnosis(timing, pipeline, timed) if plan.diagnose else None
+    diagnosis = _diagnosis(timer, pipeline, timed) if plan.diagnose else None
     loader.close()
     group.close()
     if group.size > 1:
-        stepper.part()
+        stepper.leave_group()
 
-    result: Quality | None = None
+    loss_quality: Quality | None = None
     expected = plan.quality_samples / config.batch_size * breakdown.compute_s
     if plan.quality_samples and throughput >= plan.quality_above and expected <= plan.quality_cap_seconds:
         progress.stage("quality")
-        result = quality.measure(pipeline, stepper, plan)
+        loss_quality = quality.measure(pipeline, stepper, plan)
     return Measurement(
         throughput=throughput,
         step_ms=1e3 * timed.seconds / timed.steps,
@@ -124,7 +126,7 @@ def _measure(job: Job, progress: Progress, group: Group) -> Measurement:
         device=info,
         startup_seconds=startup,
         first_step_seconds=first.seconds,
-        warmup_seconds=first.seconds + measuring - warmup_began,
+        warmup_seconds=first.seconds + windows_began - warmup_began,
         warmup_steps=first.steps + warmup.steps,
         compile_seconds=max(0.0, first.seconds - warmup.step_seconds) if watch.compiles else 0.0,
         compile_cache=watch.cache,
@@ -133,7 +135,7 @@ def _measure(job: Job, progress: Progress, group: Group) -> Measurement:
         cpu_threads=torch.get_num_threads(),
         gpu_mem_peak_gib=gpu_peak,
         host_mem_peak_gib=host_peak,
-        quality=result,
+        quality=loss_quality,
         diagnosis=diagnosis,
         repeated_windows=timed.repeated,
         is_screened=timed.is_screened,
@@ -150,8 +152,8 @@ def join_group(job: Job, group: Group, pipeline: Pipeline, stepper: Stepper, beg
         begin: Number of batches taken before.
     """
     config = job.config
-    graph = config.compile.mode == "graph"
-    if graph and group.size > 1:
+    captures = config.compile.captures_step
+    if captures and group.size > 1:
         raise TrialFailedError(
             FailureKind.UNSUPPORTED,
             f"`compile.mode: graph` supports only one device, but got device.count={group.size}",
@@ -162,15 +164,15 @@ def join_group(job: Job, group: Group, pipeline: Pipeline, stepper: Stepper, beg
         config.batch_size,
         config.seed,
         stepper.device,
-        index_only=graph,
+        index_only=captures,
         share=(group.rank, group.size),
         begin=begin,
     )
-    if graph:
+    if captures:
         stepper.capture(loader)
     if group.size > 1:
         group.connect(stepper.device)
-        stepper.join(group.rank)
+        stepper.join_group(group.rank)
     return loader
 
 
@@ -178,7 +180,7 @@ def join_group(job: Job, group: Group, pipeline: Pipeline, stepper: Stepper, beg
 def group_of_one(job: Job, pipeline: Pipeline, stepper: Stepper) -> Iterator[tuple[Group, Loader]]:
     """Yields a group of one device, and its loader, which has started."""
     with (
-        contextlib.closing(Group.start(1, lambda _, orders: None)) as group,
+        contextlib.closing(Group.start(1, lambda _, step_pipe: None)) as group,
         contextlib.closing(join_group(job, group, pipeline, stepper)) as loader,
     ):
         loader.start()
@@ -188,11 +190,11 @@ def group_of_one(job: Job, pipeline: Pipeline, stepper: Stepper) -> Iterator[tup
 def follow(
     job: Job,
     group: Group,
-    orders: int,
+    step_pipe: int,
     begin: int = 0,
     restore: Callable[[Stepper, Loader], None] | None = None,
 ) -> None:
-    """Runs a rank other than 0: takes a step for each byte from `orders`.
+    """Runs a rank other than 0: takes a step for each byte from `step_pipe`.
 
     Args:
         begin: Number of batches taken before.
@@ -203,10 +205,10 @@ def follow(
     if restore is not None:
         restore(stepper, loader)
         # A checkpoint has the first rank's random numbers; this one's must not start over.
-        torch.manual_seed(job.config.seed + group.rank + RESUMED * begin)
+        torch.manual_seed(job.config.seed + group.rank + RESUMED_SEED_STEP * begin)
     loader.start()
     clock = NoClock()
-    while os.read(orders, 1):
+    while os.read(step_pipe, 1):
         stepper.step(loader, clock)
     leave()
     loader.close()
@@ -239,28 +241,24 @@ def _check_training(loss: float, samples: int, lost: int) -> None:
         raise TrialFailedError(FailureKind.NON_FINITE, f"the training loss became {loss} while measuring")
 
 
-def _diagnosis(timing: Timing, pipeline: Pipeline, timed: Windows) -> Diagnosis | None:
+def _diagnosis(timer: StepTimer, pipeline: Pipeline, timed: WindowSet) -> Diagnosis | None:
     """Returns the diagnosis; None if it runs out of memory, which does not affect the trial."""
     try:
-        return diagnose(timing, pipeline.train, timed.seconds / timed.steps)
+        return diagnose(timer, pipeline.train, timed.seconds / timed.steps)
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
         return None
 
 
-def _breakdown(timing: Timing, timed: Windows) -> Breakdown:
+def _breakdown(timer: StepTimer, timed: WindowSet) -> Breakdown:
     """Returns the phases of a step: from the windows on the CPU, from additional steps on CUDA."""
     step_s = timed.seconds / timed.steps
-    if timing.stepper.device.type == "cuda":
+    if timer.stepper.device.type == "cuda":
         clock = EventClock()
-        period = timing.loader.period_steps
-        wanted = max(MIN_EVENT_STEPS, min(EVENT_STEPS, int(BREAKDOWN_SECONDS / step_s)))
-        drain = min(
-            -(-wanted // period) * period, MAX_EVENT_STEPS, max(wanted, int(BREAKDOWN_SECONDS / step_s))
-        )
-        stretch = timing.stretch(clock, 0.0, cap_seconds=step_s * drain * 2, drain_steps=drain)
-        steps = stretch.steps
-        phases = [seconds / steps * (step_s / (stretch.seconds / steps)) for seconds in clock.seconds]
+        steps = _num_event_steps(step_s, timer.loader.period_steps)
+        stretch = timer.stretch(clock, 0.0, max_seconds=2 * steps * step_s, drain_steps=steps)
+        # Recording events slows the host, so only the proportions count.
+        phases = [seconds / stretch.seconds * step_s for seconds in clock.seconds]
     else:
         phases = [seconds / timed.steps for seconds in timed.phases]
     return Breakdown(
@@ -272,3 +270,12 @@ def _breakdown(timing: Timing, timed: Windows) -> Breakdown:
         graph_s=phases[GRAPH],
         host_gap_s=max(0.0, step_s - sum(phases)),
     )
+
+
+def _num_event_steps(step_s: float, period_steps: int) -> int:
+    """Returns how many steps record events: about `EVENT_STEPS`, or what `BREAKDOWN_SECONDS` allow."""
+    affordable = int(BREAKDOWN_SECONDS / step_s)
+    wanted = max(MIN_EVENT_STEPS, min(EVENT_STEPS, affordable))
+    # One step of a period loads for all of it: in a part of a period, its share would be wrong.
+    whole_periods = math.ceil(wanted / period_steps) * period_steps
+    return min(whole_periods, MAX_EVENT_STEPS, max(wanted, affordable))

@@ -7,7 +7,7 @@ import importlib
 MODULES = (
     "numpy",
     "torch",
-    # Constructing an optimiser imports torch._dynamo, which costs more than torch itself.
+    # Constructing an optimizer imports torch._dynamo, which costs more than torch itself.
     "torch._dynamo",
     "torch.optim.adam",
     "torch.utils.data",

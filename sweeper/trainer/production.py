@@ -41,8 +41,8 @@ from sweeper.trainer.step.group import Group
 from sweeper.trainer.step.stepper import Stepper
 from sweeper.trainer.timing.conditions import undisturbed_canary_ms
 from sweeper.trainer.timing.steady import is_steady
-from sweeper.trainer.timing.stretches import BLOCK_SECONDS as WARM_UP_BLOCK_SECONDS
-from sweeper.trainer.timing.stretches import Timing
+from sweeper.trainer.timing.step_timer import BLOCK_SECONDS as WARM_UP_BLOCK_SECONDS
+from sweeper.trainer.timing.step_timer import StepTimer
 
 BLOCK_SECONDS = 2.0
 WARM_UP_CAP_SECONDS = 60.0
@@ -68,13 +68,13 @@ def run(job: Job, progress: Progress) -> Report:
 
     return run_in_group(
         job,
-        lambda group, orders: follow(job, group, orders, begin.steps, restore),
+        lambda group, step_pipe: follow(job, group, step_pipe, begin.steps, restore),
         lambda group: _Run(job, progress, group, begin).train_to_end(checkpoint, restore),
     )
 
 
 def schedule_of(job: Job, num_batches: int) -> Callable[[int], float] | None:
-    """Returns the learning rate as a share of its peak, by optimiser step; None if constant."""
+    """Returns the learning rate as a share of its peak, by optimizer step; None if constant."""
     plan, config = job.training, job.config
     assert plan is not None
     if plan.schedule == "constant":
@@ -84,7 +84,7 @@ def schedule_of(job: Job, num_batches: int) -> Callable[[int], float] | None:
 
 
 def make_rate(schedule: Schedule, warmup: int, total: int) -> Callable[[int], float]:
-    """Returns the share of the peak rate by optimiser step: up over `warmup`, down to `total`."""
+    """Returns the share of the peak rate by optimizer step: up over `warmup`, down to `total`."""
 
     def share(step: int) -> float:
         if step < warmup:
@@ -128,7 +128,7 @@ class _Run:
             # Before the first batch: a pipeline's rows may draw random numbers.
             checkpoints.restore_random(checkpoint, self.stepper.device)
         self.loader.start()
-        self.timing = Timing(self.stepper, self.loader, self.group)
+        self.timer = StepTimer(self.stepper, self.loader, self.group)
         self.progress.device(info)
         self.progress.stage(TRAINING_STAGE)
         ended = self._train()
@@ -179,7 +179,7 @@ class _Run:
         length = BLOCK_SECONDS if self.steady else WARM_UP_BLOCK_SECONDS
         if self.steady and time.perf_counter() - self.canary_at >= CANARY_SECONDS:
             self.canary_ms, self.canary_at = undisturbed_canary_ms(), time.perf_counter()
-        timed_window = self.timing.window(NoClock(), length, self.job.config.global_batch, left)
+        timed_window = self.timer.take_window(NoClock(), length, self.job.config.global_batch, left)
         window = dataclasses.replace(timed_window.window, canary_ms=self.canary_ms)
         loss = self.stepper.last_loss.item()
         if not math.isfinite(loss):

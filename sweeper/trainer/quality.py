@@ -67,10 +67,10 @@ def measure(pipeline: Pipeline, stepper: Stepper, plan: MeasurePlan) -> Quality:
     part = num_samples / parts
     seen, due = 0, part if parts > 1 else math.inf
     for index, length in _order(samples, config).first_samples(num_samples).batches():
-        stepper.train_on(reader(index, length), clock, len(index))
+        stepper.train_batch(reader(index, length), clock, len(index))
         total += stepper.last_loss * len(index)
         seen += len(index)
-        # Between optimiser steps only: accumulated gradients are not in the weights yet.
+        # Between optimizer steps only: accumulated gradients are not in the weights yet.
         if due <= seen < num_samples and stepper.micro_steps % config.accumulate_steps == 0:
             with unnoticed(stepper):
                 curve.append((seen, validate(pipeline, stepper, stepper.model)))

@@ -25,7 +25,7 @@ from sweeper.trainer.measure import group_of_one
 from sweeper.trainer.setup import set_up
 from sweeper.trainer.step.clocks import NoClock
 from sweeper.trainer.step.stepper import Stepper
-from sweeper.trainer.timing.stretches import Timing
+from sweeper.trainer.timing.step_timer import StepTimer
 
 STEPS = 20
 TOP = 10
@@ -50,7 +50,7 @@ def run(job: Job, progress: Progress) -> Report:
     with group_of_one(job, pipeline, stepper) as (group, loader):
         progress.stage("warmup")
         # The steps need not be steady: the profiler changes their speed anyway.
-        Timing(stepper, loader, group).warm_up(job.plan.warmup_cap_seconds, screen_above=math.inf)
+        StepTimer(stepper, loader, group).warm_up(job.plan.warmup_cap_seconds, screen_above=math.inf)
         progress.stage("trace")
         with profile(activities=activities) as profiler:
             # The first step is distorted by the profiler.
@@ -108,7 +108,7 @@ def arithmetic(stepper: Stepper, loader: Loader) -> dict[str, Any]:
         torch.compiler.set_stance("force_eager"),
         FlopCounterMode(display=False) as counter,
     ):
-        stepper.train(batch, NoClock(), stepper.model)
+        stepper.train_through(batch, NoClock(), stepper.model)
     # Torch has no plain matrix product in float8, so float8 is compared with bf16.
     precision = {"fp8": "bf16"}.get(stepper.config.precision.amp, stepper.config.precision.amp)
     device = stepper.device

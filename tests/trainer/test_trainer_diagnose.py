@@ -36,7 +36,7 @@ from sweeper.trainer.step.group import Group
 from sweeper.trainer.step.stepper import Stepper
 from sweeper.trainer.timing import diagnose as under_test
 from sweeper.trainer.timing.diagnose import diagnose
-from sweeper.trainer.timing.stretches import Timing
+from sweeper.trainer.timing.step_timer import StepTimer
 
 ALONE = Group.start(1, lambda *_: None)
 CPU = torch.device("cpu")
@@ -50,7 +50,7 @@ def training(
     sleep: float = 0.0,
     row_sleep: float = 0.0,
     rows: int = ROWS,
-) -> tuple[Timing, Samples]:
+) -> tuple[StepTimer, Samples]:
     """A loader and a step: `sleep` seconds of it in the loss, `row_sleep` for each row that is read."""
     config = TrialConfig().replace({"device.cpu_threads": 1, **(asked or {})})
     torch.manual_seed(0)
@@ -70,7 +70,7 @@ def training(
     stepper = Stepper(Pipeline(model=model, train=samples, val=samples, loss=loss), config, CPU)
     loader = make_loader(samples, config.loader, config.batch_size, 0, CPU)
     loader.start()
-    return Timing(stepper, loader, ALONE), samples
+    return StepTimer(stepper, loader, ALONE), samples
 
 
 # -- trainings whose bottleneck is known ----------------------------------------------------------------
@@ -172,8 +172,8 @@ def test_a_step_that_sleeps_is_blocked_and_one_that_computes_is_not():
 
 @undisturbed
 def test_what_the_loader_waits_for_does_not_block_the_step():
-    timing, samples = training({"loader.kind": "rows", "batch_size": 4}, row_sleep=1e-3)
-    found = diagnose(timing, samples, 1e-3)
+    timer, samples = training({"loader.kind": "rows", "batch_size": 4}, row_sleep=1e-3)
+    found = diagnose(timer, samples, 1e-3)
     assert found.blocked_s < 1e-3
     assert found.loader_samples_s < 1e3 < found.device_samples_s
     assert found.sample_cpu_s < 5e-4
@@ -183,8 +183,8 @@ def test_what_the_loader_waits_for_does_not_block_the_step():
 def test_what_a_core_was_lacking_for_is_no_blocking(monkeypatch):
     told = iter([{1: 1.0, 2: 0.0}, {1: 9.0, 2: 0.1}])
     monkeypatch.setattr(under_test, "waits", lambda pid: next(told))
-    timing, _ = training(sleep=4e-3)
-    assert under_test._blocked_seconds(timing) == 0.0
+    timer, _ = training(sleep=4e-3)
+    assert under_test._blocked_seconds(timer) == 0.0
 
 
 @undisturbed
@@ -192,20 +192,20 @@ def test_threads_that_wait_for_cores_at_the_same_time_wait_once(monkeypatch):
     """Of a tenth of a second in which the step sleeps, and four threads want a core for a third."""
     told = itertools.cycle([dict.fromkeys(range(4), 5.0), dict.fromkeys(range(4), 5.033)])
     monkeypatch.setattr(under_test, "waits", lambda pid: next(told))
-    timing, _ = training(sleep=4e-3)
-    assert 1e-3 < under_test._blocked_seconds(timing) < 4e-3
+    timer, _ = training(sleep=4e-3)
+    assert 1e-3 < under_test._blocked_seconds(timer) < 4e-3
 
 
 @pytest.mark.alone
 @undisturbed
 def test_what_does_not_depend_on_the_batch_weighs_less_in_a_large_one():
     def fixed(batch_size: int) -> float:
-        timing, _ = training({"batch_size": batch_size}, width=128, rows=8192)
-        handed = under_test._load_alone(timing.loader, CPU).loaded
+        timer, _ = training({"batch_size": batch_size}, width=128, rows=8192)
+        handed = under_test._load_alone(timer.loader, CPU).loaded
         halves = under_test._half_of(handed)
         assert (halves.size, len(halves.batch["x"])) == (batch_size // 2, batch_size // 2)
         full, half = under_test._alternate(
-            *(under_test._step_on(timing.stepper, timing.loader, each) for each in (handed, halves))
+            *(under_test._step_on(timer.stepper, timer.loader, each) for each in (handed, halves))
         )
         if full is None:
             pytest.skip("this machine is busy")
@@ -218,8 +218,8 @@ def test_what_does_not_depend_on_the_batch_weighs_less_in_a_large_one():
 
 
 def test_the_largest_batch_that_the_loader_hands_over_is_trained_on():
-    timing, _ = training({"batch_size": 600, "loader.drop_last": False})
-    handed = under_test._load_alone(timing.loader, CPU).loaded
+    timer, _ = training({"batch_size": 600, "loader.drop_last": False})
+    handed = under_test._load_alone(timer.loader, CPU).loaded
     assert (handed.size, len(handed.batch["x"])) == (600, 600)
 
 
@@ -257,24 +257,24 @@ def test_draining_has_an_end(monkeypatch):
 
 
 def test_a_step_on_its_own_batch_needs_no_loader(monkeypatch):
-    timing, _ = training({"loader.kind": "rows"}, row_sleep=1e-4)
-    handed = under_test._load_alone(timing.loader, CPU).loaded
-    monkeypatch.setattr(timing.loader, "next", pytest.fail)
-    before = timing.stepper.micro_steps
-    step = under_test._step_on(timing.stepper, timing.loader, handed)
+    timer, _ = training({"loader.kind": "rows"}, row_sleep=1e-4)
+    handed = under_test._load_alone(timer.loader, CPU).loaded
+    monkeypatch.setattr(timer.loader, "next", pytest.fail)
+    before = timer.stepper.micro_steps
+    step = under_test._step_on(timer.stepper, timer.loader, handed)
     step()
-    assert timing.stepper.micro_steps == before + 1
+    assert timer.stepper.micro_steps == before + 1
 
 
 def test_a_captured_step_is_replayed_and_not_halved():
-    timing, samples = training({"compile.mode": "graph"})
+    timer, samples = training({"compile.mode": "graph"})
     capture = Fake()
-    timing.loader = make_loader(samples, TrialConfig().loader, 64, 0, CPU, index_only=True)
-    timing.stepper.capture(timing.loader, capture)
-    timing.loader.start()
-    timing.warm_up(0.2)
+    timer.loader = make_loader(samples, TrialConfig().loader, 64, 0, CPU, index_only=True)
+    timer.stepper.capture(timer.loader, capture)
+    timer.loader.start()
+    timer.warm_up(0.2)
     replayed = capture.replayed
-    found = diagnose(timing, samples, 1e-3)
+    found = diagnose(timer, samples, 1e-3)
     assert capture.replayed > replayed + 2
     assert found.device_samples_s > 0
     assert found.loader_samples_s > 0
@@ -305,9 +305,9 @@ def test_turns_that_waited_for_a_core_do_not_count(monkeypatch, waited: list, ha
 
 
 def test_of_shapes_that_differ_one_batch_says_nothing():
-    timing, samples = training()
-    timing.loader.num_shapes = 2
-    found = diagnose(timing, samples, 1e-3)
+    timer, samples = training()
+    timer.loader.num_shapes = 2
+    found = diagnose(timer, samples, 1e-3)
     assert (found.device_samples_s, found.half_step_s, found.full_step_s) == (None, None, None)
     assert found.loader_samples_s > 0
 
@@ -322,24 +322,24 @@ COMPILERS = {
 def test_what_cannot_be_halved_is_not(monkeypatch, why: str):
     if why in COMPILERS:
         monkeypatch.setattr(torch, "compile", COMPILERS[why])
-        timing, samples = training({"compile.mode": "default"})
+        timer, samples = training({"compile.mode": "default"})
     else:
-        timing, samples = training({"batch_size": 1})
+        timer, samples = training({"batch_size": 1})
         monkeypatch.setattr(
             under_test.psutil, "virtual_memory", lambda: SimpleNamespace(available=1, total=2**34)
         )
         monkeypatch.setattr(under_test, "_fits", lambda *_: False)
-    found = diagnose(timing, samples, 1e-3)
+    found = diagnose(timer, samples, 1e-3)
     assert (found.half_step_s, found.full_step_s) == (None, None)
     assert found.device_samples_s > 0
 
 
 @undisturbed
 def test_a_batch_of_one_is_compared_with_two():
-    timing, samples = training({"batch_size": 1})
-    sizes, train = [], timing.stepper.train
-    timing.stepper.train = lambda batch, *rest: (sizes.append(len(batch["x"])), train(batch, *rest))[1]
-    found = diagnose(timing, samples, 1e-3)
+    timer, samples = training({"batch_size": 1})
+    sizes, train = [], timer.stepper.train_through
+    timer.stepper.train_through = lambda batch, *rest: (sizes.append(len(batch["x"])), train(batch, *rest))[1]
+    found = diagnose(timer, samples, 1e-3)
     assert set(sizes) == {1, 2}
     assert found.full_step_s
     # Two such samples take hardly longer than one: nearly all of a step is calls.
@@ -356,21 +356,21 @@ def test_half_a_batch_of_one_is_extrapolated():
 
 def test_no_batch_is_halved_to_one_sample():
     # In training, batch normalisation takes no batch of one.
-    timing, samples = training({"batch_size": 3})
-    timing.stepper.model.insert(1, nn.BatchNorm1d(32))
-    sizes, train = set(), timing.stepper.train
-    timing.stepper.train = lambda batch, *rest: (sizes.add(len(batch["x"])), train(batch, *rest))[1]
-    assert diagnose(timing, samples, 1e-3).device_samples_s > 0
+    timer, samples = training({"batch_size": 3})
+    timer.stepper.model.insert(1, nn.BatchNorm1d(32))
+    sizes, train = set(), timer.stepper.train_through
+    timer.stepper.train_through = lambda batch, *rest: (sizes.add(len(batch["x"])), train(batch, *rest))[1]
+    assert diagnose(timer, samples, 1e-3).device_samples_s > 0
     assert sizes == {3, 6}
 
 
 def test_of_several_ranks_only_what_all_of_them_take_part_in():
-    timing, samples = training()
+    timer, samples = training()
     led = []
-    timing.group = SimpleNamespace(size=2, lead=lambda: led.append(timing.stepper.micro_steps))
-    found = diagnose(timing, samples, 1e-3)
+    timer.group = SimpleNamespace(size=2, step_followers=lambda: led.append(timer.stepper.micro_steps))
+    found = diagnose(timer, samples, 1e-3)
     # No step without the others.
-    assert led == list(range(timing.stepper.micro_steps))
+    assert led == list(range(timer.stepper.micro_steps))
     assert led
     assert found == Diagnosis(
         blocked_s=found.blocked_s,
@@ -409,9 +409,9 @@ def test_data_of_a_source_does_not_fit_however_small():
 def test_bf16_is_native_where_the_device_lacks_it_not(monkeypatch, lacks: dict, native: bool):
     monkeypatch.setattr(under_test, "lacks", lambda info: lacks)
     monkeypatch.setattr(under_test, "_blocked_seconds", lambda _: 0.0)
-    timing, samples = training()
-    timing.group = SimpleNamespace(size=2)
-    assert diagnose(timing, samples, 1e-3).native_bf16 is native
+    timer, samples = training()
+    timer.group = SimpleNamespace(size=2)
+    assert diagnose(timer, samples, 1e-3).native_bf16 is native
 
 
 # -- a make-believe GPU ---------------------------------------------------------------------------------
@@ -442,11 +442,11 @@ class Gpu(FakeCuda):
         self.train()
         return BATCH
 
-    def timing(self, **more: Any) -> Timing:
+    def timer(self, **more: Any) -> StepTimer:
         config = TrialConfig().replace({"accumulate_steps": 2})
         options = {"config": config, "captured": None, "compiles": False, **more}
         stepper = SimpleNamespace(
-            device=CUDA, step=self.step, train_on=self.train, replay=self.replay, **options
+            device=CUDA, step=self.step, train_batch=self.train, replay=self.replay, **options
         )
         batch = {"x": torch.zeros(BATCH, 1)}
 
@@ -462,7 +462,7 @@ class Gpu(FakeCuda):
             to_device=lambda batch: batch,
             materialise=lambda batch, length: batch,
         )
-        return Timing(stepper, loader, ALONE)
+        return StepTimer(stepper, loader, ALONE)
 
 
 @pytest.fixture
@@ -474,7 +474,7 @@ def no_places(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("host", "device"), [(1e-3, 3e-3), (5e-3, 1e-3)], ids=["ahead", "behind"])
 def test_the_devices_time_and_the_hosts_are_told_apart(monkeypatch, host: float, device: float):
     cuda = Gpu(monkeypatch, host, device)
-    found = diagnose(cuda.timing(), SAMPLES, 1e-3)
+    found = diagnose(cuda.timer(), SAMPLES, 1e-3)
     assert (found.issue_s, found.busy_s) == (pytest.approx(host), pytest.approx(device))
     assert found.device_samples_s == pytest.approx(BATCH / max(host, device), rel=0.1)
     assert found.loader_samples_s == pytest.approx(BATCH / 2e-3)
@@ -497,7 +497,7 @@ def test_half_a_batch_has_been_trained_on_before_it_is_timed(monkeypatch):
             cuda.wait()
 
     monkeypatch.setattr(cuda, "train", tries_first)
-    found = diagnose(cuda.timing(), SAMPLES, 1e-3)
+    found = diagnose(cuda.timer(), SAMPLES, 1e-3)
     assert seen == {BATCH, BATCH // 2}
     assert (found.full_step_s, found.half_step_s) == (pytest.approx(3e-3), pytest.approx(2e-3))
 
@@ -506,7 +506,7 @@ def test_half_a_batch_has_been_trained_on_before_it_is_timed(monkeypatch):
 def test_a_compiled_or_captured_step_is_not_halved_on_a_gpu_either(monkeypatch):
     for kind in ({"compiles": True}, {"captured": object()}):
         cuda = Gpu(monkeypatch, 1e-3, 3e-3)
-        found = diagnose(cuda.timing(**kind), SAMPLES, 1e-3)
+        found = diagnose(cuda.timer(**kind), SAMPLES, 1e-3)
         assert found.busy_s == pytest.approx(3e-3)
         assert found.half_step_s is None
 
@@ -514,7 +514,7 @@ def test_a_compiled_or_captured_step_is_not_halved_on_a_gpu_either(monkeypatch):
 def test_a_captured_step_is_not_looked_at_for_waits(monkeypatch):
     monkeypatch.setattr(under_test, "sync_places", pytest.fail)
     cuda = Gpu(monkeypatch, 1e-3, 3e-3)
-    assert diagnose(cuda.timing(captured=object()), SAMPLES, 1e-3).sync_places == ()
+    assert diagnose(cuda.timer(captured=object()), SAMPLES, 1e-3).sync_places == ()
 
 
 def test_of_a_step_that_waits_for_the_device_the_profiler_says_how_long_it_works(monkeypatch):
@@ -522,8 +522,8 @@ def test_of_a_step_that_waits_for_the_device_the_profiler_says_how_long_it_works
     cuda.waiting = True
     asked = []
     monkeypatch.setattr(under_test, "sync_places", lambda step: asked.append(step()) or ("net.py:12",))
-    monkeypatch.setattr(under_test, "kernel_seconds", lambda step, device, turn: 2.5e-3)
-    found = diagnose(cuda.timing(), SAMPLES, 1e-3)
+    monkeypatch.setattr(under_test, "kernel_seconds", lambda step, device, steps_per_update: 2.5e-3)
+    found = diagnose(cuda.timer(), SAMPLES, 1e-3)
     assert (found.busy_s, found.issue_s, found.sync_places) == (2.5e-3, None, ("net.py:12",))
     # Asked of the trial's own steps, its loader and all.
     assert asked == [BATCH]
@@ -539,10 +539,12 @@ def test_of_a_step_that_fills_the_launch_queue_the_profiler_says_who_sets_the_pa
     cuda.queue_seconds = 4.5e-3
     asked = []
     monkeypatch.setattr(
-        under_test, "kernel_seconds", lambda step, device, turn: asked.append(turn) or kernels
+        under_test,
+        "kernel_seconds",
+        lambda step, device, steps_per_update: asked.append(steps_per_update) or kernels,
     )
-    found = diagnose(cuda.timing(), SAMPLES, 4e-3)
-    # Of whole turns: the optimiser steps after two.
+    found = diagnose(cuda.timer(), SAMPLES, 4e-3)
+    # Of whole updates: the optimizer steps after two.
     assert (found.busy_s, asked) == (kernels, [2])
     alone = BATCH / found.device_samples_s
     assert found.issue_s == pytest.approx(alone)
@@ -555,8 +557,8 @@ def test_of_a_step_that_fills_the_launch_queue_the_profiler_says_who_sets_the_pa
 def test_what_not_even_the_profiler_sees_is_not_known(monkeypatch):
     cuda = Gpu(monkeypatch, 1e-3, 3e-3)
     cuda.waiting = True
-    monkeypatch.setattr(under_test, "kernel_seconds", lambda step, device, turn: None)
-    found = diagnose(cuda.timing(), SAMPLES, 1e-3)
+    monkeypatch.setattr(under_test, "kernel_seconds", lambda step, device, steps_per_update: None)
+    found = diagnose(cuda.timer(), SAMPLES, 1e-3)
     assert (found.busy_s, found.issue_s, found.full_step_s, found.half_step_s) == (None,) * 4
 
 

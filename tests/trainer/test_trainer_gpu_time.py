@@ -23,13 +23,13 @@ from sweeper.trainer.timing.gpu_time import kernel_seconds, queued_seconds, sync
 
 
 @pytest.mark.parametrize(("host", "device"), [(1e-3, 3e-3), (5e-3, 1e-3)], ids=["ahead", "behind"])
-@pytest.mark.parametrize("turn", [1, 3])
-def test_neither_shows_in_the_others_time(monkeypatch, host: float, device: float, turn: int):
+@pytest.mark.parametrize("steps_per_update", [1, 3])
+def test_neither_shows_in_the_others_time(monkeypatch, host: float, device: float, steps_per_update: int):
     cuda = FakeCuda(monkeypatch, host, device)
-    found = queued_seconds(cuda.train, CUDA, turn, max(host, device))
+    found = queued_seconds(cuda.train, CUDA, steps_per_update, max(host, device))
     assert found == (pytest.approx(device), pytest.approx(host))
-    # Whole turns: every so many steps the optimiser takes one.
-    assert cuda.steps % turn == 0
+    # Whole updates: every so many steps the optimizer takes one.
+    assert cuda.steps % steps_per_update == 0
 
 
 def test_the_hold_is_as_long_as_a_step_of_a_slow_host_needs(monkeypatch):

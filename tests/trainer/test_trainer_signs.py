@@ -58,13 +58,13 @@ def test_each_shapes_first_step_is_a_compilation(make_job, slow_compiler):
     batch = {name: tensor[:100] for name, tensor in pipeline.train.tensors.items()}
     wider = {name: tensor[:200] for name, tensor in pipeline.train.tensors.items()}
     for each in (batch, batch, wider, batch, wider):
-        stepper.train(each, NoClock(), stepper.compiled)
-    stepper.train({name: tensor[:50] for name, tensor in batch.items()}, NoClock(), stepper.model)
+        stepper.train_through(each, NoClock(), stepper.compiled)
+    stepper.train_through({name: tensor[:50] for name, tensor in batch.items()}, NoClock(), stepper.model)
     assert heard.all[1:] == [("compile", 0), ("warmup", 1), ("compile", 2), ("warmup", 3)]
     assert heard.own.count == 6
     # What goes on alone after the windows is compiled anew.
-    stepper.part()
-    stepper.train(batch, NoClock(), stepper.compiled)
+    stepper.leave_group()
+    stepper.train_through(batch, NoClock(), stepper.compiled)
     assert heard.all[5:] == [("compile", 6), ("warmup", 7)]
 
 
@@ -73,7 +73,7 @@ def test_a_shape_is_seen_once_its_graph_is_recorded(make_job, slow_compiler, mod
     pipeline, stepper, _ = set_up(make_job({"compile.mode": mode}), Heard())
     batch = {name: tensor[:100] for name, tensor in pipeline.train.tensors.items()}
     for count in range(1, 4):
-        stepper.train(batch, NoClock(), stepper.compiled)
+        stepper.train_through(batch, NoClock(), stepper.compiled)
         assert stepper.has_seen(1) == (count >= runs)
         assert not stepper.has_seen(2)
 
@@ -84,7 +84,7 @@ def test_a_compilation_that_fails_says_where_it_was(make_job, slow_compiler, mon
     monkeypatch.setattr(pipeline.model, "forward", lambda x: 1 / 0)
     batch = {name: tensor[:100] for name, tensor in pipeline.train.tensors.items()}
     with pytest.raises(ZeroDivisionError):
-        stepper.train(batch, NoClock(), stepper.compiled)
+        stepper.train_through(batch, NoClock(), stepper.compiled)
     assert heard.reached == "compile"
 
 

@@ -35,7 +35,7 @@ def train(job, steps: int, before=lambda stepper: None):
     losses = []
     size = job.config.batch_size
     for batch in first_batches(pipeline.train, size, steps * size):
-        stepper.train(batch, NoClock(), stepper.compiled)
+        stepper.train_through(batch, NoClock(), stepper.compiled)
         losses.append(stepper.last_loss.item())
     return stepper, losses
 
@@ -104,11 +104,11 @@ def test_the_rate_rises_linearly_and_stays(make_job):
     batch = {"x": torch.ones(2, 8), "y": torch.ones(2)}
     rates = []
     for _ in range(6):
-        stepper.train(batch, NoClock(), stepper.model)
+        stepper.train_through(batch, NoClock(), stepper.model)
         rates.append(stepper.optimizer.param_groups[0]["lr"])
     assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
     stepper.reset()
-    stepper.train(batch, NoClock(), stepper.model)
+    stepper.train_through(batch, NoClock(), stepper.model)
     assert stepper.optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
 
 
@@ -150,7 +150,7 @@ def test_a_clock_hears_of_every_phase(make_job):
     clock = HostClock()
     clock.start()
     for batch in first_batches(pipeline.train, 100, 300):
-        stepper.train(batch, clock, stepper.model)
+        stepper.train_through(batch, clock, stepper.model)
     data, h2d, forward, backward, optimizer, graph = clock.seconds
     assert tuple(range(6)) == (DATA, H2D, FORWARD, BACKWARD, OPTIMIZER, GRAPH)
     assert data == h2d == graph == 0.0
@@ -227,4 +227,4 @@ def test_a_model_that_cannot_be_channels_last_stays_as_it_is_and_says_so():
     (reason,) = stepper.refused.values()
     assert set(stepper.refused) == {"memory_format"}
     assert reason.startswith("contiguous: ")
-    stepper.train({"x": samples.tensors["x"][:4]}, NoClock(), stepper.model)
+    stepper.train_through({"x": samples.tensors["x"][:4]}, NoClock(), stepper.model)

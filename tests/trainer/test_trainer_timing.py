@@ -23,10 +23,10 @@ from sweeper.trainer.step import clocks
 from sweeper.trainer.step.clocks import BACKWARD, FORWARD, NUM_PHASES, NoClock
 from sweeper.trainer.step.group import Group
 from sweeper.trainer.timing import conditions, windows
-from sweeper.trainer.timing import stretches as under_test
+from sweeper.trainer.timing import step_timer as under_test
 from sweeper.trainer.timing.conditions import Conditions
-from sweeper.trainer.timing.stretches import Timing
-from sweeper.trainer.timing.windows import MAX_TRIES, TimedWindow, Windows, collect
+from sweeper.trainer.timing.step_timer import StepTimer
+from sweeper.trainer.timing.windows import MAX_TRIES, TimedWindow, WindowSet, collect_windows
 
 ALONE = Group.start(1, lambda *_: None)
 OTHERS = "other processes took cores"
@@ -34,18 +34,18 @@ SLOW = "the processor was slow (canary)"
 FOREIGN = "other processes used the GPU"
 
 
-def timing(job) -> Timing:
+def timer(job) -> StepTimer:
     pipeline, stepper, _ = set_up(job)
     loader = make_loader(pipeline.train, job.config.loader, job.config.batch_size, 0, stepper.device)
     loader.start()
-    return Timing(stepper, loader, ALONE)
+    return StepTimer(stepper, loader, ALONE)
 
 
 # -- stretches and warm-up ------------------------------------------------------------------------------
 
 
 def test_a_stretch_covers_whole_prefetch_drains_where_they_fit(make_job):
-    drained = timing(make_job())
+    drained = timer(make_job())
     drained.loader.drain_steps = 7
     for drain_steps, whole in ((0, 7), (5, 5)):
         for _ in range(3):
@@ -56,7 +56,7 @@ def test_a_stretch_covers_whole_prefetch_drains_where_they_fit(make_job):
 
 
 def test_a_drain_that_does_not_fit_is_cut(make_job):
-    drained = timing(make_job())
+    drained = timer(make_job())
     drained.loader.drain_steps = 10**9
     found = drained.stretch(NoClock(), 0.02, 0.05)
     assert 0.05 <= found.seconds < 5
@@ -68,16 +68,16 @@ def test_a_drain_that_does_not_fit_is_cut(make_job):
 
 
 def test_samples_of_skipped_steps_are_taken_off_the_window(make_job):
-    skipping = timing(make_job({"precision.amp": "fp16", "model.fault": "inf", "accumulate_steps": 2}))
+    skipping = timer(make_job({"precision.amp": "fp16", "model.fault": "inf", "accumulate_steps": 2}))
     skipping.loader.drain_steps = 2
-    taken = skipping.window(NoClock(), 0.02, 200)
+    taken = skipping.take_window(NoClock(), 0.02, 200)
     assert taken.window.steps >= 2
     assert taken.window.samples == 0
     assert taken.lost == 100 * taken.window.steps
 
 
 def test_some_skipped_steps_cost_their_samples_and_no_more(make_job, monkeypatch):
-    trained = timing(make_job())
+    trained = timer(make_job())
     trained.stepper.skipped += 5
     stretch = trained.stretch
 
@@ -86,7 +86,7 @@ def test_some_skipped_steps_cost_their_samples_and_no_more(make_job, monkeypatch
         return stretch(*args, **named)
 
     monkeypatch.setattr(trained, "stretch", skipping)
-    taken = trained.window(NoClock(), 0.05, 100)
+    taken = trained.take_window(NoClock(), 0.05, 100)
     assert taken.lost == 300
     assert taken.window.samples == 100 * taken.window.steps - 300
     measure._check_training(1.0, 9000, 1000)
@@ -95,7 +95,7 @@ def test_some_skipped_steps_cost_their_samples_and_no_more(make_job, monkeypatch
 
 
 def test_warm_up_waits_for_every_shape_that_is_compiled(make_sequence_job, monkeypatch):
-    trained = timing(make_sequence_job({"batch_size": 32, "loader.buckets": 2}))
+    trained = timer(make_sequence_job({"batch_size": 32, "loader.buckets": 2}))
     assert trained.loader.num_shapes == 2
     asked = []
 
@@ -190,11 +190,11 @@ class Bench:
         self.heard.append(window)
         return list(self.said(len(self.heard) - 1))
 
-    def windows(self, plan: MeasurePlan = PLAN) -> Windows:
-        return Timing(self, self, ALONE).windows(plan, SAMPLES, self)
+    def windows(self, plan: MeasurePlan = PLAN) -> WindowSet:
+        return StepTimer(self, self, ALONE).take_windows(plan, SAMPLES, self)
 
 
-def numbers(bench: Bench, found: Windows) -> list[int]:
+def numbers(bench: Bench, found: WindowSet) -> list[int]:
     """Which of the windows that were taken have been kept."""
     return [[window.start_s for window in bench.heard].index(each.start_s) for each in found.kept]
 
@@ -255,7 +255,7 @@ def test_in_turns_none_is_taken_again():
         window = Window(start_s=float(next(number)), seconds=1.0, steps=1, samples=1)
         return TimedWindow(dataclasses.replace(window, foreign_cpu_seconds=1.0, waited_seconds=1.0))
 
-    found = collect(PLAN, SilentProgress(), take, is_in_turns=True)
+    found = collect_windows(PLAN, SilentProgress(), take, is_in_turns=True)
     assert heard == list(range(PLAN.repeats))
     assert found.repeated == 0
     assert all(window.disturbances for window in found.kept)
@@ -357,7 +357,7 @@ def test_a_disturbed_screening_is_taken_again_and_decides_nothing(monkeypatch):
 
 
 def test_a_hopeless_trial_does_not_warm_up_to_the_end(make_job, monkeypatch):
-    trained = timing(make_job())
+    trained = timer(make_job())
     monkeypatch.setattr(under_test, "BLOCK_SECONDS", 0.01)
     monkeypatch.setattr(under_test, "is_steady", lambda blocks: len(blocks) >= 5)
     hopeless = trained.warm_up(20.0, screen_above=1e12)
@@ -389,10 +389,10 @@ def test_counters_that_are_not_told_are_none(monkeypatch, at: str):
 
 @pytest.mark.alone
 def test_beside_a_busy_process_on_every_core_it_is_noticed(make_job):
-    trained = timing(make_job())
+    trained = timer(make_job())
     with strangers():
         plan = MeasurePlan(window_seconds=0.25, repeats=1, cap_seconds=30)
-        found = trained.windows(plan, 100, SilentProgress())
+        found = trained.take_windows(plan, 100, SilentProgress())
     (window,) = found.kept
     assert found.repeated == 2
     assert OTHERS in window.disturbances
@@ -411,13 +411,13 @@ def machine_busy_seconds() -> float:
 @pytest.mark.parametrize("threads", [1, 4 * len(os.sched_getaffinity(0))])
 def test_a_trial_of_its_own_disturbs_nothing(make_job, threads: int):
     """Neither what it computes nor what its own threads take from one another is another's doing."""
-    trained = timing(make_job({"model.hidden": 256, "batch_size": 1000, "device.cpu_threads": threads}))
+    trained = timer(make_job({"model.hidden": 256, "batch_size": 1000, "device.cpu_threads": threads}))
     quiet_ms = min(conditions.canary_ms() for _ in range(5))
     plan = MeasurePlan(window_seconds=0.2, repeats=1, cap_seconds=0, quiet_canary_ms=quiet_ms)
     try:
         for _ in range(3):
             busy, own, began = machine_busy_seconds(), usage(os.getpid()).cpu_seconds, time.perf_counter()
-            (window,) = trained.windows(plan, 1000, SilentProgress()).kept
+            (window,) = trained.take_windows(plan, 1000, SilentProgress()).kept
             seconds = time.perf_counter() - began
             others = machine_busy_seconds() - busy - (usage(os.getpid()).cpu_seconds - own)
             if others < 0.05 * seconds and window.canary_ms < 1.2 * quiet_ms and window.steal_seconds < 0.01:

@@ -27,7 +27,7 @@ from sweeper.core.progress import LocalSteps
 from sweeper.telemetry import probes
 from sweeper.telemetry.sampler import ProbeSampler, summarise
 from sweeper.trainer.step.group import Group
-from sweeper.trainer.timing.stretches import Timing
+from sweeper.trainer.timing.step_timer import StepTimer
 from sweeper.worker import keeper
 from sweeper.worker.trial import PipeProgress
 
@@ -124,8 +124,8 @@ def windows(job: Job, progress: PipeProgress, uuid: str = "GPU-1") -> Measuremen
     progress.device(DeviceInfo(kind="cuda", name="NVIDIA A10", uuid=uuid))
     progress.stage("window")
     stepper = SimpleNamespace(device=torch.device("cpu"), skipped=torch.zeros(()), step=step)
-    timing = Timing(stepper, SimpleNamespace(drain_steps=1), Group.start(1, lambda *_: None))
-    found = timing.windows(job.plan, 10, progress)
+    timer = StepTimer(stepper, SimpleNamespace(drain_steps=1), Group.start(1, lambda *_: None))
+    found = timer.take_windows(job.plan, 10, progress)
     return dataclasses.replace(synthetic(1e4), windows=found.kept, repeated_windows=found.repeated)
 
 

@@ -160,7 +160,7 @@ def _launch(s: Signals, measurement: Measurement, config: TrialConfig) -> Iterat
         yield Remedy(
             "`optimizer.fused: true`: one call instead of one per parameter", {"optimizer.fused": True}
         )
-    if s.on_gpu and config.compile.mode != "graph" and config.device.count == 1 and s.host_paced:
+    if s.on_gpu and not config.compile.captures_step and config.device.count == 1 and s.host_paced:
         yield Remedy("`compile.mode: graph`: the whole step as one launch", {"compile.mode": "graph"})
     yield from _larger_batch(s, measurement, config)
     yield Remedy("fewer, larger operations: such a small step is mostly call overhead")

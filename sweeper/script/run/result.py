@@ -14,7 +14,7 @@ from sweeper.script.run.sandbox import Sandbox
 from sweeper.script.run.timeline import Stretch
 from sweeper.system.process import peak_bytes
 from sweeper.trainer.timing.conditions import Conditions, window_between
-from sweeper.trainer.timing.windows import Windows
+from sweeper.trainer.timing.windows import WindowSet
 
 
 def window_of(stretches: Sequence[Stretch], before: Conditions, after: Conditions) -> Window:
@@ -79,7 +79,7 @@ def ineffective_settings(script: Script, listener: Listener, sandbox: Sandbox) -
 
 def exclusions(
     stretches: Sequence[Stretch],
-    timed: Windows,
+    timed: WindowSet,
     num_recorded: int,
     num_earlier: int,
     num_warm: int,

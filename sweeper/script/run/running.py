@@ -31,7 +31,7 @@ from sweeper.script.run.watched import WatchedTraining
 from sweeper.system.process import proportional_bytes, tree, usage
 from sweeper.trainer.on_demand import WindowRequests
 from sweeper.trainer.timing.conditions import Conditions, read_conditions
-from sweeper.trainer.timing.windows import TimedWindow, Windows, collect
+from sweeper.trainer.timing.windows import TimedWindow, WindowSet, collect_windows
 from sweeper.worker.deadlines import STALL_RATIO
 
 PATIENCE_SECONDS = 5.0
@@ -124,7 +124,7 @@ class RunningTrial:
             self.listen_for_loss()
         return self._measurement(timed, num_warm, steady)
 
-    def _windows(self, since: int = 0) -> tuple[bool, int, Windows]:
+    def _windows(self, since: int = 0) -> tuple[bool, int, WindowSet]:
         """Measures once training is steady after some stretches.
 
         Returns:
@@ -138,9 +138,10 @@ class RunningTrial:
         if self._job.recording is not None and self._process.status is None:
             self._write_warm()
         self._progress.stage("window")
-        return steady, num_warm, collect(plan, self._progress, self._take, is_in_turns=self._turn is not None)
+        timed = collect_windows(plan, self._progress, self._take, is_in_turns=self._turn is not None)
+        return steady, num_warm, timed
 
-    def _mixes_stages(self, timed: Windows, num_warm: int) -> bool:
+    def _mixes_stages(self, timed: WindowSet, num_warm: int) -> bool:
         """Returns whether a stage of another speed began after the warm-up, and can still be measured.
 
         Versions that take turns would lose their common moments.
@@ -392,7 +393,7 @@ class RunningTrial:
             minor_faults=sum(used.minor_faults for used in trainers),
         )
 
-    def _single_window(self) -> tuple[Windows, int, bool]:
+    def _single_window(self) -> tuple[WindowSet, int, bool]:
         """Returns all but the first stretch as one window, since the script exited before one was full."""
         stretches = self._timeline.stretches[max(1, self._num_recorded) :]
         if not stretches and self._num_recorded:
@@ -401,11 +402,11 @@ class RunningTrial:
             self._fail()
         conditions = self._read_conditions()
         window = window_of(stretches, conditions, conditions)
-        return Windows(kept=(window,), repeated=0, lost=0, phases=()), 1, False
+        return WindowSet(kept=(window,), repeated=0, lost=0, phases=()), 1, False
 
     # -- results ---------------------------------------------------------------------------------
 
-    def _measurement(self, timed: Windows, num_warm: int, steady: bool) -> Measurement:
+    def _measurement(self, timed: WindowSet, num_warm: int, steady: bool) -> Measurement:
         measurement = self._warm_measurement(num_warm)
         throughput = timed.samples / timed.seconds
         parts = self._num_recorded, self._num_earlier, num_warm

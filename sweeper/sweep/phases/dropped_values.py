@@ -176,7 +176,7 @@ class RefusedValues:
         notes = record.measurement.effective
         for choice in choices_of(record.config, self._space):
             name, _ = choice
-            if name == "compile.regional" and record.config.compile.mode in ("eager", "graph"):
+            if name == "compile.regional" and not record.config.compile.uses_compiler:
                 # Nothing is compiled.
                 continue
             if name in self._names and name in notes:

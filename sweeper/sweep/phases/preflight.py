@@ -206,7 +206,7 @@ class _Preflight:
     def _run(self, config: TrialConfig, folder: str) -> _Answer:
         """Runs the job; only failures that the configuration itself causes count."""
         left = self._ends_at - time.monotonic()
-        compiles = config.compile.mode not in ("eager", "graph")
+        compiles = config.compile.uses_compiler
         if left < (COLD_COMPILER_SECONDS if compiles else START_SECONDS):
             return _Answer(unknown=f"limited to {MAX_SHARE:.0%} of search.minutes")
         measured = self._baseline.measurement

@@ -1,1 +1,1 @@
-"""A training step: autocast, scaler, fused optimiser, CUDA graph, several devices, a clock of its phases."""
+"""A training step: autocast, scaler, fused optimizer, CUDA graph, several devices, a clock of its phases."""

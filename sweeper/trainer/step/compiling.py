@@ -19,7 +19,7 @@ class CompileWatch:
 
     def __init__(self, config: TrialConfig, folder: Path | None) -> None:
         self.mode = config.compile.mode
-        self.compiles = self.mode not in ("eager", "graph")
+        self.compiles = config.compile.uses_compiler
         if not self.compiles:
             return
         if folder is not None:

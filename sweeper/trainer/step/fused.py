@@ -1,7 +1,7 @@
-"""Takes a fused optimiser's step without torch's wrapper around it.
+"""Takes a fused optimizer's step without torch's wrapper around it.
 
 At each step, torch collects the parameters and their state in Python. For a small model, this takes longer
-than the arithmetic. Here they are collected once. The optimiser still owns its state, so checkpoints are the
+than the arithmetic. Here they are collected once. The optimizer still owns its state, so checkpoints are the
 same, and the results are identical, bit for bit.
 """
 
@@ -18,7 +18,7 @@ Update = Callable[[list[Tensor]], None]
 
 
 class FusedStep:
-    """Takes an optimiser's steps: by its fused kernel alone if that is enough, else by its `step`."""
+    """Takes an optimizer's steps: by its fused kernel alone if that is enough, else by its `step`."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
@@ -40,7 +40,7 @@ class FusedStep:
             self._update(grads)  # type: ignore[arg-type]
 
     def _direct_update(self) -> Update | None:
-        """Returns a step that only calls the kernel; None if this optimiser needs more than that."""
+        """Returns a step that only calls the kernel; None if this optimizer needs more than that."""
         optimizer = self._optimizer
         if len(optimizer.param_groups) != 1 or not self._parameters:
             return None

@@ -1,6 +1,6 @@
-"""A whole training step as a CUDA graph: one launch for gather, forward, backward and optimiser.
+"""A whole training step as a CUDA graph: one launch for gather, forward, backward and optimizer.
 
-loader's batch ──copy──► static tensors ──► [gather ► forward ► backward ► optimiser] replayed
+loader's batch ──copy──► static tensors ──► [gather ► forward ► backward ► optimizer] replayed
                          (an index, or a batch)      captured once per shape
 """
 
@@ -37,7 +37,7 @@ class Capture(Protocol):
 class CudaCapture:
     """Captures CUDA graphs that share one memory pool.
 
-    They can share it because everything that a step leaves to the next (weights, optimiser state,
+    They can share it because everything that a step leaves to the next (weights, optimizer state,
     accumulated gradients) is allocated outside the graphs, by the eager steps.
     """
 
@@ -81,7 +81,7 @@ class CapturedStep:
         return len(self._graphs)
 
     def __call__(self, batch: Batch, length: int, update: bool) -> None:
-        """Trains on `batch` (padded to `length`), with or without an optimiser step at the end.
+        """Trains on `batch` (padded to `length`), with or without an optimizer step at the end.
 
         Raises:
             TrialFailedError: The step cannot be captured. Training cannot continue after a failed

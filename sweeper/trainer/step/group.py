@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 CLOSE_SECONDS = 10.0
 GRACE_SECONDS = 2.0
-_LEFT_ALONE = re.compile(r"closed by peer|Broken pipe|gloo|NCCL|ProcessGroup")
+_FOLLOWER_IS_GONE = re.compile(r"closed by peer|Broken pipe|gloo|NCCL|ProcessGroup")
 
 
 class Group:
@@ -40,16 +40,15 @@ class Group:
         self.rank, self.size = rank, size
         self._store = store
         self._pids: list[int] = []
-        self._pipes: list[int] = []
+        self._step_pipes: list[int] = []
         self._closing = threading.Event()
         self._ending = threading.Lock()
 
     @classmethod
     def start(cls, size: int, follow: Callable[[Group, int], None]) -> Group:
-        """Forks ranks 1 to `size - 1` to run `follow(group, descriptor)`; returns rank 0's group.
+        """Forks ranks 1 to `size - 1` to run `follow(group, step_pipe)`; returns rank 0's group.
 
-        A follower takes a step for every byte that it reads from the descriptor, and exits at its
-        end.
+        A follower takes a step for every byte that it reads from the pipe, and exits at its end.
         """
         folder = tempfile.mkdtemp(prefix="sweeper-group-") if size > 1 else ""
         group = cls(0, size, Path(folder) / "store")
@@ -57,12 +56,12 @@ class Group:
             reads, writes = os.pipe()
             pid = os.fork()
             if pid == 0:
-                for descriptor in (*group._pipes, writes):
+                for descriptor in (*group._step_pipes, writes):
                     os.close(descriptor)
                 _run_follower(cls(rank, size, group._store), reads, follow)
             os.close(reads)
             group._pids.append(pid)
-            group._pipes.append(writes)
+            group._step_pipes.append(writes)
         if size > 1:
             threading.Thread(target=group._watch, name="group", daemon=True).start()
         return group
@@ -80,9 +79,9 @@ class Group:
             world_size=self.size,
         )
 
-    def lead(self) -> None:
+    def step_followers(self) -> None:
         """Makes every follower take a step; rank 0 takes its own right after."""
-        for descriptor in self._pipes:
+        for descriptor in self._step_pipes:
             os.write(descriptor, b".")
 
     def _watch(self) -> None:
@@ -94,9 +93,9 @@ class Group:
         poller.poll()
         # If all ranks fail, rank 0 reports the error.
         if not self._closing.wait(GRACE_SECONDS):
-            self.share_fate()
+            self.end_like_follower()
 
-    def share_fate(self) -> None:
+    def end_like_follower(self) -> None:
         """Ends this process in the same way as the first follower that ended; returns if none has.
 
         The follower's last output is in their common log and shows the kind of failure.
@@ -122,11 +121,11 @@ class Group:
             time.sleep(1)
         os._exit(1)
 
-    def blame(self, error: Exception) -> None:
-        """Shares a follower's fate if `error` is only a consequence of that follower's end."""
+    def end_if_follower_caused(self, error: Exception) -> None:
+        """Ends this process like a follower if `error` is only a consequence of that follower's end."""
         deadline = time.monotonic() + GRACE_SECONDS
-        while _LEFT_ALONE.search(str(error)) and time.monotonic() < deadline:
-            self.share_fate()
+        while _FOLLOWER_IS_GONE.search(str(error)) and time.monotonic() < deadline:
+            self.end_like_follower()
             time.sleep(0.01)
 
     def close(self) -> None:
@@ -135,9 +134,9 @@ class Group:
         NCCL ends a communicator on all ranks together: a rank that leaves alone would wait forever.
         """
         self._closing.set()
-        for descriptor in self._pipes:
+        for descriptor in self._step_pipes:
             os.close(descriptor)
-        self._pipes = []
+        self._step_pipes = []
         deadline = time.monotonic() + CLOSE_SECONDS
         leaving = threading.Thread(target=leave, name="leave", daemon=True)
         leaving.start()
@@ -163,10 +162,10 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def _run_follower(group: Group, orders: int, follow: Callable[[Group, int], None]) -> NoReturn:
+def _run_follower(group: Group, step_pipe: int, follow: Callable[[Group, int], None]) -> NoReturn:
     status = 1
     try:
-        follow(group, orders)
+        follow(group, step_pipe)
         status = 0
     except BaseException:
         traceback.print_exc()

@@ -1,7 +1,11 @@
-"""Takes training steps: autocast, scaler, fused optimiser, no host sync.
+"""Takes training steps: autocast, scaler, fused optimizer, no host sync.
 
-data ─► h2d ─► forward ─► backward ─► [unscale, clip] optimiser, every `accumulate_steps`
+data ─► h2d ─► forward ─► backward ─► [unscale, clip] optimizer, every `accumulate_steps`
    mark    mark       mark        mark                        mark
+
+step ─┬─► captured (a CUDA graph of the rest) ─┬─► _take_micro_step ─► _update
+      └─► train_batch ─► train_through ────────┘
+          any size       a model, compiled or not
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 def make_optimizer(
     config: OptimizerConfig, lr: float | Tensor, parameters: Sequence[nn.Parameter], *, captured: bool = False
 ) -> Any:
-    """Returns the optimiser, fused if requested and supported by torch on the device.
+    """Returns the optimizer, fused if requested and supported by torch on the device.
 
     Args:
         captured: Whether it will run inside a CUDA graph, with its step count on the device.
@@ -59,7 +63,7 @@ def make_optimizer(
         common["capturable"] = True
     optimizer = kind(parameters, **common, fused=True if config.fused else None)
     if config.name == "sgd":
-        # If a scaler skips the first step, torch leaves a fused optimiser's momentum uninitialised.
+        # If a scaler skips the first step, torch leaves a fused optimizer's momentum uninitialised.
         for parameter in parameters:
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return optimizer
@@ -90,15 +94,26 @@ def _ddp_options(config: DdpConfig) -> dict[str, Any]:
 
 
 class Stepper:
-    """Owns a trial's model, optimiser and scaler, and takes training steps.
+    """Owns a trial's model, optimizer and scaler, and takes training steps.
 
     Attributes:
+        config: The trial's; after `leave_group`, the same training on one device.
         model: The model as it was built; steps call `compiled`.
+        compiled: What steps call: `model`, compiled if requested, in DistributedDataParallel if in a group.
         compiles: Whether torch.compile compiles the model, or blocks of it in place.
+        captured: The step as a CUDA graph; None without one.
+        autocast: The context of the forward pass.
+        initial: The model's initial state, on the host.
+        parameters: Those that require gradients.
+        optimizer: The optimizer; its learning rate is a tensor on the device if the step is captured.
+        scaler: The loss scaler; None unless training in fp16.
+        micro_steps: Batches trained on since the last reset.
+        updates: Optimizer steps among them, including skipped ones.
+        peak_lr: Learning rate after warm-up.
         last_loss: The last micro-batch's loss, on the device.
-        schedule: The learning rate as a share of its peak, by optimiser step, including warm-up;
+        schedule: The learning rate as a share of its peak, by optimizer step, including warm-up;
             None for warm-up only.
-        skipped: Optimiser steps that the scaler skipped, counted on the device.
+        skipped: Optimizer steps that the scaler skipped, counted on the device.
         refused: Settings that the model could not take, and what it uses instead.
     """
 
@@ -109,6 +124,14 @@ class Stepper:
         device: torch.device,
         progress: Progress | None = None,
     ) -> None:
+        """Moves the pipeline's model to `device` and prepares it as configured.
+
+        Args:
+            progress: Receives each step, and the stage `compile`.
+
+        Raises:
+            TrialFailedError: `precision.amp` is fp8, which cannot run here.
+        """
         self.pipeline, self.config, self.device = pipeline, config, device
         self.progress = progress or SilentProgress()
         self.model = pipeline.model.to(device)
@@ -134,7 +157,7 @@ class Stepper:
         }
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.peak_lr = config.optimizer.lr_at(config.global_batch)
-        self.compiles = config.compile.mode not in ("eager", "graph")
+        self.compiles = config.compile.uses_compiler
         self._runs: dict[tuple[torch.Size, ...], int] = {}
         self.reset()
 
@@ -164,9 +187,9 @@ class Stepper:
             self.refused["activation_checkpointing"] = "false: no block of the model is repeated"
 
     def _compile(self, model: nn.Module) -> nn.Module:
-        mode = self.config.compile.mode
-        if mode in ("eager", "graph"):
+        if not self.config.compile.uses_compiler:
             return model
+        mode = self.config.compile.mode
         options: dict[str, Any] = {
             "mode": None if mode == "default" else mode,
             "dynamic": None if self.config.compile.dynamic == "auto" else self.config.compile.dynamic,
@@ -187,7 +210,7 @@ class Stepper:
         with torch.compiler.set_stance("force_eager") if self._in_place else _NOTHING:
             yield
 
-    def join(self, rank: int) -> None:
+    def join_group(self, rank: int) -> None:
         """Averages gradients with the other ranks, which must be connected."""
         # Each rank drops out different units.
         torch.manual_seed(self.config.seed + rank)
@@ -195,32 +218,33 @@ class Stepper:
         model = DistributedDataParallel(self.model, device_ids=gpu, **_ddp_options(self.config.ddp))
         self.compiled = self._compile(model)
 
-    def part(self) -> None:
+    def leave_group(self) -> None:
         """Continues alone, accumulating gradients in place of the other ranks."""
         self.config = self.config.on_one_device()
         self.compiled = self._compile(self.model)
         self._runs.clear()
 
     def reset(self) -> None:
-        """Restores the initial weights, with a new optimiser and no graph, for a quality pass."""
+        """Restores the initial weights, with a new optimizer and no graph, for a quality pass."""
         torch.manual_seed(self.config.seed)
         self.model.load_state_dict(self.initial)
         self.model.train()
         self.captured: CapturedStep | None = None
-        self._begin_training()
+        self._reset_optimizer()
 
-    def _begin_training(self, *, captured: bool = False) -> None:
+    def _reset_optimizer(self, *, captured: bool = False) -> None:
+        """Makes a new optimizer and scaler, with no gradients and all counts at zero."""
         # A graph reads the rate from the device; a later assignment on the host would not reach it.
         lr = torch.tensor(self.peak_lr, device=self.device) if captured else self.peak_lr
         self.optimizer = make_optimizer(self.config.optimizer, lr, self.parameters, captured=captured)
-        self._step = FusedStep(self.optimizer)
+        self._fused_step = FusedStep(self.optimizer)
         self.scaler = torch.amp.GradScaler(self.device.type) if self.config.precision.amp == "fp16" else None
         self.micro_steps = 0
         self.updates = 0
         self.skipped = torch.zeros((), device=self.device)
         self.last_loss: Tensor = torch.zeros((), device=self.device)
         # Gradients that accumulate over several graphs, ours or the compiler's, must not move.
-        graphs = captured or self.config.compile.mode in ("reduce-overhead", "max-autotune")
+        graphs = captured or self.config.compile.compiler_captures
         self._held_gradients = graphs and self.config.accumulate_steps > 1
         for parameter in self.parameters:
             parameter.grad = torch.zeros_like(parameter) if self._held_gradients else None
@@ -229,7 +253,7 @@ class Stepper:
         """Replays steps on batches of `loader` from a CUDA graph, once each shape has been seen.
 
         Raises:
-            TrialFailedError: There is no GPU, or the optimiser cannot be captured.
+            TrialFailedError: There is no GPU, or the optimizer cannot be captured.
         """
         if capture is None and self.device.type != "cuda":
             raise TrialFailedError(
@@ -250,8 +274,8 @@ class Stepper:
             )
         # Steps run eagerly before they are captured, as required.
         warnings.filterwarnings("ignore", "This instance was constructed with capturable=True")
-        self._begin_training(captured=True)
-        self.captured = self.captured_step(loader.materialise, capture)
+        self._reset_optimizer(captured=True)
+        self.captured = self.make_captured_step(loader.materialise, capture)
 
     def _cannot_recompute(self) -> str:
         """Returns why activations cannot be recomputed in a graph; empty if they can."""
@@ -262,35 +286,35 @@ class Stepper:
             return "cuDNN keeps a separate state for the dropout of recurrent layers"
         return ""
 
-    def captured_step(
+    def make_captured_step(
         self, materialise: Callable[[Batch, int], Batch], capture: Capture | None = None
     ) -> CapturedStep:
         """Returns this stepper's step as a graph, with `materialise` applied to its input."""
         nothing = NoClock()
 
         def run(batch: Batch, length: int, update: bool) -> None:
-            self._run(materialise(batch, length), nothing, self.model, update)
+            self._take_micro_step(materialise(batch, length), nothing, self.model, update)
 
         return CapturedStep(run, capture or CudaCapture())
 
     def step(self, loader: Loader, clock: Clock) -> int:
-        """Fetches one micro-batch from `loader`, trains on it and returns its number of samples."""
+        """Trains on the next micro-batch of `loader`, and returns its number of samples."""
         clock.start()
         batch, size, length = loader.next()
         clock.mark(DATA)
         batch = loader.to_device(batch)
         clock.mark(H2D)
         if self.captured is not None and size == self.config.batch_size:
-            self.captured(batch, length, self._advance())
+            self.captured(batch, length, self._count_micro_step())
             clock.mark(GRAPH)
             return size
-        self.train_on(loader.materialise(batch, length), clock, size)
+        self.train_batch(loader.materialise(batch, length), clock, size)
         return size
 
     def replay(self, handed: LoadedBatch) -> None:
         """Takes a captured step on a loader's batch, which is on the device."""
         assert self.captured is not None
-        self.captured(handed.batch, handed.length, self._advance())
+        self.captured(handed.batch, handed.length, self._count_micro_step())
 
     def has_seen(self, num_shapes: int) -> bool:
         """Returns whether `num_shapes` shapes are compiled or captured, if the mode does that."""
@@ -300,16 +324,16 @@ class Stepper:
         min_runs = RECORDED_AT.get(self.config.compile.mode, 1)
         return not self.compiles or sum(runs >= min_runs for runs in self._runs.values()) >= num_shapes
 
-    def train_on(self, batch: Batch, clock: Clock, size: int) -> None:
+    def train_batch(self, batch: Batch, clock: Clock, size: int) -> None:
         """Trains on a batch of `size` samples (on the device); a ragged one runs eagerly."""
         # A ragged batch is not worth a separate compilation or capture.
         if size == self.config.batch_size or not self.compiles:
-            self.train(batch, clock, self.compiled)
+            self.train_through(batch, clock, self.compiled)
             return
         with self.eager():
-            self._run(batch, clock, self.model, self._advance())
+            self._take_micro_step(batch, clock, self.model, self._count_micro_step())
 
-    def train(self, batch: Batch, clock: Clock, model: nn.Module) -> None:
+    def train_through(self, batch: Batch, clock: Clock, model: nn.Module) -> None:
         """Trains on `batch` (on the device) through `model`, compiled or not."""
         if self.compiles and model is self.compiled:
             shape = tuple(tensor.shape for tensor in batch.values())
@@ -317,17 +341,17 @@ class Stepper:
             if self._runs[shape] == 1:
                 self._compile_by_running(batch, clock)
                 return
-        self._run(batch, clock, model, self._advance())
+        self._take_micro_step(batch, clock, model, self._count_micro_step())
 
     def _compile_by_running(self, batch: Batch, clock: Clock) -> None:
         """Takes the first step of a shape in a separate stage, since it waits for the compiler."""
         before = self.progress.reached
         self.progress.stage("compile")
-        self._run(batch, clock, self.compiled, self._advance())
+        self._take_micro_step(batch, clock, self.compiled, self._count_micro_step())
         self.progress.stage(before)
 
-    def _advance(self) -> bool:
-        """Counts a micro-step; returns whether the optimiser steps after it, with its rate set."""
+    def _count_micro_step(self) -> bool:
+        """Counts a micro-step; returns whether the optimizer steps after it, with its rate set."""
         self.micro_steps += 1
         self.progress.steps.add()
         if self.micro_steps % self.config.accumulate_steps:
@@ -344,15 +368,15 @@ class Stepper:
         self.updates += 1
 
     def set_rate(self, rate: float) -> None:
-        """Sets the learning rate of the next optimiser step, on the device for a graph."""
+        """Sets the learning rate of the next optimizer step, on the device for a graph."""
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
 
-    def _run(self, batch: Batch, clock: Clock, model: nn.Module, update: bool) -> None:
-        """Runs forward, backward and, with `update`, the optimiser; a graph captures this."""
+    def _take_micro_step(self, batch: Batch, clock: Clock, model: nn.Module, update: bool) -> None:
+        """Runs forward, backward and, with `update`, the optimizer; a graph captures this."""
         if self._channels_last:
             batch = {name: _to_channels_last(tensor) for name, tensor in batch.items()}
         with _NOTHING if update else self._apart(model):
@@ -382,7 +406,7 @@ class Stepper:
         return apart
 
     def finish(self) -> None:
-        """Takes the optimiser step for the remaining micro-batches of an accumulation."""
+        """Takes the optimizer step for the remaining micro-batches of an accumulation."""
         if self.micro_steps % self.config.accumulate_steps:
             self._count_update()
             self._update()
@@ -399,7 +423,7 @@ class Stepper:
                 self.skipped += overflow
             scaler.update()
         elif self.captured is None:
-            self._step()
+            self._fused_step()
         else:
             optimizer.step()
         if self._held_gradients:

@@ -26,7 +26,7 @@ from sweeper.trainer.step.clocks import ARITHMETIC, BusyClock, NoClock
 from sweeper.trainer.step.stepper import Stepper
 from sweeper.trainer.timing.conditions import processor_seconds
 from sweeper.trainer.timing.gpu_time import kernel_seconds, queued_seconds, sync_places
-from sweeper.trainer.timing.stretches import Timing
+from sweeper.trainer.timing.step_timer import StepTimer
 
 PART_SECONDS = 0.1
 DRAIN_SECONDS = 0.3
@@ -37,20 +37,20 @@ MIN_HALVED = 4
 _DISTURBED = 0.1
 
 
-def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
+def diagnose(timer: StepTimer, samples: Samples, step_s: float) -> Diagnosis:
     """Returns separate measurements of the parts of a step of `step_s` seconds.
 
     With several devices, measurements that need a step on a single device are left out.
     """
-    stepper, loader = timing.stepper, timing.loader
+    stepper, loader = timer.stepper, timer.loader
     device = stepper.device
     diagnosis = Diagnosis(
-        blocked_s=_blocked_seconds(timing) if device.type == "cpu" else None,
+        blocked_s=_blocked_seconds(timer) if device.type == "cpu" else None,
         fits_device=_fits(samples, device, stepper.config.device.memory_fraction),
         native_bf16="precision.amp=bf16" not in lacks(devices.describe(device)),
         usable_cpus=usable_cpus(),
     )
-    if timing.group.size > 1:
+    if timer.group.size > 1:
         return diagnosis
     loading = _load_alone(loader, device)
     loaded = loading.loaded
@@ -73,7 +73,7 @@ def diagnose(timing: Timing, samples: Samples, step_s: float) -> Diagnosis:
         return dataclasses.replace(
             diagnosis, full_step_s=full_s, half_step_s=_half_seconds(loaded, full_s, other_s)
         )
-    return _diagnose_device(diagnosis, timing, loaded, step, other, alone)
+    return _diagnose_device(diagnosis, timer, loaded, step, other, alone)
 
 
 def _step_of_other_size(stepper: Stepper, loader: Loader, loaded: LoadedBatch) -> Callable[[], None] | None:
@@ -90,7 +90,7 @@ def _step_of_other_size(stepper: Stepper, loader: Loader, loaded: LoadedBatch) -
 
 def _diagnose_device(
     diagnosis: Diagnosis,
-    timing: Timing,
+    timer: StepTimer,
     loaded: LoadedBatch,
     step: Callable[[], None],
     other: Callable[[], None] | None,
@@ -103,14 +103,14 @@ def _diagnose_device(
         other: A step on a batch of another size.
         alone: Seconds per call of `step`.
     """
-    stepper, device = timing.stepper, timing.stepper.device
-    turn = stepper.config.accumulate_steps
+    stepper, device = timer.stepper, timer.stepper.device
+    steps_per_update = stepper.config.accumulate_steps
     # A captured step cannot wait.
-    places = () if stepper.captured else sync_places(lambda: timing.stepper.step(timing.loader, NoClock()))
-    busy, issue = queued_seconds(step, device, turn, alone)
+    places = () if stepper.captured else sync_places(lambda: timer.stepper.step(timer.loader, NoClock()))
+    busy, issue = queued_seconds(step, device, steps_per_update, alone)
     if busy is None:
         # The step waits for the device, or launches more kernels than its queue holds (some 1,000).
-        busy = kernel_seconds(step, device, turn)
+        busy = kernel_seconds(step, device, steps_per_update)
         if busy is not None and busy < alone and not places:
             # Nothing in the step waits, so the slower side sets its pace: the host.
             issue = alone
@@ -118,7 +118,7 @@ def _diagnose_device(
     if other and busy:
         # The first step of a size waits while cuDNN tries its algorithms, or the driver loads kernels.
         other()
-        other_s, _ = queued_seconds(other, device, turn, alone)
+        other_s, _ = queued_seconds(other, device, steps_per_update, alone)
     return dataclasses.replace(
         diagnosis,
         busy_s=busy,
@@ -129,11 +129,11 @@ def _diagnose_device(
     )
 
 
-def _blocked_seconds(timing: Timing) -> float:
+def _blocked_seconds(timer: StepTimer) -> float:
     """Returns the seconds of a step's arithmetic in which this process neither ran nor waited for a core."""
     clock = BusyClock()
     before = waits(os.getpid())
-    steps = timing.stretch(clock, PART_SECONDS, cap_seconds=2 * PART_SECONDS).steps
+    steps = timer.stretch(clock, PART_SECONDS, max_seconds=2 * PART_SECONDS).steps
     # The thread that waited longest counts: threads of one operation wait at the same time.
     waited = max(
         (after - before.get(thread, 0.0) for thread, after in waits(os.getpid()).items()), default=0.0
@@ -202,7 +202,7 @@ def _step_on(stepper: Stepper, loader: Loader, loaded: LoadedBatch) -> Callable[
     if stepper.captured is not None and loaded.size == stepper.config.batch_size:
         return lambda: stepper.replay(loaded)
     batch = loader.materialise(loaded.batch, loaded.length)
-    return lambda: stepper.train_on(batch, NoClock(), loaded.size)
+    return lambda: stepper.train_batch(batch, NoClock(), loaded.size)
 
 
 def _half_of(loaded: LoadedBatch) -> LoadedBatch:

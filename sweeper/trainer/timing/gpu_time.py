@@ -16,12 +16,12 @@ from torch.profiler import ProfilerActivity, profile
 from sweeper.core.modules import is_sweepers
 from sweeper.script.inside.gpu import kernel_spans, union_length
 
-_TURNS = 4
+_UPDATES = 4
 _HOLD_SECONDS = (0.1, 2.0)
 _CYCLES_PER_SECOND = 2e9
 """Assumed clock. No data-centre chip has a faster one, so a hold is never shorter than intended."""
 
-_PROFILED_TURNS = _SYNC_STEPS = 3
+_PROFILED_UPDATES = _SYNC_STEPS = 3
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 
 
@@ -35,7 +35,7 @@ _WARNINGS = _files_of_warnings()
 
 
 def queued_seconds(
-    step: Callable[[], None], device: torch.device, turn: int, alone: float
+    step: Callable[[], None], device: torch.device, steps_per_update: int, alone: float
 ) -> tuple[float | None, float | None]:
     """Returns the device's and the host's seconds per step, each without waiting for the other.
 
@@ -44,18 +44,18 @@ def queued_seconds(
     a thousand launches fill the queue) only continues after the block. (None, None) if none are left.
 
     Args:
-        turn: Steps from one optimiser step to the next.
+        steps_per_update: Steps from one optimizer step to the next.
         alone: Seconds of a step.
     """
     shortest, longest = _HOLD_SECONDS
-    seconds = min(longest, max(shortest, 1.5 * turn * alone))
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(_TURNS + 1)]
+    seconds = min(longest, max(shortest, 1.5 * steps_per_update * alone))
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(_UPDATES + 1)]
     torch.cuda.synchronize(device)
     torch.cuda._sleep(int(_CYCLES_PER_SECOND * seconds))
     marks[0].record()
     moments = [time.perf_counter()]
     for mark in marks[1:]:
-        for _ in range(turn):
+        for _ in range(steps_per_update):
             step()
         mark.record()
         now = time.perf_counter()
@@ -63,27 +63,27 @@ def queued_seconds(
             break
         moments.append(now)
     torch.cuda.synchronize(device)
-    turns = len(moments) - 1
-    if not turns:
+    updates = len(moments) - 1
+    if not updates:
         return None, None
-    busy = marks[0].elapsed_time(marks[turns]) / 1e3
-    return busy / turns / turn, (moments[-1] - moments[0]) / turns / turn
+    busy = marks[0].elapsed_time(marks[updates]) / 1e3
+    return busy / updates / steps_per_update, (moments[-1] - moments[0]) / updates / steps_per_update
 
 
-def kernel_seconds(step: Callable[[], None], device: torch.device, turn: int = 1) -> float | None:
+def kernel_seconds(step: Callable[[], None], device: torch.device, steps_per_update: int = 1) -> float | None:
     """Returns a step's seconds with a running kernel, from the profiler; None if it saw none.
 
     For steps that `queued_seconds` cannot time. The profiler takes a second to start.
 
     Args:
-        turn: Steps from one optimiser step to the next.
+        steps_per_update: Steps from one optimizer step to the next.
     """
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         # The first kernels may be lost.
         step()
         torch.cuda.synchronize(device)
         began = time.perf_counter()
-        for _ in range(_PROFILED_TURNS * turn):
+        for _ in range(_PROFILED_UPDATES * steps_per_update):
             step()
         torch.cuda.synchronize(device)
         elapsed = time.perf_counter() - began
@@ -91,7 +91,7 @@ def kernel_seconds(step: Callable[[], None], device: torch.device, turn: int = 1
     if not spans:
         return None
     first = max(end for _, end in spans) - 1e6 * elapsed
-    return union_length(spans, first) / 1e6 / _PROFILED_TURNS / turn
+    return union_length(spans, first) / 1e6 / _PROFILED_UPDATES / steps_per_update
 
 
 def sync_places(step: Callable[[], Any]) -> tuple[str, ...]:

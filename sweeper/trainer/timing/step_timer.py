@@ -18,11 +18,11 @@ from sweeper.trainer.step.group import Group
 from sweeper.trainer.step.stepper import Stepper
 from sweeper.trainer.timing.conditions import read_conditions, undisturbed_canary_ms, window_between
 from sweeper.trainer.timing.steady import is_steady
-from sweeper.trainer.timing.windows import TimedWindow, Windows, collect
+from sweeper.trainer.timing.windows import TimedWindow, WindowSet, collect_windows
 
 BLOCK_SECONDS = 0.1
 DRAIN_SECONDS = 0.02
-HOPELESS = 1 / 3
+GIVE_UP_SHARE = 1 / 3
 """Share of the screening threshold below which a trial is given up while still warming up."""
 
 
@@ -56,7 +56,7 @@ class WarmUp:
     steady: bool
 
 
-class Timing:
+class StepTimer:
     """Takes stretches of steps, synchronised at the edges only."""
 
     def __init__(self, stepper: Stepper, loader: Loader, group: Group) -> None:
@@ -64,14 +64,14 @@ class Timing:
         self._step_s = 0.0
 
     def stretch(
-        self, clock: Clock, seconds: float, cap_seconds: float, drain_steps: int = 0, most_steps: int = 0
+        self, clock: Clock, seconds: float, max_seconds: float, drain_steps: int = 0, max_steps: int = 0
     ) -> TimedSteps:
         """Runs whole prefetch drains for about `seconds`, but at least one step.
 
         Args:
-            cap_seconds: Time limit, which may cut a drain.
+            max_seconds: Time limit, which may cut a drain.
             drain_steps: Steps of a drain, of which whole multiples are run; by default the loader's.
-            most_steps: Maximum number of steps, whatever the time; 0 for no limit.
+            max_steps: Maximum number of steps, whatever the time; 0 for no limit.
         """
         stepper, loader, group = self.stepper, self.loader, self.group
         whole = drain_steps or loader.drain_steps
@@ -80,19 +80,19 @@ class Timing:
         steps = samples = 0
         pace = devices.Pace(stepper.device, self._step_s)
         while True:
-            group.lead()
+            group.step_followers()
             samples += group.size * stepper.step(loader, clock)
             steps += 1
             pace.step()
             elapsed = time.perf_counter() - began
-            if elapsed >= cap_seconds or (elapsed >= seconds and steps % whole == 0) or steps == most_steps:
+            if elapsed >= max_seconds or (elapsed >= seconds and steps % whole == 0) or steps == max_steps:
                 break
         devices.synchronize(stepper.device)
         elapsed = time.perf_counter() - began
         self._step_s = elapsed / steps
         return TimedSteps(elapsed, steps, samples)
 
-    def warm_up(self, cap_seconds: float, screen_above: float = 0.0) -> WarmUp:
+    def warm_up(self, max_seconds: float, screen_above: float = 0.0) -> WarmUp:
         """Trains in blocks until they are steady.
 
         A block is at least one drain of the prefetch queues, so that batches made during start-up
@@ -105,22 +105,22 @@ class Timing:
         blocks: list[float] = []
         total = 0
         while True:
-            left = cap_seconds - (time.perf_counter() - began)
-            block = self.stretch(NoClock(), BLOCK_SECONDS, cap_seconds=left)
+            left = max_seconds - (time.perf_counter() - began)
+            block = self.stretch(NoClock(), BLOCK_SECONDS, max_seconds=left)
             total += block.steps
             blocks.append(block.seconds / block.steps)
             if self.stepper.has_seen(self.loader.num_shapes):
-                if len(blocks) > 1 and block.samples < HOPELESS * screen_above * block.seconds:
+                if len(blocks) > 1 and block.samples < GIVE_UP_SHARE * screen_above * block.seconds:
                     return WarmUp(total, blocks[-1], steady=False)
                 if is_steady(blocks):
                     return WarmUp(total, blocks[-1], steady=True)
-            if time.perf_counter() - began > cap_seconds:
+            if time.perf_counter() - began > max_seconds:
                 return WarmUp(total, blocks[-1], steady=False)
 
-    def windows(
+    def take_windows(
         self, plan: MeasurePlan, global_batch: int, progress: Progress, turns: RequestFiles | None = None
-    ) -> Windows:
-        """Returns the windows of `plan` (`sweeper.trainer.timing.windows.collect`).
+    ) -> WindowSet:
+        """Returns the windows of `plan` (`sweeper.trainer.timing.windows.collect_windows`).
 
         Args:
             turns: Requests for each window, if windows do not follow each other directly.
@@ -139,22 +139,22 @@ class Timing:
                 progress.stage("window")
             # Queues that filled up during a pause are drained again, untimed: completely after the
             # long pause between turns; otherwise a partial drain is enough.
-            drain_cap = DRAIN_SECONDS if turns is None else plan.window_seconds
-            self.stretch(NoClock(), DRAIN_SECONDS, cap_seconds=drain_cap)
+            max_drain_seconds = DRAIN_SECONDS if turns is None else plan.window_seconds
+            self.stretch(NoClock(), DRAIN_SECONDS, max_seconds=max_drain_seconds)
             clock = HostClock()
-            timed_window = self.window(clock if on_host else NoClock(), seconds, global_batch)
+            timed_window = self.take_window(clock if on_host else NoClock(), seconds, global_batch)
             before, canary = canary, undisturbed_canary_ms()
             window = dataclasses.replace(timed_window.window, canary_ms=max(before, canary))
             return dataclasses.replace(timed_window, window=window, phases=tuple(clock.seconds))
 
-        return collect(plan, progress, take, NUM_PHASES, is_in_turns=turns is not None)
+        return collect_windows(plan, progress, take, NUM_PHASES, is_in_turns=turns is not None)
 
-    def window(self, clock: Clock, seconds: float, global_batch: int, most_steps: int = 0) -> TimedWindow:
+    def take_window(self, clock: Clock, seconds: float, global_batch: int, max_steps: int = 0) -> TimedWindow:
         """Returns a timed window of about `seconds`, without its phases: those are in `clock`."""
         skipped = self.stepper.skipped.clone()
         before = read_conditions()
         start = time.perf_counter()
-        stretch = self.stretch(clock, seconds, cap_seconds=2 * seconds, most_steps=most_steps)
+        stretch = self.stretch(clock, seconds, max_seconds=2 * seconds, max_steps=max_steps)
         after = read_conditions()
         lost = int((self.stepper.skipped - skipped).item()) * global_batch
         samples = max(0, stretch.samples - lost)
