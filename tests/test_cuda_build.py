@@ -267,7 +267,7 @@ def answer(codes: list[str]) -> Iterator[dict[str, Any]]:
     from sweeper.core.job import Job
     from sweeper.core.progress import SilentProgress
     from sweeper.script.inside import seeding
-    from sweeper.telemetry.gpu_lines import first_sentence
+    from sweeper.telemetry.gpu_advice import first_sentence
     from sweeper.trainer import ceilings, device, probe
 
     ceilings.SECONDS = 0.0

@@ -116,7 +116,7 @@ class Recording:
         samples: (pid or `self`, SM utilisation, query).
         errors: (function, NVML's code) of what was always refused; without first and last call.
         readings: What the probe's `read` returned, one by one.
-        others: What its `between` returned, after each `BETWEEN` readings.
+        others: What its `read_between_windows` returned, after each `BETWEEN` readings.
         missing: Its reasons for what is absent.
         read_ms: How long each `read` took.
     """
@@ -184,7 +184,7 @@ def record(situation: str, uuid: str, pid: int, reads: int) -> Recording:
     with initialised() as nvml:
         recorder, recording = Recorder(nvml), _facts(nvml, situation, uuid)
         # The probe's own way to pynvml, for as long as it is open.
-        before, probes.__dict__["start"] = probes.__dict__["start"], lambda: _opened(nvml, recorder)
+        before, probes.__dict__["open_nvml"] = probes.__dict__["open_nvml"], lambda: _opened(nvml, recorder)
         probe, own = NvmlProbe(), set(tree(pid))
         try:
             probe.open(pid, uuid)
@@ -194,11 +194,13 @@ def record(situation: str, uuid: str, pid: int, reads: int) -> Recording:
                 recording.read_ms.append(round(1e3 * (time.perf_counter() - began), 3))
                 own.update(tree(pid))
                 if number % BETWEEN == 0:
-                    recording.others.append({name: round(v, 4) for name, v in probe.between().items()})
+                    recording.others.append(
+                        {name: round(v, 4) for name, v in probe.read_between_windows().items()}
+                    )
                 time.sleep(max(0.0, PACE_SECONDS - (time.perf_counter() - began)))
         finally:
             probe.close()
-            probes.__dict__["start"] = before
+            probes.__dict__["open_nvml"] = before
     recording.missing = dict(probe.missing)
     recording.values.update(recorder.values)
     names = _Names(own)

@@ -28,7 +28,7 @@ from sweeper.results.words import interval_text
 from sweeper.schema.rules import leads_elsewhere
 from sweeper.script.run.command_line import as_typed
 from sweeper.system.environment import script_held_back_line
-from sweeper.telemetry.gpu_lines import gpus_for
+from sweeper.telemetry.gpu_advice import gpus_for
 
 _COSTS = (
     ("memory_gib", "Memory", "GiB"),

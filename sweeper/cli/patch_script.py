@@ -26,7 +26,7 @@ from sweeper.script.patch.patch import Patch, make
 from sweeper.sweep.folder.catalog import find_sweep
 from sweeper.sweep.folder.load import LoadedSweep, load_sweep
 from sweeper.system.files import STDOUT, check_out, write_atomic, writing
-from sweeper.telemetry.gpu_lines import gpus_for
+from sweeper.telemetry.gpu_advice import gpus_for
 from sweeper.tuning.gains import gains_of
 
 FILE, NOT_FASTER = "best.patch", "not-faster.patch"

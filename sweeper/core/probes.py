@@ -16,14 +16,15 @@ Reading = Mapping[str, float]
 
 
 class Probe:
-    """A source of readings, used by one thread; none of its calls raises.
+    """A source of readings, used by one thread.
 
-    A probe derives from this class and implements at least `read`.
+    A probe derives from this class and implements at least `read`. A built-in probe must not raise. A third
+    party's may, and is then given up.
 
     Attributes:
         name: A short name; the cost of reading is the series `<name>_read_ms`.
         missing: Why a series is absent or has ended, by the series' name.
-        lost: Whether the trial's device was lost; `missing["gpu"]` says why.
+        lost: For built-in probes of GPUs: whether a GPU was lost; `missing["gpu"]` says why.
     """
 
     name: str
@@ -34,16 +35,20 @@ class Probe:
         """Starts, given the trial's process and its GPU's NVML UUID (empty if there is none)."""
 
     def read(self) -> Reading:
-        """Returns the current values. Must be cheap: it is called while a window is open."""
+        """Returns the current values. Must be fast: it is called while a window is open."""
         raise NotImplementedError
 
+    def read_between_windows(self) -> Reading:
+        """Returns slow readings, too expensive for `read`; called before the first window and after each."""
+        return self.between()
+
     def between(self) -> Reading:
-        """Returns more expensive values; called before the first window and after each."""
+        """The former name of `read_between_windows`, under which a probe may still define it."""
         return {}
 
     def close(self) -> None:
         """Releases all resources."""
 
 
-PROBES: Registry[type[Probe]] = Registry("`measure.probes`", Probe, {}, classes=True)
-"""What `measure.probes` can name; the built-in probes sample every trial."""
+THIRD_PARTY_PROBES: Registry[type[Probe]] = Registry("`measure.probes`", Probe, {}, classes=True)
+"""What `measure.probes` can name: import strings alone, as the built-in probes sample every trial."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sweeper.doctor.finding import Check, State
-from sweeper.telemetry.gpu_lines import (
+from sweeper.telemetry.gpu_advice import (
     VISIBLE,
     cuda_remedy,
     first_sentence,

@@ -10,12 +10,12 @@ from pathlib import Path
 import psutil
 
 from sweeper.core.loaders import RESIDENT
+from sweeper.core.units import GIB, MIB
 from sweeper.doctor.finding import Check, Look, State, make_check
 from sweeper.script.run.sandbox import why_unguarded
 from sweeper.system.cpu import cpu_limits, usable_cpus
 from sweeper.system.memory import group_memory
 
-MIB, GIB = 2**20, 2**30
 SHM = Path("/dev/shm")
 PRESSURE = Path("/proc/pressure")
 ISOLATED = Path("/sys/devices/system/cpu/isolated")

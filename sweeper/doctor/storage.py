@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from sweeper.core.units import GIB, MIB
 from sweeper.doctor.finding import Check, Look, State, make_check
 from sweeper.tracking.ui import DATABASE
 
-GIB = 2**30
 MIN_DISK, FULL_DISK = 5 * GIB, GIB // 2
 STORE_SECONDS = 5.0
 MOUNTS = Path("/proc/self/mountinfo")
@@ -98,7 +98,7 @@ def store(path: Path) -> Check:
     if not path.exists():
         return Check("mlflow store", State.OK, f"{DATABASE} will be created")
     began = time.monotonic()
-    size = f"{path.stat().st_size / 2**20:.3g} MiB"
+    size = f"{path.stat().st_size / MIB:.3g} MiB"
     try:
         with contextlib.closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as db:
             db.set_progress_handler(lambda: time.monotonic() - began > STORE_SECONDS, 1000)

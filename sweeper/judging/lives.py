@@ -18,6 +18,7 @@ from typing import Self
 from sweeper.core.job import MeasurePlan
 from sweeper.core.measurement import Measurement, Window
 from sweeper.core.progress import SilentProgress, TrialFailedError
+from sweeper.core.units import GIB
 from sweeper.judging.arms import Arm
 from sweeper.race.log import Verified
 from sweeper.race.policy import Start
@@ -210,7 +211,7 @@ class ScriptLives:
         if not now and turns.has_open(CUDA):
             return False
         gpu_gib = {uuid: used - self._before.get(uuid, 0.0) for uuid, used in now.items()}
-        return has_room(1, turns.memory_bytes() / 2**30, gpu_gib, now)
+        return has_room(1, turns.memory_bytes() / GIB, gpu_gib, now)
 
     def turn(self, life: int) -> Taken | None:
         """Lets a process take a turn; returns None if it has ended."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from sweeper.core.measurement import Measurement
 from sweeper.core.metrics import joules_per_sample
+from sweeper.core.units import GIB
 from sweeper.judging import losses, speed
 from sweeper.judging.arms import Arm
 from sweeper.judging.losses import LossAgreement, LossComparison
@@ -132,7 +133,7 @@ def _has_room(speed: SpeedComparison) -> bool:
         max((one.telemetry[MEMORY].p95 for one in side if MEMORY in one.telemetry), default=math.inf)
         for side in (speed.before, speed.after)
     )
-    has_memory = needed < MEMORY_SHARE * available_bytes() / 2**30
+    has_memory = needed < MEMORY_SHARE * available_bytes() / GIB
     return has_memory and not any(one.trains_on_gpu for one in measured)
 
 

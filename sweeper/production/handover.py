@@ -10,6 +10,7 @@ from sweeper.core.export_formats import BUILTIN, FORMATS, YAML, formats_with
 from sweeper.core.job import read_outcome
 from sweeper.core.measurement import Report
 from sweeper.core.template import spell
+from sweeper.core.units import GIB
 from sweeper.errors import NothingFeasibleError, UserError, did_you_mean
 from sweeper.exports import Options, Setting, make_export, read, read_map, reads_export, render_export
 from sweeper.results.numbers.pareto import RULES, pick
@@ -17,8 +18,6 @@ from sweeper.results.numbers.summary import Summary
 from sweeper.sweep.folder.catalog import find_sweep
 from sweeper.sweep.folder.load import LoadedSweep, load_sweep
 from sweeper.system.files import STDOUT, check_out, write_atomic, writing
-
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ from sweeper.sweep.start.setup import NO_WINDOWS, build_of, devices_of, probe_re
 from sweeper.sweep.stopping import StopHandler
 from sweeper.system.environment import OF_A_RUN, held_back_line
 from sweeper.system.files import write_atomic
-from sweeper.telemetry.gpu_lines import Build, gpu_lines, why_unused
+from sweeper.telemetry.gpu_advice import Build, gpu_lines, why_unused
 from sweeper.tracking.mlflow import MlflowTracker
 
 NEVER_SECONDS = 1e9

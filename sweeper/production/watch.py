@@ -151,14 +151,14 @@ class Watch:
             self._sampler.stop()
         self._sampler = ProbeSampler(make_probes())
         self._sampler.start(pid, uuid)
-        self._sampler.look_around()
+        self._sampler.request_slow_readings()
         self._sampled_at = time.monotonic()
 
     def _sample(self, sampler: ProbeSampler) -> None:
         self._sampled_at = time.monotonic()
         means = _means(sampler.drain())
         # The answer comes with the next sample.
-        sampler.look_around()
+        sampler.request_slow_readings()
         if not means:
             return
         self._utilisation = _utilisation(means)

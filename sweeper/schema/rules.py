@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from sweeper.core.config import FIELDS, OPEN_SECTIONS, Scalar, TrialConfig, field_of, is_known
 from sweeper.core.launchers import LAUNCHERS
 from sweeper.core.metrics import OBJECTIVES, metric_row
-from sweeper.core.probes import PROBES
+from sweeper.core.probes import THIRD_PARTY_PROBES
 from sweeper.core.registry import Registry
 from sweeper.core.samplers import AUTO, CLIMB, SAMPLERS
 from sweeper.core.script import FOLDER
@@ -119,7 +119,7 @@ def _parts(tree: Mapping[str, Any]) -> Iterator[tuple[Path, Registry[Any], Any]]
     if "workload" in tree:
         yield ("workload",), WORKLOADS, tree["workload"]
     for index, name in enumerate(_list(_mapping(tree.get("measure")).get("probes"))):
-        yield ("measure", "probes", index), PROBES, name
+        yield ("measure", "probes", index), THIRD_PARTY_PROBES, name
     for path, name in _metrics(tree):
         yield path, OBJECTIVES, name
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sweeper.core.units import GIB
 from sweeper.system.memory import available_bytes
 from sweeper.telemetry.nvml.devices import gpu_uuids, is_exclusive, memory_used_gib, name_and_memory_gib
 
@@ -28,7 +29,7 @@ def has_room(
         gpu_gib: Memory of each on the GPUs, by UUID.
         in_use_gib: Memory that is in use on the GPUs (`gpu_memory_gib`).
     """
-    if available_bytes() / 2**30 < MORE_ROOM * count * host_gib:
+    if available_bytes() / GIB < MORE_ROOM * count * host_gib:
         return False
     return all(
         in_use_gib.get(uuid, 0.0) + MORE_ROOM * count * gib <= name_and_memory_gib(uuid)[1]

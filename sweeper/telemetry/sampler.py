@@ -24,12 +24,12 @@ class _Row:
     """One reading of a probe.
 
     Attributes:
-        is_requested: Whether it was asked for between windows.
+        is_slow: Whether it was requested between windows.
     """
 
     moment: float
     values: Mapping[str, float]
-    is_requested: bool
+    is_slow: bool
 
 
 class ProbeSampler:
@@ -41,32 +41,31 @@ class ProbeSampler:
     def __init__(self, probes: Sequence[Probe], interval_seconds: float = INTERVAL_SECONDS) -> None:
         self._lock = threading.Lock()
         self._rows: list[_Row] = []
-        self._watches = [_ProbeThread(probe, interval_seconds, self._take) for probe in probes]
+        self._threads = [_ProbeThread(probe, interval_seconds, self._take) for probe in probes]
 
     def start(self, pid: int, device_uuid: str) -> None:
         """Starts sampling the trial `pid` on the GPU `device_uuid` (empty if there is none)."""
-        for watch in self._watches:
-            watch.start(pid, device_uuid)
+        for thread in self._threads:
+            thread.start(pid, device_uuid)
 
     def _take(self, row: _Row) -> None:
         with self._lock:
             self._rows.append(row)
 
-    def look_around(self) -> None:
-        """Asks every probe for its readings between windows, without waiting."""
-        for watch in self._watches:
-            watch.ask()
+    def request_slow_readings(self) -> None:
+        """Has every probe take its slow readings, those between windows; does not wait for them."""
+        for thread in self._threads:
+            thread.request_slow_reading()
 
-    def means(self, window: Window) -> Mapping[str, float]:
-        """Returns the means over a window that has just ended.
+    def read_means(self, window: Window) -> Mapping[str, float]:
+        """Takes the slow readings, and returns the means over a window that has just ended.
 
-        Values that are only read between windows are read now. Each covers the time since the previous such
-        reading, so one that was read inside the window covers the time before it. A hanging probe is waited
-        for only once, and briefly.
+        Each slow reading covers the time since the previous one, so one that was taken inside the window
+        covers the time before it. A hanging probe is waited for only once, and briefly.
         """
-        self.look_around()
-        for watch in self._watches:
-            watch.wait(ANSWER_SECONDS)
+        self.request_slow_readings()
+        for thread in self._threads:
+            thread.wait(ANSWER_SECONDS)
         columns = self.columns()
         means = {name: stats.mean for name, stats in summarise(columns, [window]).items()}
         since = window.start_s + window.seconds
@@ -74,21 +73,21 @@ class ProbeSampler:
             after = [row for row in self._rows if row.moment >= since]
         for row in after:
             means.update(
-                {name: value for name, value in row.values.items() if row.is_requested or name not in means}
+                {name: value for name, value in row.values.items() if row.is_slow or name not in means}
             )
         return means
 
     def missing_reasons(self) -> dict[str, str]:
         """Returns why series are absent, by name."""
         reasons: dict[str, str] = {}
-        for watch in self._watches:
-            reasons.update(watch.missing_reasons())
+        for thread in self._threads:
+            reasons.update(thread.missing_reasons())
         return reasons
 
     def stop(self) -> None:
         """Stops sampling; hanging probes are left behind."""
-        for watch in self._watches:
-            watch.end()
+        for thread in self._threads:
+            thread.end()
 
     def columns(self) -> dict[str, list[float]]:
         """Returns the series on a common time axis (`time_s`, monotonic), NaN if not read."""
@@ -119,16 +118,16 @@ class _ProbeThread:
         self._probe, self._interval, self._take = probe, interval, take
         self._woken = threading.Event()
         self._answered = threading.Event()
-        self._is_requested = self._ended = self._stuck = self._started = False
+        self._is_slow_requested = self._ended = self._stuck = self._started = False
 
     def start(self, pid: int, device_uuid: str) -> None:
         self._started = True
         threading.Thread(target=self._run, args=(pid, device_uuid), daemon=True).start()
 
-    def ask(self) -> None:
+    def request_slow_reading(self) -> None:
         # In this order: the thread may wake up and answer at any moment.
         self._answered.clear()
-        self._is_requested = True
+        self._is_slow_requested = True
         self._woken.set()
 
     def wait(self, seconds: float) -> None:
@@ -150,24 +149,24 @@ class _ProbeThread:
         while not self._ended:
             self._woken.wait(max(0.0, due - time.perf_counter()))
             self._woken.clear()
-            if self._is_requested and not self._ended:
-                self._is_requested = False
-                self._read(self._probe.between, is_requested=True)
+            if self._is_slow_requested and not self._ended:
+                self._is_slow_requested = False
+                self._read(self._probe.read_between_windows, is_slow=True)
                 self._answered.set()
             if time.perf_counter() >= due and not self._ended:
                 due = max(due + self._interval, time.perf_counter())
-                self._read(self._probe.read, is_requested=False)
+                self._read(self._probe.read, is_slow=False)
         self._probe.close()
 
-    def _read(self, read: Callable[[], Mapping[str, float]], *, is_requested: bool) -> None:
+    def _read(self, read: Callable[[], Mapping[str, float]], *, is_slow: bool) -> None:
         began = time.perf_counter()
         values = read()
         ended = time.perf_counter()
         self._stuck = False
         if values:
             # The cost of a reading is a series, too, except for readings between windows.
-            cost = {} if is_requested else {f"{self._probe.name}_read_ms": 1e3 * (ended - began)}
-            self._take(_Row(ended if is_requested else (began + ended) / 2, {**values, **cost}, is_requested))
+            cost = {} if is_slow else {f"{self._probe.name}_read_ms": 1e3 * (ended - began)}
+            self._take(_Row(ended if is_slow else (began + ended) / 2, {**values, **cost}, is_slow))
 
 
 def summarise(columns: Mapping[str, Sequence[float]], windows: Sequence[Window]) -> dict[str, Stats]:

@@ -18,6 +18,7 @@ from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job
 from sweeper.core.measurement import Report
 from sweeper.core.progress import Progress
+from sweeper.core.units import GIB, MIB
 from sweeper.system.cpu import usable_cpus
 from sweeper.system.process import time_limit
 from sweeper.trainer import device as devices
@@ -31,7 +32,6 @@ SECONDS = 0.2
 
 STRETCH_SECONDS = 0.02
 COMPILE_SECONDS = 30.0
-MIB, GIB = 2**20, 2**30
 FEATURES, ROWS, BATCH = 30, 50_000, 512
 
 Ceilings = Iterator[tuple[str, float, str]]

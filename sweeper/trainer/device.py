@@ -17,11 +17,11 @@ import torch
 
 from sweeper.core.config import TrialConfig
 from sweeper.core.measurement import DeviceInfo
+from sweeper.core.units import GIB
 from sweeper.script.changes.environment import ALLOCATOR
 from sweeper.system import numa
 from sweeper.system.cpu import cpu_name, usable_cpus
 
-GIB = 1024**3
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
 

@@ -35,7 +35,7 @@ from sweeper.sweep.start.bootstrap import shared_cache
 from sweeper.sweep.supervisor import run_phases
 from sweeper.system.environment import pass_env_names, script_held_back_line
 from sweeper.system.flock import open_locked, take_lock
-from sweeper.telemetry.gpu_lines import gpus_for
+from sweeper.telemetry.gpu_advice import gpus_for
 from sweeper.tracking.mlflow import MlflowTracker, start_preload
 from sweeper.tuning import words
 from sweeper.tuning.gains import (

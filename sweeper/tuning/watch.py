@@ -18,7 +18,7 @@ from sweeper.schema.rules import leads_elsewhere
 from sweeper.script.run.command_line import typed_command
 from sweeper.script.run.watch import NO_PARAMETERS
 from sweeper.script.run.watch import watch as watch_script
-from sweeper.telemetry.gpu_lines import gpus_for
+from sweeper.telemetry.gpu_advice import gpus_for
 from sweeper.tuning.words import html_of, pace
 
 if TYPE_CHECKING:

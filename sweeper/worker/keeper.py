@@ -51,7 +51,6 @@ from sweeper.system.environment import secrets
 from sweeper.system.failpoints import failpoint
 from sweeper.system.process import tree
 from sweeper.telemetry.log import write_log
-from sweeper.telemetry.nvml.others import OtherGpus
 from sweeper.telemetry.probes import make_probes
 from sweeper.telemetry.sampler import ProbeSampler, save, summarise
 from sweeper.worker import failures, stacks
@@ -119,7 +118,7 @@ class _Keeper:
         self.secrets = secrets({**os.environ, **job.env})
         self.log = BoundedLog(folder / LOG, self.secrets)
         self.others = _other_gpus(job)
-        self.probes = [*make_probes(job.probes), *([OtherGpus(self.others)] if self.others else [])]
+        self.probes = make_probes(job.probes, self.others)
         self.sampler = ProbeSampler(self.probes)
         self.stage = "start"
         self.device_uuid = ""
@@ -220,7 +219,7 @@ class _Keeper:
                 self.stage = message["stage"]
                 self.overdue.stage(self.stage, time.perf_counter(), self.trial.steps.count)
                 if self.stage == "window" and self.device_uuid:
-                    self.sampler.look_around()
+                    self.sampler.request_slow_readings()
             elif "device" in message:
                 info = decode(DeviceInfo, message["device"])
                 self.device_uuid = info.uuid
@@ -241,7 +240,7 @@ class _Keeper:
         """Returns what disturbed a window on a GPU; the trial itself watches the host."""
         if not self.device_uuid:
             return ()
-        means = self.sampler.means(window)
+        means = self.sampler.read_means(window)
         disturbances = [of_gpu(series) for series in by_rank(means, 1 + len(self.others))]
         return tuple(dict.fromkeys(itertools.chain(*disturbances)))
 

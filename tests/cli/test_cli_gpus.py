@@ -14,8 +14,8 @@ from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
 from sweeper.judging.arms import commands
 from sweeper.sweep.observer import SweepObserver
-from sweeper.telemetry import gpu_lines
-from sweeper.telemetry.gpu_lines import Build
+from sweeper.telemetry import gpu_advice
+from sweeper.telemetry.gpu_advice import Build
 from sweeper.tuning import tune, watch
 
 UUID = stub_nvml.Gpu().uuid
@@ -28,7 +28,7 @@ def scenario(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     if stub_nvml.compiler() is None:
         pytest.skip("no C compiler for the stand-in for NVML")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(gpu_lines, "build_of", lambda command: Build("2.13.0+cpu"))
+    monkeypatch.setattr(gpu_advice, "build_of", lambda command: Build("2.13.0+cpu"))
     (tmp_path / "train.py").write_text("")
     scenario = stub_nvml.write(tmp_path / "scenario", [stub_nvml.Gpu().but(persistence=[0])], cuda=13000)
     stub_nvml.loaded(monkeypatch, stub_nvml.build(tmp_path), scenario)
@@ -83,7 +83,7 @@ class _Entered:
 
 def test_the_sweep_of_a_tune_does_not_say_it_again(in_process, scenario, monkeypatch):
     def run_sweep(home: object, spec: object, tracker: object, observer: SweepObserver, **_: object) -> None:
-        (line,) = gpu_lines.gpu_lines(Build("2.13.0+cpu"))
+        (line,) = gpu_advice.gpu_lines(Build("2.13.0+cpu"))
         observer.line(line)
         observer.line("Running on a CPU.")
         raise UserError("it ends here")

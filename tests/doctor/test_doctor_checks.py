@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.core.units import GIB, MIB
 from sweeper.doctor import State, host, software, storage
 from sweeper.doctor.software import TESTED
 from sweeper.system import cpu
 from sweeper.system.memory import available_bytes, group_memory
 
 REPOSITORY = Path(__file__).parents[2]
-MIB, GIB = 2**20, 2**30
 OK, WARN, FAIL = State.OK, State.WARN, State.FAIL
 
 

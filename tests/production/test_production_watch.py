@@ -47,7 +47,7 @@ class Still:
     def start(self, pid: int, uuid: str) -> None:
         self.begun.append(pid)
 
-    def look_around(self) -> None:
+    def request_slow_readings(self) -> None:
         """Asks for what others do on the GPU, which is read between windows only."""
 
     def drain(self) -> dict[str, list[float]]:

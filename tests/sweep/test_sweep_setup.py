@@ -12,6 +12,7 @@ from replays import spec_of
 
 from sweeper.core.codec import encode
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
+from sweeper.core.units import GIB
 from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.schema import SweepSpec
 from sweeper.schema.sections import ExecutionOptions
@@ -19,11 +20,10 @@ from sweeper.sweep.phases.search import hints_of
 from sweeper.sweep.start import setup
 from sweeper.system import cpu_shares
 from sweeper.system.cpu import cpu_name
-from sweeper.telemetry.gpu_lines import gpu_lines
+from sweeper.telemetry.gpu_advice import gpu_lines
 
 CPU = DeviceInfo(kind="cpu", name="a CPU")
 GPUS = [DeviceInfo(kind="cuda", name="NVIDIA A10", uuid=f"GPU-{i}", memory_gib=24.0) for i in range(2)]
-GIB = 2**30
 
 
 @pytest.fixture(autouse=True)

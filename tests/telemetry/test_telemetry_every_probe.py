@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from sweeper.core.probes import Probe
-from sweeper.telemetry.probes import BUILTIN, AddedProbe, make_probes
+from sweeper.telemetry.probes import BUILTIN, ThirdPartyProbe, make_probes
 from sweeper.telemetry.sampler import ANSWER_SECONDS, INTERVAL_SECONDS, TIME, ProbeSampler
 
 UNITS = ("pct", "w", "j", "c", "mhz", "gib", "mib_s", "gib_s", "per_s", "ms", "s")
@@ -74,7 +74,7 @@ def probe(name: str, trial: int) -> Iterator[Probe]:
 
 def test_its_readings_are_finite_numbers_with_units(probe: Probe, name: str):
     assert probe.name == name
-    readings = [probe.read(), probe.read(), probe.between()]
+    readings = [probe.read(), probe.read(), probe.read_between_windows()]
     for series, value in {**readings[0], **readings[1], **readings[2]}.items():
         assert SERIES[name].fullmatch(series), series
         assert series.endswith(tuple(f"_{unit}" for unit in UNITS)) or "_num_" in series, series
@@ -84,7 +84,7 @@ def test_its_readings_are_finite_numbers_with_units(probe: Probe, name: str):
 
 
 def test_a_reading_takes_bounded_time(probe: Probe):
-    """The median of many counts, so that a busy machine does not; `between` has more time."""
+    """The median of many counts, so that a busy machine does not; `read_between_windows` has more time."""
     seconds = []
     for _ in range(20):
         began = time.perf_counter()
@@ -92,7 +92,7 @@ def test_a_reading_takes_bounded_time(probe: Probe):
         seconds.append(time.perf_counter() - began)
     assert statistics.median(seconds) < READ_SECONDS
     began = time.perf_counter()
-    probe.between()
+    probe.read_between_windows()
     assert time.perf_counter() - began < ANSWER_SECONDS
 
 
@@ -101,7 +101,7 @@ def test_nothing_is_raised_where_there_is_nothing(name: str, device_uuid: str):
     probe = BUILTIN[name]()
     probe.open(NO_PID, device_uuid)
     probe.read()
-    probe.between()
+    probe.read_between_windows()
     probe.close()
 
 
@@ -113,7 +113,7 @@ def test_a_trial_may_end_between_two_readings(name: str):
     process.kill()
     process.communicate()
     probe.read()
-    probe.between()
+    probe.read_between_windows()
     probe.close()
 
 
@@ -123,7 +123,7 @@ def test_a_closed_probe_leaves_nothing(name: str, trial: int):
     probe = BUILTIN[name]()
     probe.open(trial, "")
     probe.read()
-    probe.between()
+    probe.read_between_windows()
     probe.close()
     probe.close()
     for thread in set(threading.enumerate()) - threads:
@@ -155,15 +155,16 @@ class Odd(Probe):
     def read(self):
         self.count += 1
         {read}
+    def between(self): return {{"odd_slow_pct": 1.0}}
     def close(self): Path({path!r}).write_text("closed")
 """
 
 
 @pytest.fixture
-def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., AddedProbe]:
+def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ThirdPartyProbe]:
     """Opens the probe of a module whose `read` ends with a statement."""
 
-    def make(module: str, read: str = "return {}", name: str = "odd", path: str = "") -> AddedProbe:
+    def make(module: str, read: str = "return {}", name: str = "odd", path: str = "") -> ThirdPartyProbe:
         text = MODULE.format(name=name, read=read, path=str(tmp_path / "closed"))
         (tmp_path / f"{module}.py").write_text(text)
         monkeypatch.syspath_prepend(str(tmp_path))
@@ -185,6 +186,10 @@ def test_a_probe_that_raises_is_given_up_with_the_reason_and_closed(added, tmp_p
     assert (tmp_path / "closed").read_text() == "closed"
 
 
+def test_slow_readings_may_have_the_name_that_they_had_in_0_2(added):
+    assert added("odd_slow").read_between_windows() == {"odd_slow_pct": 1.0}
+
+
 def test_series_that_are_not_its_own_or_no_numbers_are_left_out(added):
     own = "'odd_a_pct': 7, 'odd_b_w': float('nan'), 'odd_c_w': 'a'"
     probe = added("odd_naming", f"return {{'gpu_util_pct': 1.0, 'odd_../x': 1.0, {own}}}")
@@ -198,7 +203,7 @@ def test_series_that_are_not_its_own_or_no_numbers_are_left_out(added):
     }
 
 
-@pytest.mark.parametrize("name", ["host", "../odd", ""])
+@pytest.mark.parametrize("name", ["host", "other_gpus", "../odd", ""])
 def test_a_probe_needs_a_name_of_its_own(added, name):
     module = f"odd_named_{len(name)}"
     probe = added(module, name=name)
@@ -210,6 +215,6 @@ def test_a_probe_needs_a_name_of_its_own(added, name):
 
 def test_a_probe_that_cannot_be_imported_is_said(added):
     probe = added("odd_absent", path="nowhere_to_be_found:Odd")
-    assert (probe.read(), probe.between()) == ({}, {})
+    assert (probe.read(), probe.read_between_windows()) == ({}, {})
     assert "'nowhere_to_be_found:Odd' cannot be imported" in probe.missing["nowhere_to_be_found:Odd"]
     probe.close()

@@ -106,7 +106,7 @@ def test_the_device_is_found_by_its_uuid_wherever_its_index_is(play, monkeypatch
     before = len(calls(scenario))
     with opened(machine[0].uuid) as probe:
         probe.read()
-        probe.between()
+        probe.read_between_windows()
     assert {line.split(" ")[1] for line in calls(scenario)[before:] if " " in line} == {machine[0].uuid}
 
 
@@ -147,7 +147,7 @@ def test_a_uuid_may_be_whole_or_short_and_of_an_instance(play, uuid, gib):
 def test_a_uuid_of_several_or_none_is_said_and_not_guessed(play, uuid, says):
     scenario = play(FIRST, SPLIT)
     with opened(uuid) as probe:
-        assert probe.read() == probe.between() == {}
+        assert probe.read() == probe.read_between_windows() == {}
         assert says in probe.missing["gpu"]
         assert not probe.lost
     assert balance(scenario) == (1, 1)
@@ -203,7 +203,7 @@ def test_an_a10_tells_all_but_what_needs_hopper(play):
             "gpu_energy_j": 0,
             "gpu_pcie_tx_mib_s": 1,
         }
-        assert probe.between() == {"gpu_foreign_processes": 0, "gpu_foreign_mem_gib": 0}
+        assert probe.read_between_windows() == {"gpu_foreign_processes": 0, "gpu_foreign_mem_gib": 0}
         assert set(probe.missing) == {
             f"gpu_{what}_pct" for what in ("sm_active", "sm_occupancy", "tensor_active", "dram_active")
         }
@@ -258,7 +258,7 @@ def test_a_gpu_that_is_lost_meanwhile_is_asked_nothing_more(play):
         probe.read()
         assert probe.lost
         assert calls(scenario)[-1] == f"nvmlDeviceGetPowerUsage {FIRST.uuid}"
-        assert probe.read() == probe.between() == {}
+        assert probe.read() == probe.read_between_windows() == {}
         assert calls(scenario)[-1] == f"nvmlDeviceGetPowerUsage {FIRST.uuid}"
         assert "the GPU was lost (GPU is lost)" in probe.missing["gpu"]
         assert "Xid" in probe.missing["gpu"]
@@ -319,7 +319,7 @@ def test_older_drivers_are_asked_by_the_older_names(play):
         assert values["gpu_power_capped"] == 1
         # Without default clocks, which newer GPUs and drivers do not have, of the highest one.
         assert values["gpu_clock_pct"] == pytest.approx(100 * 1605 / 1710)
-        assert probe.between()["gpu_foreign_processes"] == 1
+        assert probe.read_between_windows()["gpu_foreign_processes"] == 1
         assert len(calls(scenario, newer[0])) == 1
 
 
@@ -480,7 +480,7 @@ def test_of_an_instance_every_foreign_process_counts_as_nothing_says_which_is_bu
     part = replace(PART, processes=[(os.getpid(), 10), (OUTSIDER, 512), (ANOTHER, 512)])
     scenario = play(replace(SPLIT, migs=(part,), processes=[(THIRD, 1)], samples=[(OUTSIDER, 9, 1)]))
     with opened(PART.uuid) as probe:
-        assert probe.between() == {"gpu_foreign_processes": 2, "gpu_foreign_mem_gib": 1}
+        assert probe.read_between_windows() == {"gpu_foreign_processes": 2, "gpu_foreign_mem_gib": 1}
     assert calls(scenario, "nvmlDeviceGetProcessUtilization") == []
 
 
@@ -494,7 +494,7 @@ def test_only_a_foreign_process_that_was_busy_since_the_last_look_disturbs(play)
     samples += [(OUTSIDER, 5, 4), (0, 50, 4), (THIRD, 4_000_000, 4)]
     play(replace(FIRST, processes=everyone, samples=samples))
     with opened() as probe:
-        seen = [probe.between() for _ in range(5)]
+        seen = [probe.read_between_windows() for _ in range(5)]
         assert [values["gpu_foreign_processes"] for values in seen] == [0, 1, 0, 2, 0]
         assert {values["gpu_foreign_mem_gib"] for values in seen} == {2.0}
 
@@ -502,7 +502,7 @@ def test_only_a_foreign_process_that_was_busy_since_the_last_look_disturbs(play)
 def test_where_nothing_says_who_is_busy_every_foreign_process_counts(play):
     play(replace(FIRST, processes=[(os.getpid(), 900), (OUTSIDER, 512), (ANOTHER, "-", 2)]))
     with opened() as probe:
-        seen = [probe.between() for _ in range(2)]
+        seen = [probe.read_between_windows() for _ in range(2)]
         assert [values["gpu_foreign_processes"] for values in seen] == [1, 2]
         assert seen[1]["gpu_foreign_mem_gib"] == 0.5
 
@@ -512,12 +512,12 @@ def test_the_trials_own_children_are_not_foreign(play):
     try:
         play(replace(FIRST, processes=[(os.getpid(), 900), (child.pid, 100), (OUTSIDER, "-")]))
         with opened() as probe:
-            values = probe.between()
+            values = probe.read_between_windows()
             assert values == {"gpu_foreign_processes": 1}
             child.kill()
             child.wait()
             # Its number stays known while the driver still lists it.
-            assert probe.between()["gpu_foreign_processes"] == 1
+            assert probe.read_between_windows()["gpu_foreign_processes"] == 1
     finally:
         child.kill()
         child.wait()
@@ -529,7 +529,7 @@ def test_who_was_busy_and_has_ended_did_disturb_and_who_only_draws_is_no_compute
         replace(FIRST, processes=everyone, samples=[(OUTSIDER, 40, 2), (THIRD, 40, 2), (os.getpid(), 50, 2)])
     )
     with opened() as probe:
-        assert [probe.between()["gpu_foreign_processes"] for _ in range(3)] == [0, 1, 0]
+        assert [probe.read_between_windows()["gpu_foreign_processes"] for _ in range(3)] == [0, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -553,7 +553,7 @@ def test_in_a_container_one_of_the_machines_numbers_is_the_trials(play, listed, 
     samples += [(pid, 50, 1) for pid in busy or []]
     play(replace(FIRST, processes=[(pid, 256) for pid in listed], samples=samples))
     with opened() as probe:
-        values = probe.between()
+        values = probe.read_between_windows()
         assert values["gpu_foreign_processes"] == expected
         # Whose the memory is, cannot be known either.
         assert ("gpu_foreign_mem_gib" in values) == (listed in ([], ["self"]))
@@ -562,7 +562,7 @@ def test_in_a_container_one_of_the_machines_numbers_is_the_trials(play, listed, 
 def test_without_a_process_list_the_series_is_absent_with_its_reason(play):
     scenario = play(FIRST, errors=[("*", "nvmlDeviceGetComputeRunningProcesses_v3", 4)])
     with opened() as probe:
-        assert probe.between() == probe.between() == {}
+        assert probe.read_between_windows() == probe.read_between_windows() == {}
         assert "user (Insufficient Permissions)" in probe.missing["gpu_foreign_processes"]
         assert len(calls(scenario, "nvmlDeviceGetComputeRunningProcesses_v3")) == 1
         assert "gpu_util_pct" in probe.read()
@@ -573,7 +573,7 @@ def test_nothing_dear_is_called_by_a_reading(play):
     with opened() as probe:
         probe.read()
         assert not [line for line in calls(scenario) if "Process" in line]
-        probe.between()
+        probe.read_between_windows()
         assert [line for line in calls(scenario) if "Process" in line]
 
 
@@ -593,7 +593,7 @@ def test_nothing_dear_is_called_by_a_reading(play):
 def test_a_driver_that_cannot_be_used_is_said_with_its_remedy(play, code, says):
     scenario = play(FIRST, errors=[("*", "nvmlInitWithFlags", code)])
     with opened() as probe:
-        assert probe.read() == probe.between() == {}
+        assert probe.read() == probe.read_between_windows() == {}
         assert says in probe.missing["gpu"]
     assert says in driver_problem()
     assert gpu_names() == describe_gpus() == []
@@ -629,7 +629,7 @@ def test_whatever_nvml_answers_no_call_of_the_probe_raises(play):
         with opened(uuid) as probe:
             time.sleep(0.11)
             probe.read()
-            probe.between()
+            probe.read_between_windows()
     functions = sorted({line.split(" ")[0] for line in calls(scenario)})
     assert len(functions) > 20
     for function in functions:
@@ -639,7 +639,7 @@ def test_whatever_nvml_answers_no_call_of_the_probe_raises(play):
                 with opened(uuid) as probe:
                     for _ in range(2):
                         probe.read()
-                        probe.between()
+                        probe.read_between_windows()
             starts, ends = balance(scenario)
             assert ends == (starts if function != "nvmlInitWithFlags" else 0), function
             assert len(calls(scenario, "nvmlGpmSampleFree")) == (
@@ -654,7 +654,7 @@ def test_every_start_has_its_end_and_no_more(play):
     assert balance(scenario) == (1, 0)
     probe.close()
     probe.close()
-    assert probe.read() == probe.between() == {}
+    assert probe.read() == probe.read_between_windows() == {}
     assert balance(scenario) == (1, 1)
     gpu_names()
     describe_gpus()
@@ -816,7 +816,7 @@ import sys
 import sweeper.telemetry.nvml.probe as nvml
 probe = nvml.NvmlProbe()
 probe.open(1, "")
-assert (probe.read(), probe.between(), probe.missing) == ({}, {}, {})
+assert (probe.read(), probe.read_between_windows(), probe.missing) == ({}, {}, {})
 probe.close()
 assert not {"pynvml", "torch", "numpy"} & set(sys.modules), "not light"
 import pynvml
@@ -835,7 +835,7 @@ subprocess.run([sys.executable, "-c", inner], check=True)
 trial = subprocess.Popen(["sleep", "60"])
 probe = NvmlProbe()
 probe.open(trial.pid, sys.argv[1] if sys.argv[1:] else "GPU-aaaa")
-print(probe.read()["gpu_util_pct"], probe.between())
+print(probe.read()["gpu_util_pct"], probe.read_between_windows())
 trial.kill()
 trial.wait()
 probe.close()

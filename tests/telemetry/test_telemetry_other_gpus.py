@@ -9,7 +9,7 @@ import stub_nvml
 from stub_nvml import Gpu, loaded, write
 
 from sweeper.core.gpu_series import by_rank, of_rank
-from sweeper.telemetry.nvml.others import OtherGpus
+from sweeper.telemetry.nvml.other_gpus import OtherGpus
 
 FIRST = Gpu("GPU-aaaaaaaa-0000-4000-8000-000000000001", "NVIDIA A10")
 SECOND = Gpu("GPU-bbbbbbbb-0000-4000-8000-000000000002", "NVIDIA A10").but(util_gpu=[12])
@@ -40,7 +40,7 @@ def test_series_have_the_rank_of_their_gpu(play):
     values = probe.read()
     assert (values["gpu1_util_pct"], values["gpu2_util_pct"]) == (12, 34)
     assert not any(name.startswith("gpu_") for name in values)
-    assert probe.between() == {
+    assert probe.read_between_windows() == {
         f"gpu{rank}_foreign_{what}": 0 for rank in (1, 2) for what in ("processes", "mem_gib")
     }
     assert "Hopper" in probe.missing["gpu2_sm_active_pct"]

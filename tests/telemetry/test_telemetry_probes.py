@@ -388,7 +388,7 @@ def test_a_closed_probe_holds_no_files(start):
     probe = HostProbe()
     probe.open(root.pid, "")
     assert len(os.listdir("/proc/self/fd")) > len(before)
-    assert probe.between() == {}
+    assert probe.read_between_windows() == {}
     probe.close()
     assert os.listdir("/proc/self/fd") == before
     assert probe.read() == {}

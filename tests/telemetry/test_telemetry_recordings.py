@@ -66,7 +66,7 @@ def replay(monkeypatch, library: Path, recording: dict, folder: Path) -> None:
         )
         if number % 10 == 0:
             others = recording["others"][number // 10 - 1]
-            assert probe.between() == pytest.approx(others, abs=1e-3)
+            assert probe.read_between_windows() == pytest.approx(others, abs=1e-3)
         time.sleep(max(0.0, PACE_SECONDS - (time.perf_counter() - began)))
     assert probe.missing.keys() == recording["missing"].keys()
     probe.close()

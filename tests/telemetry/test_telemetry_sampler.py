@@ -30,7 +30,7 @@ class Counting:
         self.count += 1
         return {self.name: float(self.count), "second": 1.0} if self.count > 1 else {self.name: 1.0}
 
-    def between(self):
+    def read_between_windows(self):
         self.looked += 1
         return {f"{self.name}_around": float(self.looked)}
 
@@ -47,9 +47,9 @@ class Hanging(Counting):
         self.release.wait()
         return {}
 
-    def between(self):
+    def read_between_windows(self):
         self.release.wait()
-        return super().between()
+        return super().read_between_windows()
 
 
 SECONDS = 30.0
@@ -122,7 +122,7 @@ def test_what_a_reading_costs_is_a_series():
     probe = Lasting("slow")
     with sampling(probe, interval=0.001) as sampler:
         assert wait_for(lambda: sampler.columns())
-        sampler.look_around()
+        sampler.request_slow_readings()
         assert wait_for(lambda: "slow_around" in sampler.columns())
     columns = sampler.columns()
     costs = [(cost, value) for cost, value in zip(columns["slow_read_ms"], columns["slow"], strict=True)]
@@ -138,9 +138,9 @@ def test_looks_around_arrive_without_being_waited_for():
     with sampling(probe) as sampler:
         assert sampler.columns() == {}
         began = time.perf_counter()
-        sampler.look_around()
+        sampler.request_slow_readings()
         assert wait_for(lambda: sampler.columns())
-        sampler.look_around()
+        sampler.request_slow_readings()
         assert wait_for(lambda: probe.looked == 2 and len(sampler.columns()[TIME]) == 2)
     columns = sampler.columns()
     assert columns["a_around"] == [1.0, 2.0]
@@ -157,7 +157,7 @@ def test_of_a_window_that_has_just_ended_there_is_what_was_read_in_it_and_around
         before = first.count
         assert wait_for(lambda: min(first.count, other.count) >= before + 5)
         within = window_of(time.perf_counter() - start)
-        found = sampler.means(within)
+        found = sampler.read_means(within)
     inside = summarise(sampler.columns(), [within])
     # By what was there when it was asked.
     assert found["a"] == pytest.approx(inside["a"].mean)
@@ -169,12 +169,12 @@ def test_of_a_window_that_has_just_ended_there_is_what_was_read_in_it_and_around
 def test_a_look_inside_a_window_is_of_the_time_before_it():
     probe = Counting("a")
     with sampling(probe, interval=0.01) as sampler:
-        sampler.look_around()
+        sampler.request_slow_readings()
         assert wait_for(lambda: "a_around" in sampler.columns())
         within = window_of(SECONDS)
-        found = sampler.means(within)
+        found = sampler.read_means(within)
         assert found["a_around"] == 2.0
-        assert sampler.means(window_of())["a_around"] == 3.0
+        assert sampler.read_means(window_of())["a_around"] == 3.0
     assert probe.looked == 3
 
 
@@ -183,10 +183,10 @@ def test_a_look_from_before_the_window_says_nothing_about_it():
     probe = Hanging(release)
     with sampling(probe) as sampler:
         release.set()
-        sampler.look_around()
+        sampler.request_slow_readings()
         assert wait_for(lambda: sampler.columns())
         release.clear()
-        assert sampler.means(window_of()) == {}
+        assert sampler.read_means(window_of()) == {}
         release.set()
 
 
@@ -198,7 +198,7 @@ def test_a_probe_that_hangs_is_waited_for_once(monkeypatch):
     with sampling(hung, other) as sampler:
         assert sampler.missing_reasons() == {"b_second": "not told here"}
         began = time.perf_counter()
-        assert sampler.means(window_of()) == {"b_around": 1.0}
+        assert sampler.read_means(window_of()) == {"b_around": 1.0}
         first = time.perf_counter() - began
         assert sampler.missing_reasons() == {
             "hung": "a reading did not come back in time",
@@ -207,13 +207,13 @@ def test_a_probe_that_hangs_is_waited_for_once(monkeypatch):
         # What does not come back is not what is waited for, however long.
         monkeypatch.setattr(under_test, "ANSWER_SECONDS", SECONDS)
         began = time.perf_counter()
-        assert sampler.means(window_of()) == {"b_around": 2.0}
+        assert sampler.read_means(window_of()) == {"b_around": 2.0}
         assert time.perf_counter() - began < SECONDS / 2
         assert 0.1 <= first < SECONDS / 2
         # It comes back, and is waited for again.
         release.set()
         assert wait_for(lambda: "hung" not in sampler.missing_reasons())
-        assert sampler.means(window_of())["hung_around"] >= 1.0
+        assert sampler.read_means(window_of())["hung_around"] >= 1.0
 
 
 class Opening(Counting):
@@ -233,10 +233,10 @@ def test_a_probe_that_never_opens_costs_one_wait(monkeypatch):
     release = threading.Event()
     probe = Opening(release)
     with sampling(probe) as sampler:
-        assert sampler.means(window_of()) == {}
+        assert sampler.read_means(window_of()) == {}
         assert "opening" in sampler.missing_reasons()
         monkeypatch.setattr(under_test, "ANSWER_SECONDS", SECONDS)
-        assert sampler.means(window_of()) == {}
+        assert sampler.read_means(window_of()) == {}
     release.set()
     assert probe.closed.wait(SECONDS)
     assert (probe.count, probe.looked) == (0, 0)
@@ -245,8 +245,8 @@ def test_a_probe_that_never_opens_costs_one_wait(monkeypatch):
 def test_without_a_start_nothing_is_asked_nor_waited_for(monkeypatch):
     monkeypatch.setattr(under_test, "ANSWER_SECONDS", SECONDS)
     sampler = ProbeSampler([Counting("a")])
-    sampler.look_around()
-    assert sampler.means(window_of()) == {}
+    sampler.request_slow_readings()
+    assert sampler.read_means(window_of()) == {}
     assert sampler.missing_reasons() == {}
 
 
@@ -268,10 +268,10 @@ def test_an_answer_is_not_lost_to_a_thread_that_wakes_up_meanwhile(monkeypatch):
     monkeypatch.setattr(under_test, "ANSWER_SECONDS", 1.0)
     probe = Counting("a")
     with sampling(probe, interval=0.005) as sampler:
-        (watch,) = sampler._watches
-        watch._answered = Late(probe)
+        (thread,) = sampler._threads
+        thread._answered = Late(probe)
         began = time.perf_counter()
-        assert sampler.means(window_of())["a_around"] >= 1.0
+        assert sampler.read_means(window_of())["a_around"] >= 1.0
         assert time.perf_counter() - began < 0.9
 
 
@@ -319,7 +319,7 @@ def test_a_long_run_is_told_bit_by_bit():
         assert sampler.drain() == {}
         told: list[float] = []
         for _ in range(3):
-            sampler.look_around()
+            sampler.request_slow_readings()
             assert wait_for(lambda: sampler.columns())
             before = sampler.columns()
             found = sampler.drain()

@@ -52,7 +52,7 @@ class Gpu:
     def read(self):
         return {"gpu_util_pct": 50.0}
 
-    def between(self):
+    def read_between_windows(self):
         self.looks += 1
         return {"gpu_foreign_processes": self.strangers(self.looks - 1)}
 
@@ -183,12 +183,12 @@ class Others(Gpu):
     def read(self):
         return {"gpu1_util_pct": 40.0}
 
-    def between(self):
-        return {"gpu1_foreign_processes": super().between()["gpu_foreign_processes"]}
+    def read_between_windows(self):
+        return {"gpu1_foreign_processes": super().read_between_windows()["gpu_foreign_processes"]}
 
 
 def test_a_stranger_on_another_of_its_gpus_costs_a_repetition(kept, monkeypatch):
-    monkeypatch.setattr(keeper, "OtherGpus", Others)
+    monkeypatch.setattr(probes, "OtherGpus", Others)
     found, _ = kept(windows, Gpu(lambda look: 0.0), devices=2, device="GPU-1,GPU-2,GPU-3")
     assert (flags(found), found.repeated_windows) == ([(), ()], 1)
     assert found.telemetry["gpu1_util_pct"].mean == 40.0
@@ -236,12 +236,12 @@ def killed_with_the_answer_unread(job: Job, progress: PipeProgress) -> Measureme
 class Watching(Gpu):
     """Answers when the trial has gone."""
 
-    def between(self):
+    def read_between_windows(self):
         with open(f"/proc/{self.pid}/stat", encoding="ascii", errors="replace") as file:
             while ") Z" not in file.read():
                 file.seek(0)
                 time.sleep(0.001)
-        return super().between()
+        return super().read_between_windows()
 
 
 @pytest.mark.parametrize(

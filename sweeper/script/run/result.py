@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from sweeper.core.job import Job
 from sweeper.core.measurement import Quality, Window
 from sweeper.core.script import WATCH, Script
+from sweeper.core.units import GIB
 from sweeper.core.workload import script_of
 from sweeper.script.run.output import Listener
 from sweeper.script.run.sandbox import Sandbox
@@ -121,4 +122,4 @@ def exclusions(
 def peak_gib(pids: Iterable[int]) -> float:
     """Returns the peak resident set of the largest of some processes, and of descendants that have exited."""
     exited = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    return round(max((exited, *map(peak_bytes, pids))) / 1024**3, 4)
+    return round(max((exited, *map(peak_bytes, pids))) / GIB, 4)

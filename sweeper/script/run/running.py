@@ -17,6 +17,7 @@ from typing import NoReturn
 from sweeper.core.job import RACE_STAGE, Job
 from sweeper.core.measurement import Breakdown, FailureKind, Measurement, Window
 from sweeper.core.progress import Progress, TrialFailedError
+from sweeper.core.units import GIB
 from sweeper.core.workload import script_of
 from sweeper.errors import UserError
 from sweeper.race.policy import MIN_STEPS
@@ -92,7 +93,7 @@ class RunningTrial:
         warm = WarmProcess(
             measurement=self._warm_measurement(len(self._timeline.stretches)),
             changes=dict(self._listener.watched.changes),
-            memory_gib=sum(map(proportional_bytes, tree(self._process.pid))) / 2**30 if runs else 0.0,
+            memory_gib=sum(map(proportional_bytes, tree(self._process.pid))) / GIB if runs else 0.0,
         )
         write_warm(Path(self._job.folder), warm)
 

@@ -21,6 +21,7 @@ from sweeper.core.measurement import Failure, Measurement, Outcome, Report, Wind
 from sweeper.core.record import TrialRecord
 from sweeper.core.recording import Recording
 from sweeper.core.script import WATCH
+from sweeper.core.units import GIB
 from sweeper.race.log import Verified
 from sweeper.race.policy import MAX_TURNS, Start
 from sweeper.race.race import Taken
@@ -130,7 +131,7 @@ def can_be_stopped(records: Sequence[TrialRecord], memory_gib: float) -> bool:
 
 def _available_gib() -> float:
     """Returns the free memory of this machine in GiB."""
-    return available_bytes() / 2**30
+    return available_bytes() / GIB
 
 
 class Verifier(Protocol):

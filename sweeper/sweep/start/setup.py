@@ -15,6 +15,7 @@ from sweeper.core.job import ANYWHERE, PROBE_RUNNER, Job, MeasurePlan
 from sweeper.core.launchers import traits as launcher_traits
 from sweeper.core.loaders import RESIDENT, STREAM, traits, why_too_large
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Outcome, Report
+from sweeper.core.units import GIB
 from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.launch.cluster import MAX_WORKERS
 from sweeper.schema import CategoricalParameter, SweepSpec
@@ -25,14 +26,13 @@ from sweeper.sweep.job_runner import Slot
 from sweeper.sweep.start.gpu_memory import uuids_of
 from sweeper.system.cpu import cpu_name
 from sweeper.system.cpu_shares import shares
-from sweeper.telemetry.gpu_lines import Build, cuda_remedy, first_sentence, gpu_lines, why_unused
+from sweeper.telemetry.gpu_advice import Build, cuda_remedy, first_sentence, gpu_lines, why_unused
 from sweeper.telemetry.nvml.devices import awake, cores_near, describe_gpus, full_uuid, gpu_names, gpu_uuids
 
 NO_WINDOWS = MeasurePlan(repeats=0)
 NO_DATA: Mapping[str, Any] = {"notes": (), "synthetic": False}
 """Report on the data of a script, which loads its data itself."""
 COUNT = "device.count"
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 
-GIB, MIB = 1024**3, 1024**2
+from sweeper.core.units import GIB, MIB
+
 PROC, BLOCK, SHM = Path("/proc"), Path("/sys/block"), Path("/dev/shm")
 POWERCAP = Path("/sys/class/powercap")
 MIN_SECONDS = 0.05

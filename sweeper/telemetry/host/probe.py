@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from sweeper.core.probes import Probe, Reading
 from sweeper.telemetry.host.machine import (
@@ -33,8 +33,7 @@ class HostProbe(Probe):
     name = "host"
 
     def __init__(self) -> None:
-        self._why: dict[str, str] = {}
-        self.missing: Mapping[str, str] = self._why
+        self.missing: dict[str, str] = {}
         self._parts: list[HostSeries] = []
 
     def open(self, pid: int, device_uuid: str) -> None:
@@ -77,7 +76,7 @@ class HostProbe(Probe):
 
     def _drop(self, names: Sequence[str], error: Exception) -> None:
         place = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else ""
-        self._why.update(dict.fromkeys(names, place or str(error) or type(error).__name__))
+        self.missing.update(dict.fromkeys(names, place or str(error) or type(error).__name__))
 
 
 def _usable_cores(pid: int) -> list[int]:

@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping
 from time import perf_counter
 
+from sweeper.core.units import GIB
 from sweeper.system.process import tree
-from sweeper.telemetry.host.machine import GIB, PROC, CounterSeries, Counts, KeptFile
+from sweeper.telemetry.host.machine import PROC, CounterSeries, Counts, KeptFile
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -30,11 +30,11 @@ _PROBLEMS = {
 }
 
 
-class NotReportedError(Exception):
+class NeverReportedError(Exception):
     """A reading that this device never gives; the text is the reason."""
 
 
-class LeftOutError(Exception):
+class NotThisTimeError(Exception):
     """A reading that is unavailable this time; the text is the reason."""
 
 
@@ -44,18 +44,18 @@ class Device:
 
     Attributes:
         handle: The device's own handle.
-        whole: The GPU's handle: the same, except for an instance.
+        gpu_handle: The GPU's handle: the same, except for an instance.
         instance: The GPU instance's number; None for a whole GPU, or if unknown.
     """
 
     handle: Any
-    whole: Any
+    gpu_handle: Any
     instance: int | None = None
 
     @property
-    def is_part(self) -> bool:
+    def is_mig_instance(self) -> bool:
         """Whether this is a MIG instance."""
-        return self.handle is not self.whole
+        return self.handle is not self.gpu_handle
 
 
 def code_of(error: Exception) -> int | None:
@@ -72,16 +72,16 @@ def is_lost(error: Exception) -> bool:
 def is_final(error: Exception) -> bool:
     """Returns whether retrying is useless, as after errors that are not NVML's."""
     code = code_of(error)
-    return code in _NEVER if code is not None else not isinstance(error, LeftOutError)
+    return code in _NEVER if code is not None else not isinstance(error, NotThisTimeError)
 
 
-def reason(error: Exception) -> str:
+def why_absent(error: Exception) -> str:
     """Returns why a reading is absent."""
     message = _NEVER.get(code_of(error) or SUCCESS)
     return f"{message} ({error})" if message else str(error)
 
 
-def problem(error: Exception) -> str:
+def why_unusable(error: Exception) -> str:
     """Returns why NVML or the device cannot be used, and what to do."""
     code = code_of(error)
     if code in _PROBLEMS:
@@ -100,8 +100,8 @@ def problem(error: Exception) -> str:
     )
 
 
-def start() -> Any:
-    """Returns pynvml with NVML initialised; each start needs one `nvmlShutdown`."""
+def open_nvml() -> Any:
+    """Returns pynvml with NVML initialised; each call needs one `nvmlShutdown`."""
     import pynvml
 
     pynvml.nvmlInit()
@@ -111,7 +111,7 @@ def start() -> Any:
 @contextlib.contextmanager
 def initialised() -> Iterator[Any]:
     """Yields pynvml while NVML is initialised."""
-    nvml = start()
+    nvml = open_nvml()
     try:
         yield nvml
     finally:
@@ -126,37 +126,37 @@ def gpus(nvml: Any) -> Iterator[tuple[int, Any]]:
             yield index, nvml.nvmlDeviceGetHandleByIndex(index)
 
 
-def is_split(nvml: Any, whole: Any) -> bool:
+def is_split(nvml: Any, gpu_handle: Any) -> bool:
     """Returns whether a GPU is split into MIG instances."""
     try:
-        return bool(nvml.nvmlDeviceGetMigMode(whole)[0] == nvml.NVML_DEVICE_MIG_ENABLE)
+        return bool(nvml.nvmlDeviceGetMigMode(gpu_handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE)
     except nvml.NVMLError:
         return False
 
 
-def instances(nvml: Any, whole: Any) -> Iterator[Any]:
+def instances(nvml: Any, gpu_handle: Any) -> Iterator[Any]:
     """Yields the handles of a GPU's MIG devices."""
-    if not is_split(nvml, whole):
+    if not is_split(nvml, gpu_handle):
         return
     with contextlib.suppress(nvml.NVMLError):
-        for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(whole)):
+        for mig_index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu_handle)):
             with contextlib.suppress(nvml.NVMLError):
-                yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole, place)
+                yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu_handle, mig_index)
 
 
-def find(nvml: Any, uuid: str) -> Device:
+def find_device(nvml: Any, uuid: str) -> Device:
     """Returns the device with a UUID.
 
     The UUID may be complete, lack its prefix, have a wrong prefix (torch reports a MIG device's UUID
     without one, and others then prepend `GPU-`), or be abbreviated, as in CUDA_VISIBLE_DEVICES.
 
     Raises:
-        NotReportedError: No device matches, or several do.
+        NeverReportedError: No device matches, or several do.
         NVMLError: NVML does not answer.
     """
     digits = uuid.removeprefix("GPU-").removeprefix("MIG-").lower()
     if not digits:
-        raise NotReportedError(f"a GPU must be named by its UUID, but got `{uuid}`")
+        raise NeverReportedError(f"a GPU must be named by its UUID, but got `{uuid}`")
     refused: Exception | None = None
     for exact in dict.fromkeys((uuid, f"MIG-{digits}", f"GPU-{digits}")):
         try:
@@ -171,38 +171,38 @@ def find(nvml: Any, uuid: str) -> Device:
     if len(meant) == 1:
         return device_of(nvml, handles[meant.pop()])
     if meant:
-        raise NotReportedError(
+        raise NeverReportedError(
             f"`{uuid}` must name one GPU, but matches {', '.join(sorted(meant))}: give more digits"
         )
     if refused is not None:
         raise refused
-    raise NotReportedError(
+    raise NeverReportedError(
         f"`{uuid}` must name a GPU of this machine, but NVML knows {', '.join(handles) or 'none'}"
     )
 
 
 def _handles_by_uuid(nvml: Any) -> dict[str, Any]:
     handles = {}
-    for _, whole in gpus(nvml):
-        for handle in (whole, *instances(nvml, whole)):
+    for _, gpu_handle in gpus(nvml):
+        for handle in (gpu_handle, *instances(nvml, gpu_handle)):
             with contextlib.suppress(nvml.NVMLError):
                 handles[str(nvml.nvmlDeviceGetUUID(handle))] = handle
     return handles
 
 
 def device_of(nvml: Any, handle: Any) -> Device:
-    """Returns the device of a handle, with the GPU that it is a part of."""
+    """Returns the device of a handle, and of the GPU that it belongs to."""
     try:
         answer = nvml.nvmlDeviceIsMigDeviceHandle(handle)
-        is_part = bool(getattr(answer, "value", answer))
+        is_mig_instance = bool(getattr(answer, "value", answer))
     except nvml.NVMLError as error:
         if is_lost(error):
             raise
-        is_part = False
-    if not is_part:
+        is_mig_instance = False
+    if not is_mig_instance:
         return Device(handle, handle)
-    whole = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+    gpu_handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
     try:
-        return Device(handle, whole, int(nvml.nvmlDeviceGetGpuInstanceId(handle)))
+        return Device(handle, gpu_handle, int(nvml.nvmlDeviceGetGpuInstanceId(handle)))
     except nvml.NVMLError:
-        return Device(handle, whole)
+        return Device(handle, gpu_handle)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sweeper.telemetry.nvml.binding import find, initialised, reason
+from sweeper.telemetry.nvml.binding import find_device, initialised, why_absent
 from sweeper.telemetry.nvml.devices import run_bounded
 from sweeper.telemetry.nvml.probe import NvmlProbe
 
@@ -42,24 +42,24 @@ def _read(uuid: str) -> Capabilities:
     probe.open(os.getpid(), uuid)
     for _ in range(READINGS):
         time.sleep(PAUSE_SECONDS)
-        seen |= probe.read().keys() | probe.between().keys()
+        seen |= probe.read().keys() | probe.read_between_windows().keys()
     missing = dict(probe.missing)
     probe.close()
     power: dict[str, float] = {}
     try:
         with initialised() as nvml:
-            _read_limits(nvml, find(nvml, uuid).whole, power, missing)
+            _read_limits(nvml, find_device(nvml, uuid).gpu_handle, power, missing)
     except Exception as error:
-        missing["power limits"] = reason(error)
+        missing["power limits"] = why_absent(error)
     return Capabilities(series=tuple(sorted(seen)), missing=missing, power_w=power)
 
 
-def _read_limits(nvml: Any, whole: Any, power: dict[str, float], missing: dict[str, str]) -> None:
+def _read_limits(nvml: Any, gpu_handle: Any, power: dict[str, float], missing: dict[str, str]) -> None:
     def read(names: tuple[str, ...], call: Callable[[Any], Any]) -> None:
         try:
-            answer = call(whole)
+            answer = call(gpu_handle)
         except Exception as error:
-            missing.update({f"power limit, {name}": reason(error) for name in names})
+            missing.update({f"power limit, {name}": why_absent(error) for name in names})
             return
         milliwatts = answer if isinstance(answer, list | tuple) else (answer,)
         power.update({name: value / 1e3 for name, value in zip(names, milliwatts, strict=True)})

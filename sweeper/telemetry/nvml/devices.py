@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+from sweeper.core.units import GIB
 from sweeper.errors import EnvironmentStopError
 from sweeper.system.process import tree
-from sweeper.telemetry.nvml.binding import find, gpus, initialised, instances, is_split, problem, start
+from sweeper.telemetry.nvml.binding import (
+    find_device,
+    gpus,
+    initialised,
+    instances,
+    is_split,
+    open_nvml,
+    why_unusable,
+)
 from sweeper.telemetry.nvml.processes import compute_processes
 
 LIMIT_SECONDS = 60.0
 """Seconds that NVML may take: without persistence mode, many GPUs take some 10 s to wake up."""
-GIB = 1024**3
 HANGS = (
     f"the NVIDIA driver has not answered for {LIMIT_SECONDS:g} s: `nvidia-smi` will hang as well; reboot the "
     "machine"
@@ -24,7 +33,9 @@ HANGS = (
 """The answer of `driver_problem` if there was none."""
 _WORD_BITS = 64
 _MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
+_Default = TypeVar("_Default")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,34 @@ class GpuFacts:
     compute_mode: str = ""
     mig: bool = False
     foreign: tuple[int, ...] = ()
+
+
+def run_bounded(work: Callable[[], _T]) -> _T | None:
+    """Returns the result of `work`; None if NVML hangs, which leaves a thread behind."""
+    results: list[_T] = []
+    thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
+    thread.start()
+    thread.join(LIMIT_SECONDS)
+    return results[0] if results else None
+
+
+def _bounded(default: _Default) -> Callable[[Callable[_P, _T]], Callable[_P, _T | _Default]]:
+    """Makes a function that asks NVML return `default` if it raises, or if NVML hangs."""
+
+    def decorate(ask: Callable[_P, _T]) -> Callable[_P, _T | _Default]:
+        @functools.wraps(ask)
+        def ask_bounded(*args: _P.args, **kwargs: _P.kwargs) -> _T | _Default:
+            def work() -> _T | _Default:
+                with contextlib.suppress(Exception):
+                    return ask(*args, **kwargs)
+                return default
+
+            answer = run_bounded(work)
+            return default if answer is None else answer
+
+        return ask_bounded
+
+    return decorate
 
 
 def gpu_names() -> list[str]:
@@ -91,14 +130,17 @@ def first_gpu() -> str:
     is_listed = not os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip()[:1].isdecimal()
     if len(uuids) < 2 or is_listed or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         return next(iter(uuids), "")
-    return run_bounded(lambda: _most_capable_gpu(uuids)) or uuids[0]
+    return _most_capable_gpu(uuids) or uuids[0]
 
 
+@_bounded("")
 def _most_capable_gpu(uuids: Sequence[str]) -> str:
-    with contextlib.suppress(Exception), initialised() as nvml:
-        capability = {uuid: nvml.nvmlDeviceGetCudaComputeCapability(find(nvml, uuid).whole) for uuid in uuids}
-        return max(uuids, key=lambda uuid: tuple(capability[uuid]))
-    return ""
+    with initialised() as nvml:
+        capability = {
+            uuid: nvml.nvmlDeviceGetCudaComputeCapability(find_device(nvml, uuid).gpu_handle)
+            for uuid in uuids
+        }
+    return max(uuids, key=lambda uuid: tuple(capability[uuid]))
 
 
 def _visible_values(read: Callable[[Any, Any], str]) -> list[str]:
@@ -120,15 +162,11 @@ def describe_gpus() -> list[GpuFacts]:
     return run_bounded(_facts) or []
 
 
+@_bounded(None)
 def memory_used_gib(uuid: str) -> float | None:
     """Returns the used memory of a GPU, by all processes; None if NVML does not report it."""
-    return run_bounded(lambda: _memory_used(uuid))
-
-
-def _memory_used(uuid: str) -> float | None:
-    with contextlib.suppress(Exception), initialised() as nvml:
-        return float(nvml.nvmlDeviceGetMemoryInfo(find(nvml, uuid).handle).used / GIB)
-    return None
+    with initialised() as nvml:
+        return float(nvml.nvmlDeviceGetMemoryInfo(find_device(nvml, uuid).handle).used / GIB)
 
 
 @contextlib.contextmanager
@@ -148,11 +186,11 @@ def awake(uuids: Sequence[str]) -> Iterator[None]:
 
 def _open(uuids: Sequence[str]) -> Any:
     with contextlib.suppress(Exception):
-        nvml = start()
+        nvml = open_nvml()
         for uuid in uuids:
             # NVML opens a GPU at the first request for its handle, and keeps it open.
             with contextlib.suppress(Exception):
-                find(nvml, uuid)
+                find_device(nvml, uuid)
         return nvml
     return None
 
@@ -162,23 +200,19 @@ def _close(nvml: Any) -> None:
         nvml.nvmlShutdown()
 
 
+@_bounded(frozenset[int]())
 def cores_near(uuid: str) -> frozenset[int]:
     """Returns the logical cores nearest to a GPU; empty if NVML does not report them."""
-    return run_bounded(lambda: _cores_near(uuid)) or frozenset()
-
-
-def _cores_near(uuid: str) -> frozenset[int]:
     # A bit for each possible core: NVML fills exactly this many words.
     words = os.sysconf("SC_NPROCESSORS_CONF") // _WORD_BITS + 1
-    with contextlib.suppress(Exception), initialised() as nvml:
-        masks = nvml.nvmlDeviceGetCpuAffinity(find(nvml, uuid).whole, words)
-        return frozenset(
-            word * _WORD_BITS + bit
-            for word, mask in enumerate(masks)
-            for bit in range(_WORD_BITS)
-            if mask >> bit & 1
-        )
-    return frozenset()
+    with initialised() as nvml:
+        masks = nvml.nvmlDeviceGetCpuAffinity(find_device(nvml, uuid).gpu_handle, words)
+    return frozenset(
+        word * _WORD_BITS + bit
+        for word, mask in enumerate(masks)
+        for bit in range(_WORD_BITS)
+        if mask >> bit & 1
+    )
 
 
 def full_uuid(name: str) -> str:
@@ -186,51 +220,39 @@ def full_uuid(name: str) -> str:
 
     An index is NVML's own, as in `gpu_names`.
     """
-    return run_bounded(lambda: _find_uuid(name)) or name
+    return _uuid_of(name) or name
 
 
-def _find_uuid(name: str) -> str:
-    with contextlib.suppress(Exception), initialised() as nvml:
+@_bounded("")
+def _uuid_of(name: str) -> str:
+    with initialised() as nvml:
         return str(nvml.nvmlDeviceGetUUID(_handle_of(nvml, name, dict(gpus(nvml)))))
-    return ""
 
 
 def is_exclusive(uuid: str) -> bool:
     """Returns whether only one process at a time may use a GPU; False if NVML does not report it."""
-    return bool(uuid) and bool(run_bounded(lambda: _is_exclusive(uuid)))
+    return bool(uuid) and _is_exclusive(uuid)
 
 
+@_bounded(False)
 def _is_exclusive(uuid: str) -> bool:
-    with contextlib.suppress(Exception), initialised() as nvml:
-        return _MODES[nvml.nvmlDeviceGetComputeMode(find(nvml, uuid).whole)].startswith("exclusive")
-    return False
+    with initialised() as nvml:
+        mode = _MODES[nvml.nvmlDeviceGetComputeMode(find_device(nvml, uuid).gpu_handle)]
+    return mode.startswith("exclusive")
 
 
+@_bounded(("", 0.0))
 def name_and_memory_gib(uuid: str) -> tuple[str, float]:
     """Returns the model and the memory of a GPU or a MIG instance; empty and 0 if unknown."""
-    return run_bounded(lambda: _name_and_memory(uuid)) or ("", 0.0)
-
-
-def _name_and_memory(uuid: str) -> tuple[str, float]:
-    with contextlib.suppress(Exception), initialised() as nvml:
-        handle = find(nvml, uuid).handle
+    with initialised() as nvml:
+        handle = find_device(nvml, uuid).handle
         return _name(nvml, handle), _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total / GIB, 0.0)
-    return "", 0.0
 
 
 def driver_problem() -> str:
     """Returns why NVML cannot be used here and what to do; empty if it can."""
     message = run_bounded(_problem)
     return HANGS if message is None else message
-
-
-def run_bounded(work: Callable[[], _T]) -> _T | None:
-    """Returns the result of `work`; None if NVML hangs, which leaves a thread behind."""
-    results: list[_T] = []
-    thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
-    thread.start()
-    thread.join(LIMIT_SECONDS)
-    return results[0] if results else None
 
 
 def _is_name(entry: str) -> bool:
@@ -241,20 +263,20 @@ def _read_visible(wanted: list[str] | None, read: Callable[[Any, Any], str]) -> 
     values: list[str] = []
     # An entry that NVML refuses ends the list, as an invalid one does.
     with contextlib.suppress(Exception), initialised() as nvml:
-        wholes = dict(gpus(nvml))
-        for entry in wanted if wanted is not None else map(str, wholes):
+        gpu_handles = dict(gpus(nvml))
+        for entry in wanted if wanted is not None else map(str, gpu_handles):
             if not _is_name(entry):
                 break
-            values.append(read(nvml, _handle_of(nvml, entry, wholes)))
+            values.append(read(nvml, _handle_of(nvml, entry, gpu_handles)))
     return values
 
 
-def _handle_of(nvml: Any, entry: str, wholes: Mapping[int, Any]) -> Any:
-    """Returns the handle of an entry of CUDA_VISIBLE_DEVICES; of a split GPU, CUDA uses the first part."""
+def _handle_of(nvml: Any, entry: str, gpu_handles: Mapping[int, Any]) -> Any:
+    """Returns the handle of an entry of CUDA_VISIBLE_DEVICES; a split GPU's is its first instance's."""
     if not entry.isdecimal():
-        return find(nvml, entry).handle
-    whole = wholes[int(entry)]
-    return next(instances(nvml, whole), whole)
+        return find_device(nvml, entry).handle
+    gpu_handle = gpu_handles[int(entry)]
+    return next(instances(nvml, gpu_handle), gpu_handle)
 
 
 def _name(nvml: Any, handle: Any) -> str:
@@ -270,7 +292,7 @@ def _problem() -> str:
         with initialised():
             return ""
     except Exception as error:
-        return problem(error)
+        return why_unusable(error)
 
 
 def _facts() -> list[GpuFacts]:
@@ -279,23 +301,23 @@ def _facts() -> list[GpuFacts]:
         pids = set(tree(os.getpid()))
         driver = _ask(lambda: str(nvml.nvmlSystemGetDriverVersion()), "")
         cuda = _ask(lambda: _cuda(nvml.nvmlSystemGetCudaDriverVersion_v2()), "")
-        facts.extend(_fact(nvml, index, whole, driver, cuda, pids) for index, whole in gpus(nvml))
+        facts.extend(_fact(nvml, index, gpu_handle, driver, cuda, pids) for index, gpu_handle in gpus(nvml))
     return facts
 
 
-def _fact(nvml: Any, index: int, whole: Any, driver: str, cuda: str, pids: set[int]) -> GpuFacts:
+def _fact(nvml: Any, index: int, gpu_handle: Any, driver: str, cuda: str, pids: set[int]) -> GpuFacts:
     return GpuFacts(
         index=index,
-        name=_ask(lambda: str(nvml.nvmlDeviceGetName(whole)), ""),
-        uuid=_ask(lambda: str(nvml.nvmlDeviceGetUUID(whole)), ""),
-        memory_gib=_ask(lambda: float(nvml.nvmlDeviceGetMemoryInfo(whole).total / GIB), 0.0),
-        free_gib=_ask(lambda: float(nvml.nvmlDeviceGetMemoryInfo(whole).free / GIB), None),
+        name=_ask(lambda: str(nvml.nvmlDeviceGetName(gpu_handle)), ""),
+        uuid=_ask(lambda: str(nvml.nvmlDeviceGetUUID(gpu_handle)), ""),
+        memory_gib=_ask(lambda: float(nvml.nvmlDeviceGetMemoryInfo(gpu_handle).total / GIB), 0.0),
+        free_gib=_ask(lambda: float(nvml.nvmlDeviceGetMemoryInfo(gpu_handle).free / GIB), None),
         driver=driver,
         cuda_driver_version=cuda,
-        persistence=_ask(lambda: bool(nvml.nvmlDeviceGetPersistenceMode(whole)), None),
-        compute_mode=_ask(lambda: _MODES[nvml.nvmlDeviceGetComputeMode(whole)], ""),
-        mig=is_split(nvml, whole),
-        foreign=_ask(lambda: tuple(sorted(compute_processes(nvml, whole).keys() - pids)), ()),
+        persistence=_ask(lambda: bool(nvml.nvmlDeviceGetPersistenceMode(gpu_handle)), None),
+        compute_mode=_ask(lambda: _MODES[nvml.nvmlDeviceGetComputeMode(gpu_handle)], ""),
+        mig=is_split(nvml, gpu_handle),
+        foreign=_ask(lambda: tuple(sorted(compute_processes(nvml, gpu_handle).keys() - pids)), ()),
     )
 
 

@@ -6,9 +6,9 @@ import math
 from time import perf_counter
 from typing import Any
 
-from sweeper.telemetry.nvml.binding import SUCCESS, LeftOutError
+from sweeper.core.units import MIB
+from sweeper.telemetry.nvml.binding import SUCCESS, NotThisTimeError
 
-MIB = 1024**2
 RX, TX = "gpu_pcie_rx_mib_s", "gpu_pcie_tx_mib_s"
 _MIN_SECONDS = 0.05
 # A 32-bit counter wraps after 4 GiB. If it is read less often than this, it can wrap unnoticed at a
@@ -21,15 +21,15 @@ class PcieCounters:
 
     names = (RX, TX)
 
-    def __init__(self, nvml: Any, whole: Any) -> None:
-        self._nvml, self._whole = nvml, whole
+    def __init__(self, nvml: Any, gpu_handle: Any) -> None:
+        self._nvml, self._gpu_handle = nvml, gpu_handle
         self._last: dict[str, tuple[float, int]] = {}
 
     def read(self) -> dict[str, float | Exception]:
         """Returns MiB per second since the last reading."""
         nvml = self._nvml
         fields = [nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, nvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES]
-        values = nvml.nvmlDeviceGetFieldValues(self._whole, fields)
+        values = nvml.nvmlDeviceGetFieldValues(self._gpu_handle, fields)
         now = perf_counter()
         rates: dict[str, float | Exception] = {}
         for name, value in zip(self.names, values, strict=True):
@@ -49,10 +49,12 @@ class PcieCounters:
 
 def _rate(increase: int, seconds: float, is_narrow: bool) -> float | Exception:
     if is_narrow and seconds > _NARROW_SECONDS:
-        return LeftOutError("its counter wraps after 4 GiB and was read too rarely to tell how often it did")
+        return NotThisTimeError(
+            "its counter wraps after 4 GiB and was read too rarely to tell how often it did"
+        )
     if is_narrow:
         increase %= 2**32
-    return increase / MIB / seconds if increase >= 0 else LeftOutError("its counter was reset")
+    return increase / MIB / seconds if increase >= 0 else NotThisTimeError("its counter was reset")
 
 
 class PcieThroughput:
@@ -63,8 +65,8 @@ class PcieThroughput:
 
     names = (RX, TX)
 
-    def __init__(self, nvml: Any, whole: Any) -> None:
-        self._nvml, self._whole = nvml, whole
+    def __init__(self, nvml: Any, gpu_handle: Any) -> None:
+        self._nvml, self._gpu_handle = nvml, gpu_handle
         self._read_at = dict.fromkeys(self.names, -math.inf)
 
     def read(self) -> dict[str, float | Exception]:
@@ -75,6 +77,6 @@ class PcieThroughput:
         self._read_at[name] = perf_counter()
         counter = nvml.NVML_PCIE_UTIL_RX_BYTES if name == RX else nvml.NVML_PCIE_UTIL_TX_BYTES
         try:
-            return {name: nvml.nvmlDeviceGetPcieThroughput(self._whole, counter) / 1024}
+            return {name: nvml.nvmlDeviceGetPcieThroughput(self._gpu_handle, counter) / 1024}
         except Exception as error:
             return {name: error}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 from sweeper.core.probes import Probe, Reading
-from sweeper.telemetry.nvml.binding import find, is_final, is_lost, problem, reason, start
+from sweeper.telemetry.nvml.binding import find_device, is_final, is_lost, open_nvml, why_absent, why_unusable
 from sweeper.telemetry.nvml.processes import ForeignProcesses
-from sweeper.telemetry.nvml.readings import NOT_OF_A_PART, ReadingSource, readings
+from sweeper.telemetry.nvml.readings import NOT_OF_A_MIG_INSTANCE, ReadingSource, reading_sources
 
 FAILURES_IN_A_ROW = 3
 """Consecutive temporary failures after which a reading is given up."""
@@ -22,6 +22,15 @@ class _WantedSource:
 
     source: ReadingSource
     wanted: set[str]
+
+    def read(self) -> dict[str, float | Exception]:
+        """Returns the new values of the wanted series, or why one is absent."""
+        try:
+            reading = self.source.read()
+        except Exception as error:
+            reading = dict.fromkeys(self.source.names, error)
+        names = (name for name in self.source.names if name in self.wanted)
+        return {name: value for name in names if (value := reading.get(name)) is not None}
 
 
 class NvmlProbe(Probe):
@@ -38,13 +47,12 @@ class NvmlProbe(Probe):
     name = "nvml"
 
     def __init__(self) -> None:
-        self._why: dict[str, str] = {}
-        self.missing: Mapping[str, str] = self._why
+        self.missing: dict[str, str] = {}
         self.lost = False
         self._nvml: Any = None
-        self._cheap: list[_WantedSource] = []
-        self._expensive: list[_WantedSource] = []
-        self._sources: list[ReadingSource] = []
+        self._fast: list[_WantedSource] = []
+        self._slow: list[_WantedSource] = []
+        self._opened: list[ReadingSource] = []
         self._in_a_row: dict[str, int] = {}
 
     def open(self, pid: int, device_uuid: str) -> None:
@@ -52,87 +60,85 @@ class NvmlProbe(Probe):
         if not device_uuid:
             return
         try:
-            self._nvml = start()
-            device = find(self._nvml, device_uuid)
+            self._nvml = open_nvml()
+            device = find_device(self._nvml, device_uuid)
         except Exception as error:
             self._give_up(error)
             return
-        if device.is_part:
-            self._why.update(NOT_OF_A_PART)
-        for source in readings(self._nvml, device):
-            self._keep(self._cheap, source, source.names)
+        if device.is_mig_instance:
+            self.missing.update(NOT_OF_A_MIG_INSTANCE)
+        for source in reading_sources(self._nvml, device):
+            self._want(self._fast, source, source.names)
         foreign = ForeignProcesses(self._nvml, device, pid)
-        self._keep(self._expensive, ReadingSource(foreign.names, foreign.read), foreign.names)
-        self._read(self._cheap)
+        self._want(self._slow, ReadingSource(foreign.names, foreign.read), foreign.names)
+        self._read_sources(self._fast)
 
     def read(self) -> Reading:
-        """Returns the cheap readings."""
-        return self._read(self._cheap)
+        """Returns the fast readings."""
+        return self._read_sources(self._fast)
 
-    def between(self) -> Reading:
+    def read_between_windows(self) -> Reading:
         """Returns the use of the GPU by other processes since the last call, or since `open`."""
-        return self._read(self._expensive)
+        return self._read_sources(self._slow)
 
     def close(self) -> None:
         """Releases NVML."""
-        for source in self._sources:
+        for source in self._opened:
             with contextlib.suppress(Exception):
                 source.close()
-        for kept in (self._sources, self._cheap, self._expensive):
-            kept.clear()
+        for sources in (self._opened, self._fast, self._slow):
+            sources.clear()
         if self._nvml is not None:
             with contextlib.suppress(Exception):
                 self._nvml.nvmlShutdown()
             self._nvml = None
 
-    def _keep(self, into: list[_WantedSource], source: ReadingSource, names: tuple[str, ...]) -> None:
-        for kept in into:
-            if kept.source is source:
-                kept.wanted.update(names)
-                return
-        self._sources.append(source)
-        into.append(_WantedSource(source, set(names)))
+    def _want(
+        self, sources: list[_WantedSource], source: ReadingSource, names: tuple[str, ...]
+    ) -> list[_WantedSource]:
+        """Adds series of `source` to those that are wanted; returns it if it is new among `sources`."""
+        for present in sources:
+            if present.source is source:
+                present.wanted.update(names)
+                return []
+        self._opened.append(source)
+        added = _WantedSource(source, set(names))
+        sources.append(added)
+        return [added]
 
-    def _read(self, sources: list[_WantedSource]) -> dict[str, float]:
+    def _read_sources(self, sources: list[_WantedSource]) -> dict[str, float]:
         values: dict[str, float] = {}
-        # A fallback source is appended and read in this loop; a lost GPU empties the list.
-        for kept in sources:
-            try:
-                reading = kept.source.read()
-            except Exception as error:
-                reading = dict.fromkeys(kept.source.names, error)
-            for name in kept.source.names:
-                value = reading.get(name)
-                if name not in kept.wanted or value is None:
-                    continue
-                if isinstance(value, Exception):
-                    self._note_failure(sources, kept, name, value)
-                else:
+        queue = deque(sources)
+        while queue and not self.lost:
+            current = queue.popleft()
+            for name, value in current.read().items():
+                if not isinstance(value, Exception):
                     values[name] = value
                     self._in_a_row.pop(name, None)
-        sources[:] = [kept for kept in sources if kept.wanted]
+                elif fallback := self._note_failure(current, name, value):
+                    queue.extend(self._want(sources, fallback, (name,)))
+        sources[:] = [source for source in sources if source.wanted]
         return values
 
-    def _note_failure(
-        self, sources: list[_WantedSource], kept: _WantedSource, name: str, error: Exception
-    ) -> None:
+    def _note_failure(self, current: _WantedSource, name: str, error: Exception) -> ReadingSource | None:
+        """Returns the source that the series is read from instead, if this one is given up and has any."""
         if is_lost(error):
             self._give_up(error)
-            return
+            return None
         failures = self._in_a_row[name] = self._in_a_row.get(name, 0) + 1
         if not is_final(error) and failures < FAILURES_IN_A_ROW:
-            return
-        kept.wanted.discard(name)
+            return None
+        current.wanted.discard(name)
         del self._in_a_row[name]
-        instead = kept.source.instead
-        if instead is not None and name in instead.names:
-            self._keep(sources, instead, (name,))
-        else:
-            often = "" if is_final(error) else f", {failures} times in a row"
-            self._why[name] = reason(error) + often
+        fallback = current.source.fallback
+        if fallback is not None and name in fallback.names:
+            return fallback
+        often = "" if is_final(error) else f", {failures} times in a row"
+        self.missing[name] = why_absent(error) + often
+        return None
 
     def _give_up(self, error: Exception) -> None:
         self.lost = is_lost(error)
-        self._why["gpu"] = problem(error)
-        self._cheap.clear()
-        self._expensive.clear()
+        self.missing["gpu"] = why_unusable(error)
+        self._fast.clear()
+        self._slow.clear()

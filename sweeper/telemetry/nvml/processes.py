@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from sweeper.core.units import GIB
 from sweeper.system.process import tree
-from sweeper.telemetry.nvml.binding import NOT_FOUND, SUCCESS, Device, LeftOutError, code_of, is_final
+from sweeper.telemetry.nvml.binding import NOT_FOUND, SUCCESS, Device, NotThisTimeError, code_of, is_final
 
-GIB = 1024**3
 _MPS_SERVER = "nvidia-cuda-mps"
 
 
@@ -58,7 +58,7 @@ class ForeignProcesses:
         self._listed_before: set[int] = set()
         self._is_numbered_as_here = False
         # Instances have no utilisation per process.
-        self._reports_busy = not device.is_part
+        self._reports_busy = not device.is_mig_instance
         # Only processes that run during this trial count; NVML's times are microseconds since 1970.
         self._seen = int(time.time() * 1e6)
 
@@ -103,7 +103,7 @@ class ForeignProcesses:
 
     def _memory(self, listed: dict[int, int | None]) -> float | Exception:
         if listed and not self._is_numbered_as_here:
-            return LeftOutError("NVML reports the machine's process IDs, not this container's")
+            return NotThisTimeError("NVML reports the machine's process IDs, not this container's")
         reported = [used for pid, used in listed.items() if pid not in self._tree_pids]
         sizes = [used for used in reported if used is not None]
-        return sum(sizes) / GIB if sizes or not reported else LeftOutError("not reported for other users")
+        return sum(sizes) / GIB if sizes or not reported else NotThisTimeError("not reported for other users")

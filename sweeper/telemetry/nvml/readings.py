@@ -1,4 +1,4 @@
-"""Takes the cheap readings of NVML: memory, utilisation, power, temperature, clocks.
+"""Takes the fast readings of NVML: memory, utilisation, power, temperature, clocks.
 
 Each is a series of a trial's telemetry. To list or search one, add a row to `sweeper.core.metrics`.
 """
@@ -9,27 +9,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sweeper.telemetry.nvml.binding import Device, NotReportedError, is_final
+from sweeper.core.units import GIB
+from sweeper.telemetry.nvml.binding import Device, NeverReportedError, is_final
 from sweeper.telemetry.nvml.gpm import Gpm
 from sweeper.telemetry.nvml.pcie import PcieCounters, PcieThroughput
 
-GIB = 1024**3
 # nvmlClocksEventReasons, by number because their names have changed once.
 IDLE, POWER_CAP = 0x1, 0x4
 SLOWED = 0x8 | 0x20 | 0x40 | 0x80
 """Reasons that count as throttling: hardware slowdown, software and hardware thermal, power brake."""
-_PART = "not reported for a MIG instance"
+_NOT_REPORTED = "not reported for a MIG instance"
 _SHARED = "not reported for a MIG instance: it belongs to the whole GPU, which others share"
-NOT_OF_A_PART = {
-    "gpu_util_pct": _PART,
-    "gpu_mem_controller_pct": _PART,
+NOT_OF_A_MIG_INSTANCE = {
+    "gpu_util_pct": _NOT_REPORTED,
+    "gpu_mem_controller_pct": _NOT_REPORTED,
     "gpu_power_w": _SHARED,
     "gpu_energy_j": _SHARED,
     "gpu_pcie_rx_mib_s": _SHARED,
     "gpu_pcie_tx_mib_s": _SHARED,
 }
 
-Found = Mapping[str, float | Exception]
+SourceReading = Mapping[str, float | Exception]
 """Values by series, or the reason why one is absent; a series without a new value is left out."""
 
 
@@ -44,65 +44,67 @@ class ReadingSource:
     Attributes:
         names: The series.
         read: Returns them; an exception applies to all of them.
-        instead: The fallback for series that are unavailable here.
+        fallback: The source of those series that this one turns out not to report.
         close: Releases resources.
     """
 
     names: tuple[str, ...]
-    read: Callable[[], Found]
-    instead: ReadingSource | None = None
+    read: Callable[[], SourceReading]
+    fallback: ReadingSource | None = None
     close: Callable[[], None] = _do_nothing
 
 
-def readings(nvml: Any, device: Device) -> list[ReadingSource]:
+def reading_sources(nvml: Any, device: Device) -> list[ReadingSource]:
     """Returns the independent sources of a device's series."""
-    whole = device.whole
+    gpu_handle = device.gpu_handle
     gpm = Gpm(nvml, device)
     sources = [
         _single_source("gpu_mem_used_gib", lambda: nvml.nvmlDeviceGetMemoryInfo(device.handle).used / GIB),
         _single_source(
             "gpu_temperature_c",
-            lambda: nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU),
+            lambda: nvml.nvmlDeviceGetTemperature(gpu_handle, nvml.NVML_TEMPERATURE_GPU),
             # CUDA 14 removes the older name.
-            _single_source("gpu_temperature_c", lambda: nvml.nvmlDeviceGetTemperatureV(whole, 0)),
+            _single_source("gpu_temperature_c", lambda: nvml.nvmlDeviceGetTemperatureV(gpu_handle, 0)),
         ),
-        _single_source("gpu_mem_clock_mhz", lambda: nvml.nvmlDeviceGetClockInfo(whole, nvml.NVML_CLOCK_MEM)),
-        ReadingSource(Clocks.names, Clocks(nvml, whole).read),
+        _single_source(
+            "gpu_mem_clock_mhz", lambda: nvml.nvmlDeviceGetClockInfo(gpu_handle, nvml.NVML_CLOCK_MEM)
+        ),
+        ReadingSource(Clocks.names, Clocks(nvml, gpu_handle).read),
     ]
-    if device.is_part:
+    if device.is_mig_instance:
         return [*sources, ReadingSource(gpm.names, gpm.read, close=gpm.close)]
-    throughput = ReadingSource(PcieThroughput.names, PcieThroughput(nvml, whole).read)
-    counters = ReadingSource(PcieCounters.names, PcieCounters(nvml, whole).read, throughput)
+    throughput = ReadingSource(PcieThroughput.names, PcieThroughput(nvml, gpu_handle).read)
+    counters = ReadingSource(PcieCounters.names, PcieCounters(nvml, gpu_handle).read, throughput)
     return [
         *sources,
-        ReadingSource(("gpu_util_pct", "gpu_mem_controller_pct"), lambda: _utilisation(nvml, whole)),
-        _single_source("gpu_power_w", lambda: nvml.nvmlDeviceGetPowerUsage(whole) / 1e3),
-        ReadingSource(("gpu_energy_j",), GpuEnergy(nvml, whole).read),
+        ReadingSource(("gpu_util_pct", "gpu_mem_controller_pct"), lambda: _utilisation(nvml, gpu_handle)),
+        _single_source("gpu_power_w", lambda: nvml.nvmlDeviceGetPowerUsage(gpu_handle) / 1e3),
+        ReadingSource(("gpu_energy_j",), GpuEnergy(nvml, gpu_handle).read),
         ReadingSource(gpm.names, gpm.read, counters, gpm.close),
     ]
 
 
 def _single_source(
-    name: str, call: Callable[[], float], instead: ReadingSource | None = None
+    name: str, call: Callable[[], float], fallback: ReadingSource | None = None
 ) -> ReadingSource:
-    return ReadingSource((name,), lambda: {name: float(call())}, instead)
+    return ReadingSource((name,), lambda: {name: float(call())}, fallback)
 
 
-def _utilisation(nvml: Any, whole: Any) -> Found:
-    rates = nvml.nvmlDeviceGetUtilizationRates(whole)
+def _utilisation(nvml: Any, gpu_handle: Any) -> SourceReading:
+    rates = nvml.nvmlDeviceGetUtilizationRates(gpu_handle)
     return {"gpu_util_pct": float(rates.gpu), "gpu_mem_controller_pct": float(rates.memory)}
 
 
 class GpuEnergy:
     """The energy used since the first reading; NVML's counter starts when the driver is loaded."""
 
-    def __init__(self, nvml: Any, whole: Any) -> None:
-        self._nvml, self._whole = nvml, whole
+    def __init__(self, nvml: Any, gpu_handle: Any) -> None:
+        self._nvml, self._gpu_handle = nvml, gpu_handle
         self._start: float | None = None
 
-    def read(self) -> Found:
+    def read(self) -> SourceReading:
         """Returns the joules since the first reading."""
-        now = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._whole) / 1e3
+        now = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._gpu_handle) / 1e3
         if self._start is None:
             self._start = now
         return {"gpu_energy_j": now - self._start}
@@ -113,19 +115,19 @@ class Clocks:
 
     names = ("gpu_sm_clock_mhz", "gpu_clock_pct", "gpu_throttled", "gpu_power_capped")
 
-    def __init__(self, nvml: Any, whole: Any) -> None:
-        self._nvml, self._whole = nvml, whole
+    def __init__(self, nvml: Any, gpu_handle: Any) -> None:
+        self._nvml, self._gpu_handle = nvml, gpu_handle
         # The newer name first; drivers before 535 only know the older one.
         self._asking = ["nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"]
-        self._refused: Exception = NotReportedError("not reported")
+        self._refused: Exception = NeverReportedError("not reported")
         self._default: float | Exception | None = None
 
-    def read(self) -> Found:
+    def read(self) -> SourceReading:
         """Returns the clock, its share of the default clock, and 1 or 0 per kind of throttling."""
         nvml = self._nvml
         if self._default is None or (isinstance(self._default, Exception) and not is_final(self._default)):
             self._default = self._default_clock()
-        clock = _try(lambda: nvml.nvmlDeviceGetClockInfo(self._whole, nvml.NVML_CLOCK_SM))
+        clock = _try(lambda: nvml.nvmlDeviceGetClockInfo(self._gpu_handle, nvml.NVML_CLOCK_SM))
         why = self._reasons()
         values: dict[str, float | Exception] = {"gpu_sm_clock_mhz": clock}
         for name, bits in (("gpu_throttled", SLOWED), ("gpu_power_capped", POWER_CAP)):
@@ -138,18 +140,18 @@ class Clocks:
         return values
 
     def _default_clock(self) -> float | Exception:
-        nvml, whole = self._nvml, self._whole
-        clock = _try(lambda: nvml.nvmlDeviceGetDefaultApplicationsClock(whole, nvml.NVML_CLOCK_SM))
+        nvml, gpu_handle = self._nvml, self._gpu_handle
+        clock = _try(lambda: nvml.nvmlDeviceGetDefaultApplicationsClock(gpu_handle, nvml.NVML_CLOCK_SM))
         if isinstance(clock, Exception) or clock <= 0:
-            clock = _try(lambda: nvml.nvmlDeviceGetMaxClockInfo(whole, nvml.NVML_CLOCK_SM))
+            clock = _try(lambda: nvml.nvmlDeviceGetMaxClockInfo(gpu_handle, nvml.NVML_CLOCK_SM))
         if isinstance(clock, Exception) or clock > 0:
             return clock
-        return NotReportedError("the default clock is not reported")
+        return NeverReportedError("the default clock is not reported")
 
     def _reasons(self) -> int | Exception:
         while self._asking:
             try:
-                return int(getattr(self._nvml, self._asking[0])(self._whole))
+                return int(getattr(self._nvml, self._asking[0])(self._gpu_handle))
             except Exception as error:
                 self._refused = error
                 if not is_final(error):

@@ -13,8 +13,8 @@ import stub_nvml
 from stub_nvml import Gpu, Mig
 
 from sweeper.errors import EnvironmentStopError
-from sweeper.telemetry import gpu_lines
-from sweeper.telemetry.gpu_lines import Build, build_of, first_sentence, installed_build, why_unused
+from sweeper.telemetry import gpu_advice
+from sweeper.telemetry.gpu_advice import Build, build_of, first_sentence, installed_build, why_unused
 from sweeper.telemetry.nvml import devices
 
 CPU, CUDA_13 = Build("2.13.0+cpu"), Build("2.14.1+cu130", "13.0")
@@ -49,7 +49,7 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, library: Path) -> Call
 
 
 def lines(build: Build | None = CUDA_13, **how: bool | None) -> list[str]:
-    said = gpu_lines.gpu_lines(build, **how)
+    said = gpu_advice.gpu_lines(build, **how)
     assert not [line for line in said if "\n" in line]
     return said
 
@@ -61,7 +61,7 @@ def test_a_gpu_that_torch_can_use_is_no_line(play):
 
 def test_without_a_gpu_nothing_is_said(play, monkeypatch):
     play(errors=[("*", "nvmlInitWithFlags", 12)])
-    monkeypatch.setattr(gpu_lines, "has_gpu", lambda: False)
+    monkeypatch.setattr(gpu_advice, "has_gpu", lambda: False)
     assert lines(CPU) == lines(CPU, on_gpu=False) == lines(CUDA_13, on_gpu=False) == []
     assert why_unused(CPU) == ""
 
@@ -146,7 +146,7 @@ def test_only_the_gpus_that_are_used_count(play):
     other = Gpu("GPU-22222222-aaaa-4bbb-8ccc-000000000002")
     play(FULL, other)
     assert len(lines()) == 1
-    assert gpu_lines.gpu_lines(CUDA_13, on_gpu=True, only=[other.uuid]) == []
+    assert gpu_advice.gpu_lines(CUDA_13, on_gpu=True, only=[other.uuid]) == []
 
 
 def test_persistence_mode_that_is_off_is_no_line_since_the_gpus_are_kept_awake(play):
@@ -156,7 +156,7 @@ def test_persistence_mode_that_is_off_is_no_line_since_the_gpus_are_kept_awake(p
 
 def test_a_container_without_nvml(play, monkeypatch):
     play(errors=[("*", "nvmlInitWithFlags", 12)])
-    monkeypatch.setattr(gpu_lines, "has_gpu", lambda: True)
+    monkeypatch.setattr(gpu_advice, "has_gpu", lambda: True)
     (line,) = lines()
     assert line.startswith(
         "What the GPU does is not recorded, nor who else uses it: NVML must answer, but libnvidia-ml"
@@ -171,7 +171,7 @@ def test_a_container_without_nvml(play, monkeypatch):
 @pytest.mark.parametrize(("code", "says"), [(9, "driver is not loaded"), (18, "older kernel module")])
 def test_a_driver_that_does_not_work_at_all(play, monkeypatch, code, says):
     play(errors=[("*", "nvmlInitWithFlags", code)])
-    monkeypatch.setattr(gpu_lines, "has_gpu", lambda: True)
+    monkeypatch.setattr(gpu_advice, "has_gpu", lambda: True)
     (line,) = lines()
     assert line.startswith(f"{UNNAMED}its driver must answer, but the NVIDIA driver")
     assert says in line
@@ -248,21 +248,21 @@ def test_only_a_command_of_this_interpreter_has_its_torch(tmp_path, monkeypatch)
 
 
 def test_an_nvidia_gpu_is_known_by_its_place_on_the_bus(monkeypatch, tmp_path):
-    monkeypatch.setattr(gpu_lines, "DRIVER", tmp_path / "driver")
-    monkeypatch.setattr(gpu_lines, "PCI", tmp_path / "pci")
-    assert not gpu_lines.has_gpu()
+    monkeypatch.setattr(gpu_advice, "DRIVER", tmp_path / "driver")
+    monkeypatch.setattr(gpu_advice, "PCI", tmp_path / "pci")
+    assert not gpu_advice.has_gpu()
     for name, vendor, kind in (("a", "0x10de", "0x040300"), ("b", "0x1002", "0x030000"), ("c", "", "")):
         (tmp_path / "pci" / name).mkdir(parents=True)
         (tmp_path / "pci" / name / "vendor").write_text(f"{vendor}\n")
         (tmp_path / "pci" / name / "class").write_text(f"{kind}\n")
     # The sound of a graphics card, and another maker's card.
     (tmp_path / "pci" / "d").mkdir()
-    assert not gpu_lines.has_gpu()
+    assert not gpu_advice.has_gpu()
     (tmp_path / "pci" / "a" / "class").write_text("0x030200\n")
-    assert gpu_lines.has_gpu()
+    assert gpu_advice.has_gpu()
     (tmp_path / "pci" / "a" / "class").write_text("0x040300\n")
     (tmp_path / "driver").mkdir()
-    assert gpu_lines.has_gpu()
+    assert gpu_advice.has_gpu()
 
 
 @pytest.mark.parametrize(
@@ -283,6 +283,6 @@ def test_an_nvidia_gpu_is_known_by_its_place_on_the_bus(monkeypatch, tmp_path):
     ],
 )
 def test_the_remedy_names_the_wheel(capability, driver, says):
-    remedy = gpu_lines.install_remedy(capability, driver)
+    remedy = gpu_advice.install_remedy(capability, driver)
     assert says in remedy
     assert remedy.count("wheel index") == (0 if "--device" in says else 1)

@@ -30,12 +30,12 @@ class OtherGpus(Probe):
         self._look()
 
     def read(self) -> Reading:
-        """Returns the cheap readings of all GPUs."""
+        """Returns the fast readings of all GPUs."""
         return self._merge([probe.read() for probe in self._probes])
 
-    def between(self) -> Reading:
+    def read_between_windows(self) -> Reading:
         """Returns the use of each GPU by other processes."""
-        return self._merge([probe.between() for probe in self._probes])
+        return self._merge([probe.read_between_windows() for probe in self._probes])
 
     def close(self) -> None:
         """Releases NVML."""
