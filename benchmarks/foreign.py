@@ -29,7 +29,7 @@ from common import Figure, chosen, publish
 from sweeper.core.job import write_job
 from sweeper.core.measurement import Measurement
 from sweeper.launch.local import LocalLauncher
-from sweeper.script.metering import VARIABLE, meter
+from sweeper.script.metering import METER_VARIABLE, meter
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -71,7 +71,7 @@ def cost() -> Iterator[Figure]:
     """Yields microseconds per step of the meter, with a loss, while its messages are received."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(b"\0sweeper-benchmark")
-        os.environ[VARIABLE] = "sweeper-benchmark"
+        os.environ[METER_VARIABLE] = "sweeper-benchmark"
         mine = meter()
         seconds = []
         for _ in range(BATCHES):

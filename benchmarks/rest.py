@@ -26,7 +26,7 @@ from sweeper.judging.arms import Arm
 from sweeper.judging.lives import ScriptLives
 from sweeper.race.policy import Start
 from sweeper.race.tally import interval_of
-from sweeper.script.changes import VARIABLE as CHANGES
+from sweeper.script.changes import CHANGES_VARIABLE
 
 UNEDITED = Path(__file__).parent / "unedited"
 BUSY = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
@@ -34,7 +34,7 @@ BUSY = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
 TURNS = 5
 """Turns in each of the three stretches."""
 START = Start(arm=0, round=0, turn_seconds=1.0)
-GATHERED = ("env", f"{CHANGES}=loader=gathered")
+GATHERED = ("env", f"{CHANGES_VARIABLE}=loader=gathered")
 WORKLOADS: Mapping[str, tuple[str, ...]] = {
     "mlp, 4 workers": (sys.executable, "mlp.py"),
     "lstm, 4 workers": (sys.executable, "lstm.py"),

@@ -108,7 +108,7 @@ def seconds_per_step(width: int, environment: dict[str, str]) -> float:
 
 def pairs(kind: str, drain: Drain) -> Iterator[tuple[float, float]]:
     """Yields the seconds per step with and without the hook, one process after the other, in random order."""
-    plain = {**os.environ, metering.VARIABLE: drain.name}
+    plain = {**os.environ, metering.METER_VARIABLE: drain.name}
     hooked = {**plain, **inside.environment(plain)}
     draw = random.Random(0)
     for _ in range(PAIRS[kind]):

@@ -28,7 +28,7 @@ from sweeper.results.numbers.confirmation import Ratio
 from sweeper.results.trial_line import trial_line
 from sweeper.schema import load
 from sweeper.schema.shipped import space_file
-from sweeper.script.metering import VARIABLE as METERED
+from sweeper.script.metering import METER_VARIABLE
 from sweeper.sweep.folder.load import LoadedSweep
 from sweeper.sweep.hints import unsent_lines
 from sweeper.sweep.observer import QuietObserver, Status
@@ -179,7 +179,7 @@ def _check_not_measured(name: str) -> None:
     Raises:
         UserError: It is.
     """
-    if os.environ.get(METERED) or os.environ.get(SWEEP_MARK):
+    if os.environ.get(METER_VARIABLE) or os.environ.get(SWEEP_MARK):
         raise UserError(
             f"`{name}` measures a training from outside, but is called in one that is being measured."
             " Call it from another program or a notebook."

@@ -16,7 +16,7 @@ from typing import Any
 import warm
 
 from sweeper.script import inside, metering
-from sweeper.script.inside import rest
+from sweeper.script.inside import step_request
 from sweeper.script.run.watched import WatchedTraining
 
 MAX_SECONDS = 120.0
@@ -42,7 +42,7 @@ class Run:
     def watched(self) -> WatchedTraining:
         found = WatchedTraining(0.0)
         for each in self.messages:
-            found.take(each)
+            found.add(each)
         return found
 
     @property
@@ -68,13 +68,13 @@ def run(
         is_forked: Whether a fork of a process that has torch will do, where there is one (`warm`).
     """
     name = f"sweeper-test-{os.getpid()}-{os.urandom(4).hex()}"
-    environment = {**os.environ, metering.VARIABLE: name, **(environ or {})}
+    environment = {**os.environ, metering.METER_VARIABLE: name, **(environ or {})}
     if with_hook:
         environment.update(inside.environment(environment, mode))
     if takes_apart:
         assert folder is not None
-        (folder / "request").write_bytes(bytes([rest.TAKE_APART]))
-        environment[rest.VARIABLE] = str(folder / "request")
+        (folder / "request").write_bytes(bytes([step_request.TAKE_APART]))
+        environment[step_request.REQUEST_VARIABLE] = str(folder / "request")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
         end.bind(b"\0" + name.encode())
         end.setblocking(False)

@@ -285,7 +285,7 @@ def load(kind: str) -> None:
     """Keeps the GPU busy: `matmul` wholly, `light` with a small product every few milliseconds."""
     import torch
 
-    size = 8192 if kind == "matmul" and rehearsal.VARIABLE not in os.environ else 256
+    size = 8192 if kind == "matmul" and rehearsal.REHEARSAL_VARIABLE not in os.environ else 256
     x = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
     print(float((x @ x).sum()), flush=True)
     while True:

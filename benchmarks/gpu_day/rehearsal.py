@@ -14,7 +14,7 @@ from pathlib import Path
 
 SITE = Path(__file__).with_name("site")
 TESTS = Path(__file__).parents[2] / "tests"
-VARIABLE = "SWEEPER_REHEARSAL"
+REHEARSAL_VARIABLE = "SWEEPER_REHEARSAL"
 """Environment variable with the folder of the stand-in for NVML; trials get it, too."""
 
 
@@ -25,7 +25,7 @@ def environment(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
 
     # torch is not imported here, as the stand-in for CUDA would have it.
     (uuid,) = re.findall(r'^UUID = "(.*)"', (TESTS / "strict_cuda.py").read_text(encoding="utf-8"), re.M)
-    stood_in = {VARIABLE: str(folder), "PYTHONPATH": f"{SITE}{os.pathsep}{environ['PYTHONPATH']}"}
+    stood_in = {REHEARSAL_VARIABLE: str(folder), "PYTHONPATH": f"{SITE}{os.pathsep}{environ['PYTHONPATH']}"}
     # How many threads add up gradients must not depend on a loader, as it does not on a GPU.
     stood_in |= {"OMP_NUM_THREADS": "1"}
     if stub_nvml.compiler() is not None:

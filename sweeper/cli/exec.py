@@ -17,8 +17,8 @@ from sweeper.cli.screen import console, say
 from sweeper.errors import UserError
 from sweeper.exports import read, variables_of
 from sweeper.script import inside
-from sweeper.script.changes.kept import VARIABLE as KEPT
 from sweeper.script.changes.loader import COLLATED, LoaderChange
+from sweeper.script.changes.rows.dataset_file import KEPT_VARIABLE
 from sweeper.sweep.folder.fingerprint import digest_of_scripts
 
 
@@ -70,13 +70,13 @@ def folder_variable(exported: Path, value: Mapping[str, Any]) -> dict[str, str]:
         folder.mkdir(exist_ok=True)
     except OSError:
         return {}
-    return {KEPT: str(folder)}
+    return {KEPT_VARIABLE: str(folder)}
 
 
 def environment(value: Mapping[str, Any]) -> dict[str, str]:
     """Returns the environment variables of an export, with those that make its changes at run time."""
     variables = variables_of(value)
     # If a hook already watches the script, it makes the changes.
-    if not value["changes"] or inside.VARIABLE in os.environ:
+    if not value["changes"] or inside.HOOK_VARIABLE in os.environ:
         return variables
     return {**variables, **inside.environment({**os.environ, **variables}, inside.EXECUTE)}

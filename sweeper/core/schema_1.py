@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sweeper.core.template import names_in
-from sweeper.script.changes import VARIABLE, is_original
+from sweeper.script.changes import CHANGES_VARIABLE, is_original
 from sweeper.script.changes.change import ORIGINAL
 
 FILES: Mapping[str, str] = {
@@ -175,13 +175,13 @@ def _script(tree: Mapping[str, Any]) -> dict[str, Any]:
     changes = {CHANGES.get(name, name): value for name, value in _words(env)}
     if not changes:
         return dict(tree)
-    others = {name: text for name, text in env.items() if name != VARIABLE}
+    others = {name: text for name, text in env.items() if name != CHANGES_VARIABLE}
     return {**tree, "env": others, "changes": changes}
 
 
 def _words(env: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns names and values of the changes in an environment, with their earlier names."""
-    words = str(env.get(VARIABLE, "")).split()
+    words = str(env.get(CHANGES_VARIABLE, "")).split()
     if not all(map(_CHANGE.fullmatch, words)):
         return []
     return [(name, value) for name, _, value in (word.partition("=") for word in words)]

@@ -201,8 +201,8 @@ class ScriptLives:
     def has_company(self) -> bool:
         """Returns whether host and GPUs have memory for another process of the same size.
 
-        A process waits for its GPU before it is stopped (`script.inside.rest`), so that none of its work
-        is left in a queue.
+        A process waits for its GPU before it is stopped (`script.inside.step_request`), so that none of its
+        work is left in a queue.
         """
         if self._is_alone:
             return False

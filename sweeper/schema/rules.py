@@ -26,7 +26,7 @@ from sweeper.errors import UserError, did_you_mean
 from sweeper.schema.mistakes import Mistake, Path, dotted_name, show
 from sweeper.schema.secrets import held_secrets
 from sweeper.schema.space import Parameter
-from sweeper.script.changes import CHANGES, FILE_VARIABLE, VARIABLE
+from sweeper.script.changes import CHANGES, CHANGES_VARIABLE, FILE_VARIABLE
 from sweeper.script.changes.change import ORIGINAL
 from sweeper.script.inside.outside import SUBMITTERS
 
@@ -62,9 +62,10 @@ def _trains_elsewhere(tree: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 def _sets_our_variable(tree: Mapping[str, Any]) -> Iterator[Mistake]:
-    if VARIABLE in _mapping(_mapping(tree.get("script")).get("env")):
-        text = f"`script.env.{VARIABLE}` is set by `script.changes`. Write `changes: {{loader: gathered}}`."
-        yield Mistake(("script", "env", VARIABLE), text, at_key=True)
+    if CHANGES_VARIABLE in _mapping(_mapping(tree.get("script")).get("env")):
+        rule = f"`script.env.{CHANGES_VARIABLE}` is set by `script.changes`."
+        text = f"{rule} Write `changes: {{loader: gathered}}`."
+        yield Mistake(("script", "env", CHANGES_VARIABLE), text, at_key=True)
 
 
 def _cold_cache_without_pipeline(tree: Mapping[str, Any]) -> Iterator[Mistake]:

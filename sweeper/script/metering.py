@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-VARIABLE = "SWEEPER_METER"
+METER_VARIABLE = "SWEEPER_METER"
 """Environment variable with the abstract name of the socket that receives the meter's messages."""
 
 INTERVAL_SECONDS = 0.01
@@ -36,7 +36,7 @@ def meter() -> Meter:
 
     If several processes train together (torchrun), the first reports for all.
     """
-    name = os.environ.get(VARIABLE, "")
+    name = os.environ.get(METER_VARIABLE, "")
     if not name or os.environ.get("RANK", "0") not in ("", "0"):
         return Meter()
     return _reporting_meter(name, int(os.environ.get("WORLD_SIZE") or 1))
@@ -153,7 +153,7 @@ class _ReportingMeter(Meter):
             "paused": self._paused,
             "pausing": self._is_pausing,
         }
-        loss = self._losses.take()
+        loss = self._losses.pop_mean()
         if loss is not None:
             message["loss"] = finite_or_none(loss)
         if self._val is not None:
@@ -198,7 +198,7 @@ class Losses:
         self._sum += value
         self._count += count
 
-    def take(self) -> float | None:
+    def pop_mean(self) -> float | None:
         """Returns the mean of the losses that have arrived and starts again; None if there are none."""
         while self._pending and self._pending[0][1].query():
             self.add_number(float(self._pending.pop(0)[0]))

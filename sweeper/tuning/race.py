@@ -53,7 +53,8 @@ multiple of the script's own start in addition."""
 COMPILE_SHARE = 0.25
 """Share of the longest time that a change takes to make which it usually takes."""
 ORDER = ("threads", "optimizer", "precision", "layout", "tf32", "cudnn_benchmark", "ddp")
-"""Close changes in the order in which they are tried. The user's own follow; what takes long comes last."""
+"""Changes in the order in which they are tried, though all exact ones come first: of these, `ddp`. Changes
+without a place, such as the user's own, follow; what takes long comes last."""
 
 
 @dataclass(slots=True)

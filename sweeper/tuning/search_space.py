@@ -12,7 +12,7 @@ from sweeper.core.template import literal
 from sweeper.scaffold.command_space import Proposal
 from sweeper.scaffold.known_options import Dimension
 from sweeper.script.changes import BATCH_SIZE
-from sweeper.script.changes.batch import FACTORS
+from sweeper.script.changes.batch_size import FACTORS
 from sweeper.tuning.options import TuneOptions
 
 MEASURE = {"window_seconds": 1, "repeats": 3, "warmup_cap_seconds": 8}

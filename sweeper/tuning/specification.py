@@ -74,7 +74,7 @@ def is_made_otherwise(change: ChangeValue, facts: Mapping[str, Any]) -> bool:
     """Returns whether the specification makes a change of the environment unlike the script needs it.
 
     Args:
-        facts: What the training uses (`sweeper.script.inside.facts`).
+        facts: What the training uses (`sweeper.script.changes.facts`).
     """
     known_change = CHANGES.get(change.name)
     if known_change is None or not known_change.is_of_environment:

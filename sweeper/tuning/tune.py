@@ -22,7 +22,7 @@ from sweeper.results.decision_lines import decision_lines
 from sweeper.scaffold.command_space import Proposal, help_of, propose
 from sweeper.schema import load
 from sweeper.script.changes import BATCH_SIZE
-from sweeper.script.changes.kept import FOLDER as KEPT_FOLDER
+from sweeper.script.changes.rows.dataset_file import KEPT_FOLDER
 from sweeper.script.run.warm import read_warm
 from sweeper.script.run.watch import watch
 from sweeper.sweep.folder.catalog import latest_sweep, require_schema

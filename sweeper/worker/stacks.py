@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from sweeper.system.process import tree
 
-VARIABLE = "PYTHONFAULTHANDLER"
+FAULT_HANDLER_VARIABLE = "PYTHONFAULTHANDLER"
 """Makes newly started Python processes write their stacks, too."""
 
 WAIT_SECONDS, SHARE_SECONDS = 2.0, 0.5
@@ -29,7 +29,7 @@ _MAX_PROCESSES = 64
 def enable() -> None:
     """Makes this process and its forks write the stacks of all threads on a fatal signal."""
     faulthandler.enable(all_threads=True)
-    os.environ.setdefault(VARIABLE, "1")
+    os.environ.setdefault(FAULT_HANDLER_VARIABLE, "1")
 
 
 def save(root: int, listen: Callable[[float], None], write: Callable[[bytes], None]) -> None:

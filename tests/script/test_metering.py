@@ -62,7 +62,7 @@ class Clock:
 @pytest.fixture
 def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
     listener = Listener()
-    monkeypatch.setenv(metering.VARIABLE, listener.name)
+    monkeypatch.setenv(metering.METER_VARIABLE, listener.name)
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     yield listener
@@ -82,9 +82,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.mark.parametrize("name", [None, ""])
 def test_outside_of_a_sweep_nothing_is_done(monkeypatch, name):
-    monkeypatch.delenv(metering.VARIABLE, raising=False)
+    monkeypatch.delenv(metering.METER_VARIABLE, raising=False)
     if name is not None:
-        monkeypatch.setenv(metering.VARIABLE, name)
+        monkeypatch.setenv(metering.METER_VARIABLE, name)
     monkeypatch.setattr(metering, "socket", None)
     meter = sweeper.meter()
     assert type(meter) is sweeper.Meter

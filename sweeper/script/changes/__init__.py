@@ -13,28 +13,28 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .batch import BatchSize
+from .augmentation_workers import AugmentationWorkers
+from .batch_size import BatchSize
 from .change import CLOSE, EXACT, ORIGINAL, Change
 from .ddp import Ddp
 from .environment import Allocator, Malloc, Pages, Spinning, Threads
-from .fused import Fused
 from .gpu import Cudnn, Pinned, Tf32
 from .images import Images
 from .loader import LoaderChange
 from .model import Compiled, Layout, Precision
-from .readers import Readers
+from .optimizer import Fused
 
-VARIABLE = "SWEEPER_CHANGES"
+CHANGES_VARIABLE = "SWEEPER_CHANGES"
 """Environment variable with the changes to make: `loader=gathered optimizer=fused`."""
 
 FILE_VARIABLE = "SWEEPER_CHANGES_FILE"
 """Environment variable that names a user's file with more changes, in a list `CHANGES`."""
 
 BATCH_SIZE = BatchSize()
-# Images and readers come before loaders, since a gathered loader does not ask for them.
+# Images and augmentation workers come before loaders, since a gathered loader does not ask for them.
 _ALL = (
     Images(),
-    Readers(),
+    AugmentationWorkers(),
     LoaderChange(),
     Pinned(),
     Fused(),
@@ -123,7 +123,7 @@ def parse_changes(text: str, changes: Mapping[str, Change] = CHANGES) -> dict[st
             listed = ", ".join(
                 f"{name}={value}" for name, change in changes.items() for value in change.choices
             )
-            raise ValueError(f"{VARIABLE} must name known changes ({listed}), but has {word!r}")
+            raise ValueError(f"{CHANGES_VARIABLE} must name known changes ({listed}), but has {word!r}")
         if value != ORIGINAL:
             values[name] = value
     return {name: values[name] for name in changes if name in values}
@@ -132,7 +132,7 @@ def parse_changes(text: str, changes: Mapping[str, Change] = CHANGES) -> dict[st
 def variable_of(changes: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment variable that names some changes; empty without any."""
     text = " ".join(f"{name}={value}" for name, value in changes.items())
-    return {VARIABLE: text} if text else {}
+    return {CHANGES_VARIABLE: text} if text else {}
 
 
 def apply(torch: Any, text: str, tell: Callable[[dict[str, Any]], None]) -> None:

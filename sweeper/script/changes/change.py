@@ -7,6 +7,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .facts import is_on_gpu, may_convolve
+
 if TYPE_CHECKING:
     from typing import ClassVar, NoReturn
 
@@ -18,6 +20,9 @@ DRAWS = "other draws"
 
 CHANGES_TRAINING = "changes training"
 """Kind that no comparison can show to be harmless; tried only on request, within a limit on the loss."""
+
+LOADER, ARITHMETIC, UPDATES = "loader", "arithmetic", "updates"
+"""Parts of a step that a change could save."""
 
 SINGLE, HALF = 1e-3, 0.08
 """Relative differences of early gradients that the rounding of 32-bit and of 16-bit floats explains."""
@@ -34,9 +39,8 @@ def tolerance_of_kernels(facts: Mapping[str, Any]) -> float:
     On a GPU, cuDNN may compute convolutions and recurrent layers in TF32, which has 10 bits, as torch allows
     by default. Another kernel may be one in float32.
     """
-    is_on_gpu = facts.get("device", "cpu") == "cuda"
-    has_layers_of_cudnn = facts.get("convolves", True) or facts.get("recurs", True)
-    return HALF if is_on_gpu and has_layers_of_cudnn and facts.get("cudnn_tf32", True) else SINGLE
+    has_layers_of_cudnn = may_convolve(facts) or facts.get("recurs", True)
+    return HALF if is_on_gpu(facts) and has_layers_of_cudnn and facts.get("cudnn_tf32", True) else SINGLE
 
 
 class ChangeRefusedError(Exception):
@@ -64,7 +68,11 @@ def begin_passes(torch: Any, begin: Callable[[Any, Callable[[Any], Any]], Any]) 
 
 
 class ReportCallback(Protocol):
-    """Callback that receives whether a change is in effect and, if it is not, the reason."""
+    """Callback that receives whether a change is in effect and, if it is not, the reason.
+
+    A change calls `report(True)` once it is in effect, `report(False, why)` if it is not made, and
+    `report(False, why, was_applied=True)` if it was in effect and is given up.
+    """
 
     def __call__(self, is_applied: bool, why: str = "", /, *, was_applied: bool = False) -> None:
         """Reports that the change is in effect, or why it is not, or no longer."""
@@ -179,6 +187,7 @@ class Change:
 
     A change is made in the script's process by `apply`, or by the environment variables that `environment`
     returns. To add one, derive a class in a file of this folder, and list it in `sweeper.script.changes`.
+    Required: `name`, `choices`, `kind`, `why`, `apply`, and `edit` or `no_edit`. Smallest: see `gpu.Cudnn`.
 
     Attributes:
         name: Name of its parameter.
@@ -187,8 +196,8 @@ class Change:
         original: The value that leaves the script as it is.
         kind: Kind of its effect on the training.
         why: One line for the report on what it saves.
-        saves: Part of a step that it could save: its `loader`, `arithmetic` or `updates`; empty for no part:
-            then its ceiling is unknown, and it is tried among the first.
+        saves: Part of a step that it could save: LOADER, ARITHMETIC or UPDATES; empty for no part: then its
+            ceiling is unknown, and it is tried among the first.
         rounding: Relative difference that it may make in the first steps.
         takes_other_kernels: Whether it makes the difference of kernels that compute the same, instead.
         only_feeds: Whether it changes only where batches come from, not what is computed with them. Where
@@ -223,7 +232,7 @@ class Change:
         """Returns why a value is not tried for a training; empty if it is.
 
         Args:
-            facts: What the training uses (`sweeper.script.inside.facts`).
+            facts: What the training uses, by the keys of `facts.Facts`.
         """
         return ""
 
@@ -234,9 +243,9 @@ class Change:
     def ceiling(self, value: str, step: Step) -> SpeedupCeiling | None:
         """Returns the largest speedup of a value; None if it is unknown, or if it saves no part of a step."""
         ceilings: Mapping[str, Callable[[], SpeedupCeiling | None]] = {
-            "loader": step.without_loader,
-            "arithmetic": step.without_arithmetic,
-            "updates": step.without_updates,
+            LOADER: step.without_loader,
+            ARITHMETIC: step.without_arithmetic,
+            UPDATES: step.without_updates,
         }
         return ceilings[self.saves]() if self.saves else None
 

@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .change import CLOSE, EXACT, Change, Editor
+from .change import ARITHMETIC, CLOSE, EXACT, Change, Editor
+from .facts import is_on_cpu, is_on_gpu, num_threads
 
 RETAIN = {"MALLOC_MMAP_MAX_": 0, "MALLOC_TRIM_THRESHOLD_": 2**31 - 1, "MALLOC_TOP_PAD_": 2**26}
 """Variables of glibc, which then keeps freed memory for the next step."""
@@ -33,10 +34,6 @@ class _Environment(Change):
     def apply(self, torch: Any, value: str, report: Any) -> None:
         """Does nothing: the change was made before the process started."""
         report(True)
-
-
-def _is_on_cpu(facts: Mapping[str, Any]) -> bool:
-    return bool(facts.get("device", "cpu") == "cpu")
 
 
 class Malloc(_Environment):
@@ -68,12 +65,12 @@ class Threads(_Environment):
     choices = ("one", "half")
     kind = CLOSE
     why = "with fewer threads, small operations spend less time on synchronization"
-    saves = "arithmetic"
+    saves = ARITHMETIC
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        threads = facts.get("threads") or 1
-        if not _is_on_cpu(facts):
+        threads = num_threads(facts)
+        if not is_on_cpu(facts):
             return "it does not compute on the CPU"
         if threads < 2 or (value == "half" and threads < 4):
             return f"it has {threads} thread{'s' * (threads > 1)}"
@@ -81,7 +78,7 @@ class Threads(_Environment):
 
     def environment(self, value: str, facts: Mapping[str, Any]) -> Mapping[str, str]:
         """Returns the number of threads of OpenMP."""
-        return {"OMP_NUM_THREADS": str(self._count(value, facts.get("threads") or 1))}
+        return {"OMP_NUM_THREADS": str(self._count(value, num_threads(facts)))}
 
     def edit(self, editor: Editor) -> None:
         """Sets torch's number of threads."""
@@ -101,9 +98,9 @@ class Spinning(_Environment):
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        if not _is_on_cpu(facts):
+        if not is_on_cpu(facts):
             return "it does not compute on the CPU"
-        return "" if (facts.get("threads") or 1) > 1 else "it has 1 thread"
+        return "" if num_threads(facts) > 1 else "it has 1 thread"
 
     def environment(self, value: str, facts: Mapping[str, Any]) -> Mapping[str, str]:
         """Returns the variable of GNU's OpenMP."""
@@ -125,7 +122,7 @@ class Allocator(_Environment):
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        if facts.get("device", "cpu") != "cuda":
+        if not is_on_gpu(facts):
             return "it does not train on a GPU"
         chosen = next((name for name in ALLOCATOR if name in os.environ), "")
         return f"{chosen} is set" if chosen else ""
@@ -150,7 +147,7 @@ class Pages(_Environment):
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        if not _is_on_cpu(facts):
+        if not is_on_cpu(facts):
             return "it does not compute on the CPU"
         if TUNABLES in os.environ:
             return f"{TUNABLES} is set"

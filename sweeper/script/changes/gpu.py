@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .change import CLOSE, EXACT, HALF, Change, Editor, ReportCallback, begin_passes
+from .change import ARITHMETIC, CLOSE, EXACT, HALF, Change, Editor, ReportCallback, begin_passes
+from .facts import has_loader, is_in_float32, is_on_gpu, may_convolve
 
 
 class _GpuChange(Change):
@@ -15,7 +16,7 @@ class _GpuChange(Change):
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        return "" if facts.get("device", "cpu") == "cuda" else "it does not train on a GPU"
+        return "" if is_on_gpu(facts) else "it does not train on a GPU"
 
 
 class Tf32(_GpuChange):
@@ -24,12 +25,12 @@ class Tf32(_GpuChange):
     name = "tf32"
     choices = ("on",)
     why = "tensor cores multiply float32 matrices"
-    saves = "arithmetic"
+    saves = ARITHMETIC
     rounding = HALF
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        if facts.get("precision", "fp32") != "fp32":
+        if not is_in_float32(facts):
             return "the script computes in a precision other than float32"
         if facts.get("tf32") and facts.get("cudnn_tf32", True):
             return "the script has set it"
@@ -54,7 +55,7 @@ class Cudnn(_GpuChange):
     name = "cudnn_benchmark"
     choices = ("search",)
     why = "convolutions use the algorithm that was measured to be the fastest"
-    saves = "arithmetic"
+    saves = ARITHMETIC
     takes_other_kernels = True
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
@@ -62,7 +63,7 @@ class Cudnn(_GpuChange):
         if facts.get("cudnn_search"):
             return "the script has set it"
         return super().refusal(value, facts) or (
-            "" if facts.get("convolves", True) else "it has no convolutions of images"
+            "" if may_convolve(facts) else "it has no convolutions of images"
         )
 
     def apply(self, torch: Any, value: str, report: ReportCallback) -> None:
@@ -86,7 +87,7 @@ class Pinned(_GpuChange):
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        if facts.get("num_workers") is None:
+        if not has_loader(facts):
             return "its batches do not come from a DataLoader"
         if facts.get("pin_memory"):
             return "its loader already pins memory"

@@ -16,9 +16,19 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from .change import EXACT, NO_EDIT, Change, ChangeRefusedError, ReportCallback, begin_passes, reason_of
-from .children import result_of_child, results_of_children
-from .collating import (
+from .change import (
+    EXACT,
+    LOADER,
+    NO_EDIT,
+    Change,
+    ChangeRefusedError,
+    ReportCallback,
+    begin_passes,
+    reason_of,
+)
+from .facts import has_loader
+from .rows.children import result_of_child, results_of_children
+from .rows.collating import (
     MAX_CHILDREN,
     MAX_MEMORY_SHARE,
     MAX_SECONDS,
@@ -26,7 +36,7 @@ from .collating import (
     digest_of,
     num_rows_of,
 )
-from .kept import DatasetFile
+from .rows.dataset_file import DatasetFile
 
 FORMATS, MODES = ("JPEG", "PNG"), ("L", "RGB", "RGBA", "CMYK")
 """Formats and modes of the images that are stored: others have a palette, or take no time to decode."""
@@ -52,12 +62,12 @@ class Images(Change):
     choices = ("decoded",)
     kind = EXACT
     why = "images are decoded once, and read as pixels from then on; random crops and flips stay random"
-    saves = "loader"
+    saves = LOADER
     no_edit = NO_EDIT
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        return "its batches do not come from a DataLoader" if facts.get("num_workers") is None else ""
+        return "" if has_loader(facts) else "its batches do not come from a DataLoader"
 
     def apply(self, torch: Any, value: str, report: ReportCallback) -> None:
         """Makes the passes that begin from now on find their images decoded."""

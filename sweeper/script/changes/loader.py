@@ -7,10 +7,11 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import collating
-from .change import EXACT, Change, ChangeRefusedError, Editor, ReportCallback, begin_passes, reason_of
-from .gathered import gather, iterator_class
-from .own_rows import OwnRows
+from .change import EXACT, LOADER, Change, ChangeRefusedError, Editor, ReportCallback, begin_passes, reason_of
+from .facts import has_loader, is_on_gpu
+from .rows import collating
+from .rows.gathered import gather, iterator_class
+from .rows.own_rows import OwnRows
 
 ON_DEVICE, GATHERED, NO_WORKERS, CORES = "on_device", "gathered", "no_workers", "cores"
 COLLATED = (ON_DEVICE, GATHERED)
@@ -24,16 +25,16 @@ class LoaderChange(Change):
     choices = (ON_DEVICE, GATHERED, NO_WORKERS, CORES)
     kind = EXACT
     why = "batches are gathered from a data set that was collated once, or the number of workers changes"
-    saves = "loader"
+    saves = LOADER
     only_feeds = True
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        workers = facts.get("num_workers")
-        if workers is None:
+        if not has_loader(facts):
             return "its batches do not come from a DataLoader"
-        if value == ON_DEVICE and facts.get("device", "cpu") != "cuda":
+        if value == ON_DEVICE and not is_on_gpu(facts):
             return "it does not train on a GPU"
+        workers = facts["num_workers"]
         if value == NO_WORKERS and not workers:
             return "it has no workers"
         cores = len(os.sched_getaffinity(0))

@@ -10,7 +10,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .calls import change_calls
-from .change import CLOSE, HALF, Change, ChangeRefusedError, Editor, ReportCallback, SpeedupCeiling, Step
+from .change import (
+    ARITHMETIC,
+    CLOSE,
+    HALF,
+    Change,
+    ChangeRefusedError,
+    Editor,
+    ReportCallback,
+    SpeedupCeiling,
+    Step,
+)
+from .facts import is_in_float32, is_on_cpu, is_on_gpu, may_convolve
 from .recurrent import keep_in_float32
 
 if TYPE_CHECKING:
@@ -28,14 +39,14 @@ class Precision(Change):
     choices = ("bf16",)
     kind = CLOSE
     why = "layers multiply in bfloat16, which halves the bytes that they read"
-    saves = "arithmetic"
+    saves = ARITHMETIC
     rounding = HALF
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        if facts.get("precision", "fp32") != "fp32":
+        if not is_in_float32(facts):
             return _NOT_PLAIN
-        if facts.get("device", "cpu") == "cpu" and not _cpu_has_bf16():
+        if is_on_cpu(facts) and not _cpu_has_bf16():
             return "this processor has no instructions for it"
         return ""
 
@@ -160,12 +171,12 @@ class Layout(Change):
     choices = ("channels_last",)
     kind = CLOSE
     why = "convolutions read all channels of a pixel at once"
-    saves = "arithmetic"
+    saves = ARITHMETIC
     takes_other_kernels = True
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        return "" if facts.get("convolves", True) else "it has no convolutions of images"
+        return "" if may_convolve(facts) else "it has no convolutions of images"
 
     def apply(self, torch: Any, value: str, report: ReportCallback) -> None:
         """Changes the models with convolutions of images from the second step on."""
@@ -261,7 +272,7 @@ class Compiled(Change):
         """Returns why a value is not tried for a training."""
         if facts.get("compiled"):
             return "the script compiles its model itself"
-        if value == GRAPHS and facts.get("device", "cpu") != "cuda":
+        if value == GRAPHS and not is_on_gpu(facts):
             return "it does not train on a GPU"
         return ""
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from .batches import LENGTH, VALUE, SizeReader
 from .gpu import KernelTime, Waits, copy_seconds
-from .laps import BACKWARD, DATA, EVALUATION, FORWARD, OPTIMIZER, PREPARATION, REST, DeviceLaps, Laps
+from .laps import BACKWARD, DATA, EVALUATION, FORWARD, OPTIMIZER, OTHER, PREPARATION, DeviceLaps, Laps
 from .lines import LineSampler
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ WARM_UP, AS_IT_IS, LINES, WAITS, KERNELS, ONE_BATCH, LOADER, HALVES, DONE = PART
 OF_A_GPU = (WAITS, KERNELS)
 OF_A_LOADER = (ONE_BATCH, LOADER, HALVES)
 
-MIN_STEPS, MIN_SECONDS, MAX_SECONDS = 8, 1.0, 4.0
+MIN_PART_STEPS, MIN_PART_SECONDS, MAX_PART_SECONDS = 8, 1.0, 4.0
 """Minimum steps and seconds of a part, and its maximum seconds. A part for the GPU alone has no minimum
 seconds."""
 MIN_IN_TURNS, MAX_SECONDS_IN_TURNS = 20, 10.0
@@ -86,11 +86,11 @@ class Diagnoser:
         self._sampler.assign_phase(phase)
         if self._waits is not None:
             # A wait during a copy to the GPU is part of the copy.
-            self._waits.take(phase not in (PREPARATION, EVALUATION))
+            self._waits.end_phase(phase not in (PREPARATION, EVALUATION))
 
     def request_begins(self) -> None:
         """Notes that a loader is about to be asked for a batch, or a module to evaluate."""
-        self._lap(REST)
+        self._lap(OTHER)
 
     def fetch_ended(self, iterator: Any, batch: Any) -> None:
         """Notes that a loader's iterator returned a batch."""
@@ -107,7 +107,7 @@ class Diagnoser:
             self._laps.lap(EVALUATION)
             self._sampler.assign_phase(EVALUATION)
             if self._waits is not None:
-                self._waits.take(is_wait=False)
+                self._waits.end_phase(is_wait=False)
         elif self._part == KERNELS:
             # The kernels of an evaluation belong to no step.
             self._end_part()
@@ -165,10 +165,10 @@ class Diagnoser:
         in_turns = self._part == HALVES
         # A process that has just begun has no queues that filled while it rested.
         has_just_begun = self._part == WARM_UP and self._steps_before <= 1
-        is_long = seconds >= MIN_SECONDS or self._part in OF_A_GPU or has_just_begun
-        max_seconds = MAX_SECONDS_IN_TURNS if in_turns else MAX_SECONDS
+        is_long = seconds >= MIN_PART_SECONDS or self._part in OF_A_GPU or has_just_begun
+        max_seconds = MAX_SECONDS_IN_TURNS if in_turns else MAX_PART_SECONDS
         is_too_long = seconds >= max_seconds and (self._part != KERNELS or steps >= MIN_PROFILED)
-        if (steps >= (MIN_IN_TURNS if in_turns else MIN_STEPS) and is_long) or is_too_long:
+        if (steps >= (MIN_IN_TURNS if in_turns else MIN_PART_STEPS) and is_long) or is_too_long:
             self._end_part()
 
     def _new_laps(self) -> Laps:
@@ -260,7 +260,7 @@ class Diagnoser:
                 full, half = shorter, shorter - (longer - shorter) / 2
             self._report({"part": HALVES, "full": full, "half": half})
 
-    def take(self, original: Callable[[Any], Any], iterator: Any) -> Any:
+    def fetch(self, original: Callable[[Any], Any], iterator: Any) -> Any:
         """Returns the script's next batch, which may be the same as before."""
         if not self._observer.sample_counter.trains(iterator) or self._part not in OF_A_LOADER:
             return original(iterator)
@@ -295,7 +295,7 @@ class Diagnoser:
         iterators = [held.iterator for held in self._held.values()]
         samples = dict.fromkeys(iterators, 0)
         seconds = 0.0
-        self._sampler.assign_phase(REST)
+        self._sampler.assign_phase(OTHER)
         try:
             began = time.perf_counter()
             for iterator in iterators:
@@ -307,7 +307,7 @@ class Diagnoser:
                     if time.perf_counter() - began > DRAIN_SECONDS:
                         break
             began = time.perf_counter()
-            while seconds < MIN_SECONDS:
+            while seconds < MIN_PART_SECONDS:
                 for iterator in iterators:
                     size = self._observer.sample_counter.size(iterator, original(iterator))
                     samples[iterator] += per_batch or size

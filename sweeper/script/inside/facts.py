@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
+from ..changes.facts import Facts
 from .places import Places
 from .points import Points, Wrapper
 
@@ -46,7 +47,7 @@ class FactFinder:
 
         return init
 
-    def take(self, optimizer: Any, loader: dict[str, Any], sampler: Any = None) -> dict[str, Any]:
+    def find(self, optimizer: Any, loader: Facts, sampler: Any = None) -> Facts:
         """Returns the facts, and stops watching.
 
         Args:
@@ -56,7 +57,7 @@ class FactFinder:
         if self._wrapper is not None:
             self._wrapper.restore()
         self._recurrent.restore()
-        facts = {**loader, "places": self._places.take(sampler, optimizer)}
+        facts: Facts = {**loader, "places": self._places.stop(sampler, optimizer)}
         facts["threads"] = self._torch.get_num_threads()
         distributed = self._torch.distributed
         if distributed.is_available() and distributed.is_initialized():
@@ -82,7 +83,7 @@ class FactFinder:
         return facts
 
 
-def _backends(torch: Any) -> dict[str, bool]:
+def _backends(torch: Any) -> Facts:
     """Returns what the script has set of cuDNN and of tensor cores, as far as this torch can say."""
     cudnn, settings = torch.backends.cudnn, {}
     for name, owner, flag in (
@@ -95,13 +96,14 @@ def _backends(torch: Any) -> dict[str, bool]:
         except (AttributeError, RuntimeError):
             # Newer versions refuse the older name once a script has used the newer one.
             continue
-    return settings
+    return cast("Facts", settings)
 
 
-def loader_settings(iterator: Any) -> dict[str, Any]:
+def loader_settings(iterator: Any) -> Facts:
     """Returns the settings of a loader, as its iterator has them."""
     workers = int(getattr(iterator, "_num_workers", 0) or 0)
-    settings = {"num_workers": workers, "pin_memory": bool(getattr(iterator, "_pin_memory", False))}
+    is_pinned = bool(getattr(iterator, "_pin_memory", False))
+    settings: Facts = {"num_workers": workers, "pin_memory": is_pinned}
     if workers:
         settings["prefetch_factor"] = int(getattr(iterator, "_prefetch_factor", None) or 2)
         settings["persistent_workers"] = bool(getattr(iterator, "_persistent_workers", False))

@@ -15,7 +15,7 @@ from typing import Any
 from .points import Wrapper
 from .samples import KnownLoader, Pass
 
-MIN_STEPS = 8
+MIN_ALIKE = 8
 """Number of steps of one kind before the fast path is taken."""
 
 LOOK_SECONDS = 0.008
@@ -43,7 +43,7 @@ class FastPath:
         samples_ahead: Samples fetched since the latest step.
         loss, num_losses: Sum and number of the losses.
         num_alike: Number of steps of one kind in a row.
-        backward: The wrapper of torch's backward, which rests between two looks.
+        backward: The wrapper of torch's backward, which is suspended between two looks.
     """
 
     __slots__ = (
@@ -68,7 +68,7 @@ class FastPath:
         """Leaves the fast path. The next step of the same kind takes it again."""
         self.is_on = False
         if self.backward is not None:
-            self.backward.wake()
+            self.backward.resume()
 
     def clear(self) -> None:
         """Sets all counters to zero, at a look or off the fast path."""
@@ -84,7 +84,7 @@ class FastPath:
         self.optimizer, self.feeding_pass, self._loader = optimizer, source, loader
         if source is not None:
             self.read = source.read
-        self.is_on = self.num_alike >= MIN_STEPS
+        self.is_on = self.num_alike >= MIN_ALIKE
         self.moment_s = now
 
     def look(self, now: float) -> bool:
@@ -94,7 +94,7 @@ class FastPath:
             Whether a message is due.
         """
         if self.backward is not None:
-            self.backward.wake()
+            self.backward.resume()
         steps = self.steps
         self.step_s = step_s = (now - self.moment_s) / (steps - self._looked_at)
         self.moment_s, self._looked_at = now, steps

@@ -101,7 +101,7 @@ class Waits:
         if line[0]:
             self._pending.append(line)
 
-    def take(self, is_wait: bool) -> None:
+    def end_phase(self, is_wait: bool) -> None:
         """Counts the lines noted since the last call if they are waits, and drops them otherwise."""
         if is_wait:
             # A line counts once for each phase, however often it waits there.

@@ -6,17 +6,18 @@ Around torch's own function (·), each wrapper calls these, in this order. Most 
     the script             wrapped              a step that is watched               one that is counted
     ──────────────────────────────────────────────────────────────────────────────────────────────────────
     for batch in loader    iterator._reset      forget_indices ·                     the same
-                           iterator.__next__    fetch_begins take(·) fetch_ended     · adds the samples
+                           iterator.__next__    fetch_begins fetch(·) fetch_ended    · adds the samples
                              └ ._next_index     · note_index                         the same
     scaler.scale(loss)     GradScaler.scale     · note_scaled_loss                   none: it is unusual
     loss.backward()        autograd.backward    backward_begins · backward_ended     adds the loss ·
     autograd.grad(loss)    autograd.grad        grad_begins · backward_ended         the same
     optimizer.step()       hook before it       step_begins                          nothing
                            hook after it        step_ended                           adds the step; at times,
-                                                                                     send_counted and rest
+                                                                                     send_counted and
+                                                                                     obey_request
     model.eval()           Module.eval          evaluation_begins ·                  none: it is unusual
 
-What is called in the observer is guarded, so that it never raises in the script, but for `take`, which asks
+What is called in the observer is guarded, so that it never raises in the script, but for `fetch`, which asks
 the loader. What runs in each step uses local names, since attributes cost more.
 """
 
@@ -32,13 +33,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import changes
-from ..metering import VARIABLE as CHANNEL
-from ..metering import Channel
-from . import EXECUTE, LOSSES_VARIABLE, RECORD, VARIABLE
+from ..metering import METER_VARIABLE, Channel
+from . import EXECUTE, HOOK_VARIABLE, LOSSES_VARIABLE, RECORD
 from .observer import TrainingObserver
 from .recorder import Recorder
-from .rest import wrap_handler
 from .samples import PASS, ROWS, forget_indices, note_index
+from .step_request import wrap_handler
 
 if TYPE_CHECKING:
     Function = Callable[..., Any]
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 
 def install(torch: Any) -> None:
     """Begins to watch this process; leaves it unchanged if it cannot be watched."""
-    mode = os.environ[VARIABLE]
+    mode = os.environ[HOOK_VARIABLE]
     if mode == EXECUTE:
-        changes.apply(torch, os.environ.get(changes.VARIABLE, ""), changes.complain)
+        changes.apply(torch, os.environ.get(changes.CHANGES_VARIABLE, ""), changes.complain)
         return
     watch = Recorder if mode == RECORD else TrainingObserver
-    observer = watch(torch, Channel(os.environ[CHANNEL]))
+    observer = watch(torch, Channel(os.environ[METER_VARIABLE]))
     observer.tell(
         {
             "hello": {
@@ -63,7 +63,7 @@ def install(torch: Any) -> None:
     )
     try:
         # Changes come first, so that the changed code is watched as well.
-        changes.apply(torch, os.environ.get(changes.VARIABLE, ""), observer.tell)
+        changes.apply(torch, os.environ.get(changes.CHANGES_VARIABLE, ""), observer.tell)
         _wrap(torch, observer)
         observer.begin()
     except Exception as error:
@@ -91,10 +91,10 @@ def _wrap(torch: Any, observer: TrainingObserver) -> None:
 
 def _watch_optimizers(observer: TrainingObserver) -> None:
     guard = observer.points.guard
-    fast, clock, rest_page = observer.fast, time.perf_counter, observer.rest_page
+    fast, clock, request_page = observer.fast, time.perf_counter, observer.request_page
     step_begins, step_ended = guard(observer.step_begins), guard(observer.step_ended)
     leave_fast_path, send_counted = guard(observer.leave_fast_path), guard(observer.send_counted)
-    rest = guard(observer.rest)
+    obey_request = guard(observer.obey_request)
 
     # Named parameters cost less than `*args`.
     def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -110,8 +110,8 @@ def _watch_optimizers(observer: TrainingObserver) -> None:
                 if fast.steps >= fast.look_at:
                     if fast.look(clock()):
                         send_counted()
-                    if rest_page[0]:
-                        rest()
+                    if request_page[0]:
+                        obey_request()
                 return
             leave_fast_path()
         step_ended(optimizer)
@@ -142,7 +142,7 @@ def _watch_fetch(torch: Any, observer: TrainingObserver, original: Function) -> 
                 return batch
             leave_fast_path()
         fetch_begins(iterator)
-        batch = observer.take(original, iterator)
+        batch = observer.fetch(original, iterator)
         fetch_ended(iterator, batch)
         return batch
 
@@ -189,7 +189,7 @@ def _watch_backward(observer: TrainingObserver, original: Function) -> Function:
     guard = observer.points.guard
     fast, reads_all = observer.fast, os.environ.get(LOSSES_VARIABLE) == "all"
     backward_begins, backward_ended = guard(observer.backward_begins), guard(observer.backward_ended)
-    take_loss = guard(observer.take_loss)
+    read_loss = guard(observer.read_loss)
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
         if not fast.is_on:
@@ -198,16 +198,16 @@ def _watch_backward(observer: TrainingObserver, original: Function) -> Function:
             backward_ended()
             return
         if fast.backward is not None and not reads_all:
-            fast.backward.rest()
+            fast.backward.suspend()
         try:
             if tensors.is_cpu:
                 fast.loss += tensors.item()
                 fast.num_losses += 1
             else:
-                take_loss(tensors)
+                read_loss(tensors)
         except (AttributeError, RuntimeError, ValueError):
             # The loss is not a single number.
-            take_loss(tensors)
+            read_loss(tensors)
         original(tensors, *args, **kwargs)
 
     return backward

@@ -11,9 +11,10 @@ cpu_seconds = time.process_time if _WAIT_ASLEEP else time.thread_time
 """Clock of the seconds in which a training computes. By default idle threads spin, so only the thread that
 trains counts; where idle threads sleep, it may sleep while others compute, so the process counts."""
 
-DATA, PREPARATION, FORWARD, BACKWARD, OPTIMIZER, REST, EVALUATION = (
+DATA, PREPARATION, FORWARD, BACKWARD, OPTIMIZER, OTHER, EVALUATION = (
     *("data", "preparation", "forward", "backward", "optimizer", "rest", "evaluation"),
 )
+"""Phases of a step. `OTHER` is what the script does between its optimizer and its loader."""
 ARITHMETIC = (FORWARD, BACKWARD, OPTIMIZER)
 
 

@@ -42,7 +42,7 @@ class StepLosses:
         """Adds losses that were read elsewhere, by their sum."""
         self._losses.add_number(total, count)
 
-    def take(self, tensors: Any, steps: int) -> None:
+    def read(self, tensors: Any, steps: int) -> None:
         """Reads the loss that a backward pass begins with; ignores anything but a single number."""
         loss = tensors[0] if isinstance(tensors, (list, tuple)) and len(tensors) == 1 else tensors
         if self._scaled is not None and self._unscaled is not None and loss is self._scaled():
@@ -67,9 +67,9 @@ class StepLosses:
             is_shared = backwards > 1 and divisor is not None and abs(divisor / backwards - 1) < TOLERANCE
             self._factor = float(backwards) if is_shared else 1.0
 
-    def take_mean(self) -> float | None:
+    def pop_mean(self) -> float | None:
         """Returns the mean loss since the last call; None if there is none."""
-        mean = self._losses.take()
+        mean = self._losses.pop_mean()
         return None if mean is None else mean * self._factor
 
 

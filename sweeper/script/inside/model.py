@@ -66,7 +66,7 @@ class ModelInput:
         self._sum += self._largest
         self._largest = 0
 
-    def take_samples(self) -> int:
+    def pop_samples(self) -> int:
         """Returns the samples since the last call."""
         samples, self._sum, self._largest = self._sum, 0, 0
         return samples

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ..changes.facts import Facts
 from ..metering import Channel, finite_or_none
 from . import FOLDER_VARIABLE, OUTSIDE_VARIABLE
 from .diagnoser import Diagnoser
@@ -26,10 +27,10 @@ from .losses import StepLosses
 from .outside import OutsideAudit
 from .pauses import Pauses
 from .points import Points
-from .rest import TAKE_APART, open_page, wait
 from .samples import SampleCounter
 from .shares import StepShares
 from .stages import Stages
+from .step_request import TAKE_APART, open_page, wait
 
 INTERVAL_SECONDS = 0.1
 """Seconds between two messages: each takes 0.15 ms, and the sweep that reads them may need the same core."""
@@ -47,19 +48,17 @@ UNSTEPPED = 8
 class TrainingObserver:
     """Takes torch's reports of the training in this process, in order."""
 
-    HAS_FAST_PATH = True
-    """Whether usual steps are only counted (`fast`)."""
-
     def __init__(self, torch: Any, channel: Channel) -> None:
         self._torch, self._channel = torch, channel
         self.points = Points(self._report_failure)
         self.fast = FastPath()
-        self.rest_page = open_page()
+        self.request_page = open_page()
         self._resumed_s = 0.0
+        # Whether usual steps are only counted (`fast`).
+        self._has_fast_path = True
         self._of_parents: list[StepLosses] = []
-        self._losses = StepLosses(torch)
         self._outside: OutsideAudit | None = None
-        self.restart()
+        self._reset()
 
     def begin(self) -> None:
         """Starts to watch what the script does outside of its folder, if that is asked for."""
@@ -73,13 +72,17 @@ class TrainingObserver:
         self.fast.end()
         self.fast.clear()
         self.fast.num_alike = 0
+        # Freeing their pinned memory needs CUDA, which a forked process cannot use.
+        self._of_parents.append(self._losses)
+        self._reset()
+
+    def _reset(self) -> None:
+        """Begins with no step seen, in a new observer or in a forked process."""
         self._diagnoser: Diagnoser | None = None
         self.sample_counter = SampleCounter(self._torch, self.points)
         self._fact_finder = FactFinder(self._torch, self.points)
-        self.facts: dict[str, Any] = {}
+        self.facts: Facts = {}
         self._last_samples = 0
-        # Freeing their pinned memory needs CUDA, which a forked process cannot use.
-        self._of_parents.append(self._losses)
         self._losses = StepLosses(self._torch)
         self.pauses = Pauses(self._torch, self.points, self._pause_changed)
         self.steps = self.num_samples = self._backwards = 0
@@ -104,9 +107,9 @@ class TrainingObserver:
         if not trains or pauses.is_evaluating or pauses.began_s is not None:
             pauses.fetch_begins(trains, now, self.steps)
 
-    def take(self, original: Callable[[Any], Any], iterator: Any) -> Any:
+    def fetch(self, original: Callable[[Any], Any], iterator: Any) -> Any:
         """Returns the script's next batch."""
-        return original(iterator) if self._diagnoser is None else self._diagnoser.take(original, iterator)
+        return original(iterator) if self._diagnoser is None else self._diagnoser.fetch(original, iterator)
 
     def fetch_ended(self, iterator: Any, batch: Any) -> None:
         """Notes that a loader's iterator returned a batch."""
@@ -153,7 +156,7 @@ class TrainingObserver:
             # This is another optimizer's loss on the batch of the previous step, such as a GAN's second.
             return
         self._backwards += 1
-        self._losses.take(tensors, self.steps)
+        self._losses.read(tensors, self.steps)
 
     def note_scaled_loss(self, result: Any, outputs: Any) -> None:
         """Notes that a GradScaler has multiplied a loss by its scale."""
@@ -166,7 +169,7 @@ class TrainingObserver:
         if self.is_by_hand:
             # Several gradients of one batch make one step.
             if self._backwards or not self.sample_counter.has_loader:
-                self._step_ended(None)
+                self._complete_step(None)
         elif not self._has_optimizer:
             self._unstepped += 1
             if self._unstepped == UNSTEPPED:
@@ -194,7 +197,7 @@ class TrainingObserver:
         self._optimizers.clear()
         self._optimizers.add(key)
         is_usual = (
-            self.HAS_FAST_PATH
+            self._has_fast_path
             and self.steps >= EARLY_STEPS
             and is_only
             and self.sample_counter.are_usual
@@ -205,13 +208,13 @@ class TrainingObserver:
         )
         self._has_closure = False
         self._stages.step(optimizer, self.steps)
-        self._step_ended(optimizer)
+        self._complete_step(optimizer)
         is_usual = is_usual and self._diagnoser is None
         self.fast.step(key, self.sample_counter.current, self._moment_s, is_usual=is_usual)
 
-    def rest(self) -> None:
+    def obey_request(self) -> None:
         """Rests until another training has taken its turn, or takes the steps that follow apart."""
-        if self.rest_page[0] == TAKE_APART:
+        if self.request_page[0] == TAKE_APART:
             self._take_apart()
             return
         fast = self.fast
@@ -227,7 +230,7 @@ class TrainingObserver:
             # Another rank reports, and this one waits for it in its next exchange.
             return
         self.tell({"resting": self.steps})
-        wait(self.rest_page)
+        wait(self.request_page)
         self._shares.interrupt()
         self._resumed_s = self._moment_s = fast.moment_s = time.perf_counter()
 
@@ -244,9 +247,9 @@ class TrainingObserver:
         self._hand_over(self.fast.moment_s)
         self._send()
 
-    def take_loss(self, tensors: Any) -> None:
+    def read_loss(self, tensors: Any) -> None:
         """Reads a loss that is not a single number on the CPU."""
-        self._losses.take(tensors, self.steps)
+        self._losses.read(tensors, self.steps)
 
     def leave_fast_path(self) -> None:
         """Leaves the fast path, since something unusual is about to happen."""
@@ -278,9 +281,9 @@ class TrainingObserver:
         self._has_optimizer = any(issubclass(type(value), kind) for value in gc.get_objects())
         if not self._has_optimizer:
             self.is_by_hand = True
-            self._step_ended(None, self._unstepped)
+            self._complete_step(None, self._unstepped)
 
-    def _step_ended(self, optimizer: Any, num_steps: int = 1) -> None:
+    def _complete_step(self, optimizer: Any, num_steps: int = 1) -> None:
         self._moment_s = now = time.perf_counter()
         self._shares.step_ended(now, num_steps)
         self.steps += num_steps
@@ -289,7 +292,7 @@ class TrainingObserver:
         self._losses.step_ended(self.steps, self._backwards // num_steps)
         if not self.facts and self.steps >= FACTS_AT:
             counter = self.sample_counter
-            self.facts = self._fact_finder.take(optimizer, counter.loader, counter.sampler)
+            self.facts = self._fact_finder.find(optimizer, counter.loader, counter.sampler)
             # Several backward passes on one batch, as for two losses, accumulate nothing.
             num_batches = counter.num_batches if counter.has_loader else self._backwards
             self.facts["accumulate_steps"] = max(1, num_batches // num_steps)
@@ -302,8 +305,8 @@ class TrainingObserver:
             self._send()
         if self._diagnoser is not None:
             self._diagnoser.step_ended(optimizer)
-        if self.rest_page[0]:
-            self.rest()
+        if self.request_page[0]:
+            self.obey_request()
 
     def _send(self) -> None:
         self._sent_at_s = time.perf_counter()
@@ -330,7 +333,7 @@ class TrainingObserver:
             message["facts"] = self.facts
         if self._stages.number:
             message["stage"] = [self._stages.number, self._stages.began_at]
-        loss = self._losses.take_mean()
+        loss = self._losses.pop_mean()
         if loss is not None:
             message["loss"] = finite_or_none(loss)
         source = f"{'backwards' if self.is_by_hand else 'optimizer steps'}, {self.sample_counter.source}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from .points import Points, Wrapper
 
-MIN_STEPS = 2
+MIN_STEPS_BETWEEN = 2
 """Minimum steps between evaluations: a model put into evaluation mode at every step is part of the step."""
 
 
@@ -39,7 +39,7 @@ class Pauses:
         if self.is_evaluating or not any(parameter.requires_grad for parameter in module.parameters()):
             # A module without trainable parameters is a frozen teacher or feature extractor.
             return
-        is_rare = steps - self._last_steps >= MIN_STEPS
+        is_rare = steps - self._last_steps >= MIN_STEPS_BETWEEN
         self._last_steps = steps
         if is_rare:
             self.is_evaluating = True
@@ -48,7 +48,7 @@ class Pauses:
             if self._train_wrapper is None:
                 self._train_wrapper = self._points.replace(self._torch.nn.Module, "train", self._train)
             else:
-                self._train_wrapper.wake()
+                self._train_wrapper.resume()
 
     def _train(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def train(module: Any, mode: bool = True) -> Any:
@@ -93,5 +93,5 @@ class Pauses:
         self.began_s = None
         self.is_evaluating = self._has_batches = False
         if self._train_wrapper is not None:
-            self._train_wrapper.rest()
+            self._train_wrapper.suspend()
         self._changed()

@@ -36,7 +36,7 @@ class Places:
 
         return make
 
-    def take(self, sampler: Any, optimizer: Any) -> dict[str, str]:
+    def stop(self, sampler: Any, optimizer: Any) -> dict[str, str]:
         """Stops noting, and returns the absolute `file:line` of the loader and the optimizer, if known.
 
         Args:

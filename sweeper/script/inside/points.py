@@ -22,23 +22,23 @@ class Wrapper:
         self._is_gone = False
         setattr(owner, name, self._wrapper)
 
-    # `rest` and `wake` make few calls, since they are part of some steps.
-    def rest(self) -> None:
-        """Puts the original back until `wake` is called, since watching every call would cost too much."""
+    # `suspend` and `resume` make few calls, since they are part of some steps.
+    def suspend(self) -> None:
+        """Puts the original back until `resume` is called, since watching every call would cost too much."""
         if self._owner.__dict__.get(self._name) is self._wrapper:
             if self._before is _MISSING:
                 delattr(self._owner, self._name)
             else:
                 setattr(self._owner, self._name, self._before)
 
-    def wake(self) -> None:
-        """Puts the wrapper in place again after `rest`."""
+    def resume(self) -> None:
+        """Puts the wrapper in place again after `suspend`."""
         if self._owner.__dict__.get(self._name, _MISSING) is self._before and not self._is_gone:
             setattr(self._owner, self._name, self._wrapper)
 
     def restore(self) -> None:
         """Puts the original back for good; calling it twice does no harm."""
-        self.rest()
+        self.suspend()
         self._is_gone = True
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..changes.generators import states
+from ..changes.rows.generators import states
 from ..metering import Channel
 from . import FOLDER_VARIABLE
 from .model import CallObserver
@@ -28,7 +28,7 @@ from .observer import TrainingObserver
 from .seeding import cut_passes, seed, whole_pass
 from .shares import StepShares
 
-VARIABLE = "SWEEPER_RECORDING"
+RECORDING_VARIABLE = "SWEEPER_RECORDING"
 """Environment variable with the terms (`sweeper.core.recording`) as JSON."""
 
 RECORD = "record-{}.jsonl"
@@ -43,7 +43,7 @@ EARLY_STEPS = 4
 PASSES, STEPS_AFTER = 2, 3
 """Training passes, and steps of the next pass, after which a record of passes that are cut short ends."""
 
-MIN_STEPS = 8
+MIN_RECORDED = 8
 """Fewest steps of a record, however long they take."""
 
 SUMMED = 1_000_000
@@ -53,10 +53,10 @@ SUMMED = 1_000_000
 class Recorder(TrainingObserver):
     """An observer that records what it sees."""
 
-    HAS_FAST_PATH = False
-
     def __init__(self, torch: Any, channel: Channel) -> None:
-        self._terms = json.loads(os.environ.get(VARIABLE) or "{}")
+        super().__init__(torch, channel)
+        self._has_fast_path = False
+        self._terms = json.loads(os.environ.get(RECORDING_VARIABLE) or "{}")
         self._is_on, self._is_over, self._is_skipped = True, False, False
         self._file: Any = None
         self._num_steps = self._num_passes = self._steps_after = 0
@@ -64,7 +64,6 @@ class Recorder(TrainingObserver):
         self._before: dict[int, list[Any]] = {}
         self._evaluated: dict[int, CallObserver] = {}
         self._first: dict[int, tuple[Any, list[Any]]] = {}
-        super().__init__(torch, channel)
         seed(
             torch,
             self._terms.get("seed", 0),
@@ -91,15 +90,15 @@ class Recorder(TrainingObserver):
         super().restart()
         # Python's generator takes a new seed in each child.
         random.seed(self._terms.get("seed", 0))
-        if hasattr(self, "_channel") and self._file is not None:
+        if self._file is not None:
             self._is_on, self._file = False, None
 
     # -- events ------------------------------------------------------------------------------------
 
-    def take(self, original: Any, iterator: Any) -> Any:
+    def fetch(self, original: Any, iterator: Any) -> Any:
         """Returns the script's next batch, and records it."""
         if not self._is_on:
-            return super().take(original, iterator)
+            return super().fetch(original, iterator)
         try:
             batch = original(iterator)
         except StopIteration:
@@ -193,8 +192,8 @@ class Recorder(TrainingObserver):
         super().step_ended(optimizer)
         self._record_step(optimizer)
 
-    def _step_ended(self, optimizer: Any, num_steps: int = 1) -> None:
-        super()._step_ended(optimizer, num_steps)
+    def _complete_step(self, optimizer: Any, num_steps: int = 1) -> None:
+        super()._complete_step(optimizer, num_steps)
         if optimizer is None:
             # Parameters that are updated by hand are not known; the losses of later steps reflect them.
             self._record_step(None)
@@ -225,7 +224,7 @@ class Recorder(TrainingObserver):
         self._began_s = self._began_s or now
         if (batches and self._steps_after >= STEPS_AFTER) or (steps and self._num_steps >= steps):
             self._end(DONE)
-        elif seconds and now - self._began_s >= seconds and self._num_steps >= MIN_STEPS:
+        elif seconds and now - self._began_s >= seconds and self._num_steps >= MIN_RECORDED:
             self._end(LATE)
 
     def finish(self) -> None:
@@ -260,7 +259,7 @@ class Recorder(TrainingObserver):
 
     def _go_on(self) -> None:
         """Goes on as an observer that records nothing, with the memory that it had before."""
-        self.HAS_FAST_PATH = True
+        self._has_fast_path = True
         if self._torch.cuda.is_initialized():
             self._torch.cuda.empty_cache()
         self._send()

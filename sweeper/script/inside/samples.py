@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from ..changes.facts import Facts
 from .batches import SizeReader, flat_kind, reader_of
 from .facts import loader_settings
 from .model import ModelInput
@@ -55,7 +56,7 @@ class KnownLoader:
 
     Attributes:
         batch_size: Its batch size; None if unknown.
-        settings: Its settings (`sweeper.script.inside.facts`).
+        settings: Its settings, as facts about a training.
         is_training: Whether a backward pass has followed one of its batches.
         counts_indices: Whether a batch has as many samples as the loader has asked for rows.
         read: Returns the number of samples in a batch from its structure.
@@ -74,7 +75,7 @@ class KnownLoader:
         except TypeError:
             self._sampler = lambda: sampler
         self.batch_size = getattr(sampler, "batch_size", None)
-        self.settings = {**loader_settings(iterator), "batch": flat_kind(batch)}
+        self.settings: Facts = {**loader_settings(iterator), "batch": flat_kind(batch)}
         self.is_training = False
         self.latest_window = -2
         rows = _rows_of(iterator)
@@ -180,7 +181,7 @@ class SampleCounter:
         return "the loader's batches"
 
     @property
-    def loader(self) -> dict[str, Any]:
+    def loader(self) -> Facts:
         """Facts about the loader that counts; empty without one."""
         return self._leading.settings if self._leading is not None and self.has_loader else {}
 
@@ -288,7 +289,7 @@ class SampleCounter:
     def count_step(self, optimizer: Any, num_steps: int = 1) -> int:
         """Returns the samples to count for a step that has ended, or for several."""
         fetched = self._end_window()
-        of_model = self._model.take_samples()
+        of_model = self._model.pop_samples()
         if fetched:
             self._missed, self._watch_at = 0, MISSES
             if self.has_single:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-MIN_STEPS = 8
+MIN_STAGE_STEPS = 8
 """Number of steps without an earlier optimizer after which they are a stage; others take turns."""
 
 
@@ -32,7 +32,7 @@ class Stages:
         self._steps[key] = weakref.ref(optimizer), first, steps
         if not is_known:
             self._newest_at = steps
-        if self._newest_at and steps - self._newest_at == MIN_STEPS:
+        if self._newest_at and steps - self._newest_at == MIN_STAGE_STEPS:
             earlier = [key for key, (_, first, _) in self._steps.items() if first < self._newest_at]
             if all(self._steps[key][2] < self._newest_at for key in earlier):
                 self.number += 1

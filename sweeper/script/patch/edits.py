@@ -16,7 +16,7 @@ import libcst.matchers as m
 
 from sweeper.script.changes import CHANGES
 from sweeper.script.changes.change import NO_EDIT, Change
-from sweeper.script.changes.fused import KINDS
+from sweeper.script.changes.optimizer import KINDS
 from sweeper.script.patch.code import DEFINITIONS, IN_MEMORY, INDEXING
 from sweeper.script.patch.source import (
     CannotEditError,
@@ -93,7 +93,7 @@ class Sources:
         workers: Number of workers of its loader; None if unknown.
         batch: The type of its batches if they contain only tensors: `list`, `tuple` or `dict`.
         changes: All changes that there are, by name, the user's own included.
-        facts: What the training uses (`sweeper.script.inside.facts`).
+        facts: What the training uses (`sweeper.script.changes.facts`).
     """
 
     folder: Path

@@ -95,7 +95,7 @@ def _sources(command: Sequence[str], folder: Path, observed: Mapping[str, Any]) 
     """Returns the files of a training.
 
     Args:
-        observed: What the training uses (`sweeper.script.inside.facts`).
+        observed: What the training uses (`sweeper.script.changes.facts`).
     """
     named = files_named(parse_command(shlex.join(command)).start, folder)
     main = next((path for path in named if path.endswith(".py")), "")

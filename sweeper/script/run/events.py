@@ -54,7 +54,7 @@ class EventStream:
         kind = COUNTS if self.timeline is self.counted else RATES
         return ", ".join(name for name in kind if name in self.names)
 
-    def take(self, values: Mapping[str, float], moment: float, *, is_evaluation: bool = False) -> None:
+    def add(self, values: Mapping[str, float], moment: float, *, is_evaluation: bool = False) -> None:
         """Adds the quantities reported at a moment.
 
         Args:

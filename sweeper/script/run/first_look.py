@@ -33,7 +33,7 @@ class FirstLook:
     """Observations of a command.
 
     Attributes:
-        facts: What the training uses (`sweeper.script.inside.facts`); empty if torch reports nothing.
+        facts: What the training uses (`sweeper.script.changes.facts`); empty if torch reports nothing.
         samples_per_s: Its speed; 0 if unknown.
         startup_seconds: Seconds from its start to its first step.
         source: Source of the speed; empty if none was reported.

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-VARIABLE = "SWEEPER_GUARD"
+GUARD_VARIABLE = "SWEEPER_GUARD"
 """Environment variable of a script that names the folder to remove with it."""
 
 MAX_SECONDS = 20.0
@@ -45,7 +45,7 @@ def guarded(folder: str) -> Iterator[dict[str, str]]:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     try:
-        yield {VARIABLE: folder}
+        yield {GUARD_VARIABLE: folder}
     finally:
         with contextlib.suppress(OSError):
             guardian.communicate(DONE)
@@ -73,7 +73,7 @@ def main(folder: str) -> None:
 
 def _processes(folder: str) -> list[int]:
     """Returns the ids of the processes whose environment names a folder."""
-    pids, mark = [], f"{VARIABLE}={folder}".encode()
+    pids, mark = [], f"{GUARD_VARIABLE}={folder}".encode()
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
             if mark in file.read().split(b"\0"):

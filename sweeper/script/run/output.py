@@ -23,7 +23,7 @@ from sweeper.core.quantities import COUNTS
 from sweeper.core.script import Script
 from sweeper.core.template import render
 from sweeper.errors import UserError
-from sweeper.script.metering import MAX_BYTES, VARIABLE
+from sweeper.script.metering import MAX_BYTES, METER_VARIABLE
 from sweeper.script.run.events import MIN_COUNTS, EventStream, Sizes
 from sweeper.script.run.mlflow_store import MlflowStore
 from sweeper.script.run.patterns import Lines, Patterns, is_evaluation
@@ -85,7 +85,7 @@ class Listener:
     @property
     def environment(self) -> Mapping[str, str]:
         """Environment variables that the script needs in order to report."""
-        return {VARIABLE: self._name, **(self._store.environment if self._store else {})}
+        return {METER_VARIABLE: self._name, **(self._store.environment if self._store else {})}
 
     @property
     def last_heard_s(self) -> float:
@@ -149,14 +149,14 @@ class Listener:
                 data = self.socket.recv(MAX_BYTES)
             except BlockingIOError:
                 break
-            self._take_message(json.loads(data))
+            self._add_message(json.loads(data))
         if self._store is not None and time.perf_counter() >= self._store_due:
             self._store_due = time.perf_counter() + STORE_SECONDS
             self._read_store(self._store)
 
-    def _take_message(self, message: Mapping[str, Any]) -> None:
+    def _add_message(self, message: Mapping[str, Any]) -> None:
         if message.get("by") == "hook":
-            self.watched.take(message)
+            self.watched.add(message)
             if "steps" in message and "part" not in message:
                 self._last_heard_s, self.is_pausing = time.perf_counter(), message["pausing"]
             return
@@ -179,9 +179,9 @@ class Listener:
                 values.setdefault("step", metric.step)
             elif self._script.samples_per_epoch:
                 values.setdefault("samples", metric.step * self._script.samples_per_epoch)
-            self._logged.take(values, metric.moment, is_evaluation=is_val)
+            self._logged.add(values, metric.moment, is_evaluation=is_val)
 
-    def take_output(self, stream: int, data: bytes, moment: float) -> None:
+    def read_output(self, stream: int, data: bytes, moment: float) -> None:
         """Reads a piece of an output stream; an empty piece marks its end.
 
         Raises:
@@ -200,7 +200,7 @@ class Listener:
             if values:
                 # A validation's progress bar has counts too, but they are not training.
                 is_val = "loss" not in values and "val_loss" not in values and is_evaluation(line)
-                self._printed.take(values, moment, is_evaluation=is_val)
+                self._printed.add(values, moment, is_evaluation=is_val)
 
     def missing_setting(self) -> str:
         """Returns a message about a missing setting that is needed to use the output; empty if none is."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 # Below the kernel's ephemeral ports (from 32768), and far from torch's own 29400 and 29500.
 PORTS = range(23000, 25000)
-VARIABLES = ("PET_MASTER_PORT", "MASTER_PORT")
+PORT_VARIABLES = ("PET_MASTER_PORT", "MASTER_PORT")
 """Variables of torchrun's default `--master-port`, and of the port that `init_process_group` reads."""
 
 

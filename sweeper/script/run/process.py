@@ -14,8 +14,7 @@ from pathlib import Path
 
 from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
-from sweeper.script.inside.rest import GO_ON, REST, TAKE_APART
-from sweeper.script.inside.rest import VARIABLE as REST_VARIABLE
+from sweeper.script.inside.step_request import GO_ON, REQUEST_VARIABLE, REST, TAKE_APART
 from sweeper.script.run.output import Listener
 from sweeper.script.run.sandbox import Sandbox
 from sweeper.system.process import tree
@@ -33,7 +32,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 class StepRequest:
     """Asks a training for something after a step, by a file of one byte that it maps.
 
-    `script.inside.rest` has the values of the byte.
+    `script.inside.step_request` has the values of the byte.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,7 +44,7 @@ class StepRequest:
     @property
     def environment(self) -> Mapping[str, str]:
         """The environment variable by which the script's processes find the file."""
-        return {REST_VARIABLE: str(self._path)}
+        return {REQUEST_VARIABLE: str(self._path)}
 
     def rest(self) -> None:
         """Asks the training to rest."""
@@ -145,7 +144,7 @@ class ScriptProcess:
             self._poller.unregister(descriptor)
             self._streams.remove(descriptor)
         _pass_on(data)
-        self._listener.take_output(descriptor, data, moment)
+        self._listener.read_output(descriptor, data, moment)
         return bool(data)
 
     def _reap(self) -> None:

@@ -261,7 +261,7 @@ class Sandbox:
         """Returns the facts of a training, with places in the mirror relative to the folder that it runs in.
 
         Args:
-            facts: What torch reports (`sweeper.script.inside.facts`); its places are absolute.
+            facts: What torch reports (`sweeper.script.changes.facts`); its places are absolute.
         """
         root, folder = self.mirror.root if self.mirror else self.folder.resolve(), self.folder.resolve()
         places = {

@@ -23,16 +23,13 @@ from sweeper.core.template import arguments, render
 from sweeper.core.workload import script_of
 from sweeper.errors import UserError
 from sweeper.script import inside
-from sweeper.script.changes import VARIABLE as CHANGES
-from sweeper.script.changes import variable_of
-from sweeper.script.changes.kept import FOLDER as KEPT_FOLDER
-from sweeper.script.changes.kept import VARIABLE as KEPT
+from sweeper.script.changes import CHANGES_VARIABLE, variable_of
+from sweeper.script.changes.rows.dataset_file import KEPT_FOLDER, KEPT_VARIABLE
 from sweeper.script.inside.recorder import RECORD as RECORD_FILE
-from sweeper.script.inside.recorder import VARIABLE as RECORDING
+from sweeper.script.inside.recorder import RECORDING_VARIABLE
 from sweeper.script.run.mirror import leads_out
 from sweeper.script.run.output import Listener
-from sweeper.script.run.ports import VARIABLES as PORT_VARIABLES
-from sweeper.script.run.ports import reserved_port
+from sweeper.script.run.ports import PORT_VARIABLES, reserved_port
 from sweeper.script.run.process import ScriptProcess, StepRequest
 from sweeper.script.run.sandbox import BeginAgainError, Sandbox, make_sandbox, remember
 from sweeper.system.cpu import cpu_name
@@ -231,25 +228,25 @@ def _environment(
     environment = {name: value for name, value in given.items() if name not in left_out}
     # Otherwise Python's output would arrive in blocks of several kB.
     environment["PYTHONUNBUFFERED"] = "1"
-    environment.setdefault(stacks.VARIABLE, "1")
+    environment.setdefault(stacks.FAULT_HANDLER_VARIABLE, "1")
     if port is not None:
         for name in PORT_VARIABLES:
             environment.setdefault(name, str(port))
     if job.device != ANYWHERE:
         environment["CUDA_VISIBLE_DEVICES"] = "" if job.device == "cpu" else job.device
     environment.update(variables)
-    if environment.get(CHANGES) and job.cache:
+    if environment.get(CHANGES_VARIABLE) and job.cache:
         kept = Path(job.cache, KEPT_FOLDER)
         with contextlib.suppress(OSError):
             kept.mkdir(parents=True, exist_ok=True)
-            environment[KEPT] = str(kept)
+            environment[KEPT_VARIABLE] = str(kept)
     if searched := environment.get("PYTHONPATH"):
         # From the mirror, a relative path beyond its surroundings would lead elsewhere or nowhere.
         source = Path(script.folder)
         folders = (str(source / e) if leads_out([e], source) else e for e in searched.split(os.pathsep))
         environment["PYTHONPATH"] = os.pathsep.join(folders)
     if job.recording is not None and mode == inside.RECORD:
-        environment[RECORDING] = json.dumps(encode(job.recording))
+        environment[RECORDING_VARIABLE] = json.dumps(encode(job.recording))
         environment[HASH_SEED] = "0"
     if script.watch:
         all_losses = job.plan.quality_samples > 0

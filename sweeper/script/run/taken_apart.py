@@ -21,7 +21,7 @@ ON_THE_WAY = ("data", "preparation", *NOT_TRAINING)
 
 def usual_seconds(step_seconds: float, *, on_gpu: bool) -> float:
     """Returns about how long it takes to take steps apart."""
-    part = _clip(diagnoser.MIN_STEPS * step_seconds, diagnoser.MAX_SECONDS)
+    part = _clip(diagnoser.MIN_PART_STEPS * step_seconds, diagnoser.MAX_PART_SECONDS)
     in_turns = _clip(diagnoser.MIN_IN_TURNS * step_seconds, diagnoser.MAX_SECONDS_IN_TURNS)
     # All but the batch and its half, and the end.
     num_parts = len(diagnoser.PARTS) - 2 - (0 if on_gpu else len(diagnoser.OF_A_GPU))
@@ -29,7 +29,7 @@ def usual_seconds(step_seconds: float, *, on_gpu: bool) -> float:
 
 
 def _clip(seconds: float, longest: float) -> float:
-    return min(max(seconds, diagnoser.MIN_SECONDS), longest)
+    return min(max(seconds, diagnoser.MIN_PART_SECONDS), longest)
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class StepAnalysis:
     parts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     outside: dict[str, None] = field(default_factory=dict)
 
-    def take(self, message: Mapping[str, Any]) -> None:
+    def add(self, message: Mapping[str, Any]) -> None:
         """Adds a message."""
         self.parts.setdefault(message["part"], message)
 

@@ -32,7 +32,7 @@ class WatchedTraining:
         timeline: Timeline of the training by steps and samples.
         programs: Versions of Python and torch, by process that imported torch.
         failures: Reasons why processes are no longer watched.
-        facts: What the training uses (`sweeper.script.inside.facts`).
+        facts: What the training uses (`sweeper.script.changes.facts`).
         source: Description of what is counted as steps and samples.
         is_pausing: Whether an evaluation is in progress.
         parts: The parts of its steps, once they are taken apart.
@@ -78,7 +78,7 @@ class WatchedTraining:
         """The source of the timeline, in words."""
         return f"torch ({self.source})"
 
-    def take(self, message: Mapping[str, Any]) -> None:
+    def add(self, message: Mapping[str, Any]) -> None:
         """Adds a message.
 
         Raises:
@@ -91,16 +91,16 @@ class WatchedTraining:
         for deed in message.get("outside", ()):
             self.parts.outside.setdefault(deed)
         if "change" in message:
-            self._take_change(message["change"])
+            self._add_change(message["change"])
         self.num_recorded = message.get("recorded", self.num_recorded)
         if "resting" in message:
             self.resting.add(message["pid"])
         if "part" in message:
-            self.parts.take(message)
+            self.parts.add(message)
         elif "steps" in message:
             self._count(message)
 
-    def _take_change(self, change: Mapping[str, Any]) -> None:
+    def _add_change(self, change: Mapping[str, Any]) -> None:
         # A change that is in effect for one of the script's loaders counts as in effect.
         name = change["name"]
         if change.get("given_up"):

@@ -7,7 +7,7 @@ import sys
 import pytest
 from hearing import run
 
-from sweeper.script.changes import VARIABLE, parse_changes
+from sweeper.script.changes import CHANGES_VARIABLE, parse_changes
 
 SCRIPT = """
 import json
@@ -43,7 +43,7 @@ print(json.dumps({
 
 
 def trained(value: str) -> object:
-    found = run([sys.executable, "-c", SCRIPT], {VARIABLE: f"batch_size={value}"})
+    found = run([sys.executable, "-c", SCRIPT], {CHANGES_VARIABLE: f"batch_size={value}"})
     assert found.status == 0, found.errors
     return found
 

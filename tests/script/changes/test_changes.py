@@ -10,8 +10,8 @@ import pytest
 import torch
 from hearing import completed, run
 
-from sweeper.script.changes import VARIABLE, parse_changes
-from sweeper.script.changes.fused import _count_on_host
+from sweeper.script.changes import CHANGES_VARIABLE, parse_changes
+from sweeper.script.changes.optimizer import _count_on_host
 
 FUSED = """
 import torch
@@ -74,7 +74,7 @@ def test_an_unknown_change_is_refused_with_the_known_ones(text):
 
 
 def test_an_optimizer_is_fused_and_its_checkpoints_are_not():
-    found = run([sys.executable, "-c", FUSED], {VARIABLE: "optimizer=fused"})
+    found = run([sys.executable, "-c", FUSED], {CHANGES_VARIABLE: "optimizer=fused"})
     bare = completed([sys.executable, "-c", FUSED])
     assert found.status == 0, found.errors
     assert found.output.splitlines() == [
@@ -91,7 +91,7 @@ def test_an_optimizer_is_fused_and_its_checkpoints_are_not():
 
 
 def test_layers_may_be_unfrozen_under_a_fused_optimizer():
-    found = run([sys.executable, "-c", UNFREEZING], {VARIABLE: "optimizer=fused"})
+    found = run([sys.executable, "-c", UNFREEZING], {CHANGES_VARIABLE: "optimizer=fused"})
     assert found.status == 0, found.errors
     bare = completed([sys.executable, "-c", UNFREEZING])
     (form, parameters), (own_form, own) = found.output.splitlines(), bare.output.splitlines()
@@ -101,7 +101,7 @@ def test_layers_may_be_unfrozen_under_a_fused_optimizer():
 
 def test_an_unknown_change_is_reported_and_the_script_runs():
     script = "import torch; print(torch.ones(1).item())"
-    found = run([sys.executable, "-c", script], {VARIABLE: "loader=fast"})
+    found = run([sys.executable, "-c", script], {CHANGES_VARIABLE: "loader=fast"})
     assert (found.status, found.output) == (0, "1.0\n")
     assert any("loader=fast" in each.get("failed", "") for each in found.messages)
 

@@ -14,7 +14,7 @@ SCRIPT = f"""
 import os, resource
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-from sweeper.script.changes.children import result_of_child, results_of_children
+from sweeper.script.changes.rows.children import result_of_child, results_of_children
 from sweeper.script.changes.change import ChangeRefusedError
 
 loader = DataLoader(TensorDataset(torch.arange(4.0)), batch_size=2)

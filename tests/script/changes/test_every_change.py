@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from parts.noop import synthetic
 
-from sweeper.script.changes import BATCH_SIZE, CHANGES, load_changes
+from sweeper.script.changes import BATCH_SIZE, CHANGES, load_changes, takes_long
 from sweeper.script.changes.change import (
     CHANGES_TRAINING,
     CLOSE,
@@ -26,6 +26,7 @@ from sweeper.script.changes.loader import ON_DEVICE
 from sweeper.script.patch.edits import PatchedChange, Sources, edit_sources
 from sweeper.script.patch.source import CannotEditError
 from sweeper.tuning.changes import list_changes
+from sweeper.tuning.race import ORDER
 
 DOCS = Path(__file__).parents[3] / "docs" / "tuning.md"
 STEP = Step(seconds=1.0, data=0.5, compute=0.4, optimizer=0.1, launching=0.3, one_batch_ratio=3.0)
@@ -57,12 +58,12 @@ def test_it_says_what_it_is_called_and_what_it_may_be(change: Change):
     assert change.rounding > 0
 
 
-def test_it_says_why_and_for_which_verdicts(change: Change):
+def test_it_says_why(change: Change):
     assert re.fullmatch("[^\n]{20,110}[^.]", change.why)
 
 
 def test_it_says_where_it_is_not_tried(change: Change, monkeypatch: pytest.MonkeyPatch):
-    # Readers are for cores without workers.
+    # `augmentation_workers` is for cores without workers.
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     for facts in ({}, ON_CPU, ON_GPU):
         for value in values_of(change):
@@ -79,6 +80,10 @@ def test_it_says_what_it_could_save_and_how_long_it_may_take(change: Change):
         ceiling = change.ceiling(value, STEP)
         assert ceiling is None or ceiling.ratio > 1
     assert change.limit_seconds >= 0
+
+
+def test_a_tune_has_a_place_for_it(change: Change):
+    assert change.name in ORDER or change.kind != CLOSE or takes_long(change.name)
 
 
 def test_it_is_made_in_the_process_or_by_the_environment(change: Change):

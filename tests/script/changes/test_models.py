@@ -13,7 +13,7 @@ import pytest
 import torch
 from hearing import Run, run
 
-from sweeper.script.changes import CHANGES, VARIABLE
+from sweeper.script.changes import CHANGES, CHANGES_VARIABLE
 from sweeper.script.changes.change import ChangeRefusedError
 from sweeper.script.changes.model import _compile_graphs
 
@@ -23,7 +23,7 @@ FP32, BF16 = "torch.float32", "torch.bfloat16"
 
 @functools.cache
 def trained(kind: str, changes: str = "") -> Run:
-    found = run([sys.executable, "-W", "ignore", MODELS, kind], {VARIABLE: changes})
+    found = run([sys.executable, "-W", "ignore", MODELS, kind], {CHANGES_VARIABLE: changes})
     assert found.status == 0, found.errors
     return found
 
@@ -171,7 +171,7 @@ def test_a_model_that_cannot_be_compiled_runs_as_it_is(tmp_path):
     """There is no compiler on the path, and none that torch remembers."""
     empty = {"PATH": str(tmp_path), "CXX": "none", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     command = [sys.executable, "-W", "ignore", MODELS, "rows"]
-    found = run(command, {**empty, VARIABLE: "compile=model"})
+    found = run(command, {**empty, CHANGES_VARIABLE: "compile=model"})
     assert found.status == 0, found.errors
     (said,) = why(found, "compile")
     assert "No working C++ compiler" in said

@@ -9,8 +9,8 @@ import pytest
 import strict_cuda
 from hearing import Run, run
 
-from sweeper.script.changes import CHANGES, VARIABLE
-from sweeper.script.changes.on_device import FIRST_BATCHES
+from sweeper.script.changes import CHANGES, CHANGES_VARIABLE
+from sweeper.script.changes.rows.on_device import FIRST_BATCHES
 
 TRAINING = """
 import sys, types
@@ -47,7 +47,7 @@ print(json.dumps({{"where": where, "seen": seen, "losses": losses, "draw": torch
 def trained(changes: str = "", **values: Any) -> Run:
     options = {"stand_in": strict_cuda.__file__, "free": 2**33, "pin": False, "trains": True, **values}
     command = [sys.executable, "-c", TRAINING.format(**options)]
-    found = run(command, {VARIABLE: changes}, is_forked=False)
+    found = run(command, {CHANGES_VARIABLE: changes}, is_forked=False)
     assert found.status == 0, found.errors
     return found
 

@@ -11,7 +11,7 @@ from hearing import completed
 SCRIPT = """
 import json, torch
 from torch.utils.data import DataLoader, TensorDataset
-from sweeper.script.changes.own_rows import OwnRows
+from sweeper.script.changes.rows.own_rows import OwnRows
 
 with torch.inference_mode():
     # It does not count its changes.

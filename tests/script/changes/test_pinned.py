@@ -13,7 +13,7 @@ from hearing import run
 from torch.utils.data import DataLoader
 
 from sweeper.scaffold.known_options import of_environment
-from sweeper.script.changes import VARIABLE
+from sweeper.script.changes import CHANGES_VARIABLE
 from sweeper.script.changes.environment import ALLOCATOR
 from sweeper.script.changes.gpu import Pinned
 
@@ -67,7 +67,7 @@ print(json.dumps([is_pinned, all(pinned), [batch[1].tolist() for batch in batche
 
 def test_a_gathered_batch_is_made_in_pinned_memory_and_not_copied_there() -> None:
     code = GATHERED.format(stand_in=strict_cuda.__file__)
-    found = run([sys.executable, "-c", code], {VARIABLE: "loader=gathered"}, is_forked=False)
+    found = run([sys.executable, "-c", code], {CHANGES_VARIABLE: "loader=gathered"}, is_forked=False)
     assert found.status == 0, found.errors
     is_pinned, is_made_there, rows = json.loads(found.output.splitlines()[-1])
     assert is_pinned

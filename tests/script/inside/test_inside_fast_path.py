@@ -1,4 +1,4 @@
-"""Wrapped functions that rest, and steps that are only counted."""
+"""Wrapped functions that are suspended, and steps that are only counted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sweeper.script.inside.fast_path import LOOK_SECONDS, MAX_UNSEEN, MIN_STEPS, FastPath
+from sweeper.script.inside.fast_path import LOOK_SECONDS, MAX_UNSEEN, MIN_ALIKE, FastPath
 from sweeper.script.inside.observer import TrainingObserver
 from sweeper.script.inside.points import Points
 from sweeper.script.inside.samples import Pass
@@ -30,17 +30,17 @@ def others(original):
     return lambda: "others' " + original()
 
 
-def test_a_function_that_rests_is_the_usual_one():
+def test_a_function_that_is_suspended_is_the_usual_one():
     owner = SimpleNamespace(function=usual)
     wrapper = points().replace(owner, "function", watched)
     assert owner.function() == "watched usual"
-    wrapper.rest()
+    wrapper.suspend()
     assert owner.function is usual
-    wrapper.wake()
+    wrapper.resume()
     assert owner.function() == "watched usual"
 
 
-def test_an_inherited_method_that_rests_is_inherited_again():
+def test_an_inherited_method_that_is_suspended_is_inherited_again():
     class Parent:
         def method(self) -> int:
             return 1
@@ -50,37 +50,37 @@ def test_an_inherited_method_that_rests_is_inherited_again():
 
     wrapper = points().replace(Child, "method", lambda original: lambda self: 1 + original(self))
     assert Child().method() == 2
-    wrapper.rest()
+    wrapper.suspend()
     assert "method" not in vars(Child)
-    wrapper.wake()
+    wrapper.resume()
     assert Child().method() == 2
 
 
-def test_what_others_wrap_while_it_is_awake_stays():
+def test_what_others_wrap_while_it_is_in_place_stays():
     owner = SimpleNamespace(function=usual)
     wrapper = points().replace(owner, "function", watched)
     owner.function = others(owner.function)
-    wrapper.rest()
-    wrapper.wake()
+    wrapper.suspend()
+    wrapper.resume()
     wrapper.restore()
     assert owner.function() == "others' watched usual"
 
 
-def test_what_others_wrap_while_it_rests_stays():
+def test_what_others_wrap_while_it_is_suspended_stays():
     owner = SimpleNamespace(function=usual)
     wrapper = points().replace(owner, "function", watched)
-    wrapper.rest()
+    wrapper.suspend()
     owner.function = others(owner.function)
-    wrapper.wake()
+    wrapper.resume()
     wrapper.restore()
     assert owner.function() == "others' usual"
 
 
-def test_nothing_wakes_after_a_failure():
+def test_nothing_resumes_after_a_failure():
     found, owner = points(), SimpleNamespace(function=usual)
     wrapper = found.replace(owner, "function", watched)
     found.fail(ValueError("no"))
-    wrapper.wake()
+    wrapper.resume()
     assert owner.function is usual
 
 
@@ -90,7 +90,7 @@ def on(now: float = 0.0) -> FastPath:
         FastPath(),
         Pass(SimpleNamespace(read=len, counts_indices=False), SimpleNamespace(), is_training=True),
     )
-    for _ in range(MIN_STEPS + 1):
+    for _ in range(MIN_ALIKE + 1):
         assert not fast.is_on
         fast.step(1, source, now, is_usual=True)
     assert fast.is_on
@@ -134,7 +134,7 @@ def test_a_forked_process_does_not_go_on_with_its_parents_steps():
     observer = TrainingObserver(torch, SimpleNamespace(send=lambda message: None))
     try:
         losses, fast = observer._losses, observer.fast
-        fast.optimizer, fast.num_alike = 1, MIN_STEPS
+        fast.optimizer, fast.num_alike = 1, MIN_ALIKE
         observer.restart()
         fast.step(1, None, 0.0, is_usual=True)
         assert not fast.is_on

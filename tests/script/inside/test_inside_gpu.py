@@ -164,12 +164,12 @@ def test_lines_that_wait_in_every_step_are_named_and_copies_are_not(monkeypatch)
         waits = gpu.Waits(torch)
         for step in range(3):
             torch.ones(2).to("cuda")
-            waits.take(is_wait=False)
+            waits.end_phase(is_wait=False)
             numbers.sum().item()
             torch.cuda.synchronize()
             if step == 1:
                 numbers.tolist()
-            waits.take(is_wait=True)
+            waits.end_phase(is_wait=True)
         synchronize = torch.cuda.synchronize
         found = waits.stop(3)
     here = Path(__file__).read_text(encoding="utf-8").splitlines()

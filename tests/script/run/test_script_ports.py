@@ -92,7 +92,7 @@ def test_a_script_has_a_port_of_its_own_unless_the_user_gave_it_one(run, tmp_pat
     said = re.search(r"\{.*\}", (tmp_path / "trial" / "worker.log").read_text())
     assert said is not None
     found = ast.literal_eval(said[0])
-    for name in ports.VARIABLES:
+    for name in ports.PORT_VARIABLES:
         given = {**users, **own}.get(name)
         assert found[name] == given if given else int(found[name]) in ports.PORTS
 

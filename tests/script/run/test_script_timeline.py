@@ -79,7 +79,7 @@ def test_a_loss_that_is_no_number_ends_the_trial(value):
 def told(*lines, **sizes) -> EventStream:
     source = EventStream(Sizes(**{"per_step": 10, **sizes}))
     for moment, found, *val in lines:
-        source.take(found, moment, is_evaluation=bool(val))
+        source.add(found, moment, is_evaluation=bool(val))
     return source
 
 
@@ -147,6 +147,6 @@ def test_steps_without_a_size_count_for_nothing():
 def test_whole_seconds_are_a_range(printed: float, moments: list[float], expected: float):
     events = EventStream(Sizes(per_epoch=100))
     for moment in moments:
-        events.take({"epoch_seconds": printed}, moment)
+        events.add({"epoch_seconds": printed}, moment)
     last = events.rated.stretches[-1]
     assert last.samples / last.seconds == pytest.approx(expected)

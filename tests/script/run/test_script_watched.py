@@ -47,7 +47,7 @@ def totals(pid=1, **changes):
 def taken(*messages):
     found = StepAnalysis()
     for each in messages:
-        found.take(each)
+        found.add(each)
     return found
 
 
@@ -58,7 +58,7 @@ def test_totals_of_processes_side_by_side_are_added():
         totals(2, t=1.1),
         totals(1, t=2.0, steps=3, samples=96, source="optimizer steps"),
     ):
-        watched.take(each)
+        watched.add(each)
     assert (watched.timeline.samples, watched.trainers, watched.by) == (
         128,
         [1, 2],
@@ -69,15 +69,15 @@ def test_totals_of_processes_side_by_side_are_added():
 
 def test_without_samples_steps_are_counted_after_a_while():
     watched = WatchedTraining(0.0)
-    watched.take(totals(steps=PATIENCE_STEPS - 1, samples=0))
+    watched.add(totals(steps=PATIENCE_STEPS - 1, samples=0))
     assert watched.timeline.samples == 0
-    watched.take(totals(steps=PATIENCE_STEPS, samples=0, t=2.0))
+    watched.add(totals(steps=PATIENCE_STEPS, samples=0, t=2.0))
     assert watched.timeline.samples == PATIENCE_STEPS
 
 
 def test_with_the_batch_of_the_command_line_they_are_samples():
     watched = WatchedTraining(16.0)
-    watched.take(totals(steps=PATIENCE_STEPS, samples=0))
+    watched.add(totals(steps=PATIENCE_STEPS, samples=0))
     assert watched.timeline.samples == 16 * PATIENCE_STEPS
 
 
@@ -85,9 +85,9 @@ def listener(tmp_path: Path, *messages):
     found = Listener(Script(command=("true",)), TrialConfig(args={}), tmp_path)
     try:
         for each in messages:
-            found._take_message(each)
+            found._add_message(each)
         for second in range(4):
-            found.take_output(1, f"{100 * second} samples/s step {second}\n".encode(), float(second))
+            found.read_output(1, f"{100 * second} samples/s step {second}\n".encode(), float(second))
     finally:
         found.close()
     return found
@@ -105,7 +105,7 @@ def test_steps_of_unknown_size_are_believed_after_everything_else(tmp_path: Path
 
 def test_a_loss_that_is_not_finite_fails_the_trial():
     with pytest.raises(TrialFailedError, match="no longer finite"):
-        WatchedTraining(0.0).take(totals(loss=None))
+        WatchedTraining(0.0).add(totals(loss=None))
 
 
 def test_the_breakdown_is_of_a_mean_step_without_evaluation():
@@ -182,7 +182,7 @@ def printed(only: str, folder: Path, *lines: str) -> Listener:
     script = Script(command=("x",), samples_per_step="10", samples_per_epoch=100)
     listener = Listener(script, TrialConfig(), folder, only)
     for moment, line in enumerate(lines):
-        listener.take_output(1, line.encode() + b"\n", float(moment))
+        listener.read_output(1, line.encode() + b"\n", float(moment))
     return listener
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pickle import Pickler
 from typing import Any
 
-VARIABLE = "SWEEPER_CHANGES_KEPT"
+KEPT_VARIABLE = "SWEEPER_CHANGES_KEPT"
 """Environment variable that names the folder. Without it, nothing is stored."""
 
 MAX_KEPT = 4
@@ -25,7 +25,7 @@ MAX_KEPT = 4
 MAX_WAIT_SECONDS = 200.0
 """Maximum seconds to wait for another process that collates the same data set."""
 
-FOLDER = "batches"
+KEPT_FOLDER = "batches"
 """Name of the folder in a cache."""
 
 MAX_PATHS = 10_000
@@ -36,7 +36,7 @@ _OWN = re.compile(
 )
 """Names of files that are stored here; all others are somebody else's."""
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _LIBRARIES = tuple(
     path + os.sep for path in (_PACKAGE, sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 )
@@ -162,7 +162,7 @@ class DatasetFile:
     """
 
     def __init__(self, key: str) -> None:
-        folder = os.environ.get(VARIABLE, "")
+        folder = os.environ.get(KEPT_VARIABLE, "")
         self._path = os.path.join(folder, key) if folder and key else ""
         self._partial = f"{self._path}.{os.getpid()}-{_node()}"
         self._file: Any = None

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from .change import ChangeRefusedError
+from ..change import ChangeRefusedError
 
 
 def split_batch(torch: Any, batch: Any, leaves: list[Any], num_rows: int) -> Any:

@@ -1,6 +1,6 @@
-"""Lets a training rest between two of its steps, while another one that it is compared with takes its turn.
+"""Reads what a training is asked for after its next step: to rest, or to take steps apart (`diagnoser`).
 
-The same byte asks it to take the steps that follow apart (`diagnoser`).
+It rests between two of its steps while another one that it is compared with takes its turn.
 
 A process that is stopped anywhere loses the step that it is in. One that only waits here lets its loader's
 workers fill their queues, and take the cores of the others. So it waits here first, and is stopped then.
@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Callable
 
-VARIABLE = "SWEEPER_HOOK_REST"
+REQUEST_VARIABLE = "SWEEPER_HOOK_REST"
 """Environment variable that names a file of one byte: what the training is to do after its next step."""
 GO_ON, REST, TAKE_APART = 0, 1, 2
 """Values of the byte: nothing else, rest while it has this value, and take its steps apart from then on."""
@@ -24,7 +24,7 @@ POLL_SECONDS = 0.001
 
 def open_page() -> bytes | mmap.mmap:
     """Returns the file's byte, as it changes; a 0 that never changes if there is no file."""
-    path = os.environ.get(VARIABLE, "")
+    path = os.environ.get(REQUEST_VARIABLE, "")
     try:
         with open(path, "rb") as file:
             return mmap.mmap(file.fileno(), 1, prot=mmap.PROT_READ)

@@ -12,8 +12,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from ..change import ReportCallback, begin_passes, reason_of
 from . import collating
-from .change import ReportCallback, begin_passes, reason_of
 from .on_device import DeviceRows
 from .own_rows import OwnRows
 from .witness import Witness, is_persistent

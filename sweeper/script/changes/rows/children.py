@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .change import ChangeRefusedError
+from ..change import ChangeRefusedError
 
 
 def be_worker(torch: Any, loader: Any, number: int, count: int | None = None) -> None:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from .change import CLOSE, Change, Editor, ReportCallback
+from .change import CLOSE, UPDATES, Change, Editor, ReportCallback
 
 KINDS = ("Adam", "AdamW", "SGD", "Adagrad")
 """Classes of torch.optim that have a fused form."""
@@ -19,7 +19,7 @@ class Fused(Change):
     choices = ("fused",)
     kind = CLOSE
     why = "one call updates all parameters"
-    saves = "updates"
+    saves = UPDATES
 
     def apply(self, torch: Any, value: str, report: ReportCallback) -> None:
         """Changes the optimizers that are made from now on."""

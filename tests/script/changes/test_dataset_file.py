@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from hearing import completed
 
-from sweeper.script.changes.kept import VARIABLE, DatasetFile
+from sweeper.script.changes.rows.dataset_file import KEPT_VARIABLE, DatasetFile
 
 SCRIPT = """
 import json, pathlib, sys
 import torch
 from torch.utils.data import DataLoader, Dataset
-from sweeper.script.changes import collating
+from sweeper.script.changes.rows import collating
 
 class Rows(Dataset):
     def __init__(self):
@@ -157,7 +157,7 @@ def test_a_damaged_description_is_no_obstacle(folder: Path) -> None:
 
 
 def test_no_older_description_is_left_for_new_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    monkeypatch.setenv(KEPT_VARIABLE, str(tmp_path))
 
     def keep(about: Any, rows: bytes) -> None:
         kept = DatasetFile("0" * 32)
@@ -185,7 +185,7 @@ def test_without_a_folder_nothing_is_kept(folder: Path) -> None:
 TENSORS = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-from sweeper.script.changes.kept import key_of
+from sweeper.script.changes.rows.dataset_file import key_of
 import sys
 rows = torch.arange(60.0).view(20, 3) * float(sys.argv[1])
 data = TensorDataset(rows.to(getattr(torch, sys.argv[2])), torch.zeros(20, dtype=torch.bool))

@@ -10,7 +10,7 @@ import weakref
 from multiprocessing.connection import Connection
 from typing import Any
 
-from .change import ChangeRefusedError
+from ..change import ChangeRefusedError
 from .children import be_worker
 from .collating import fetcher
 

@@ -9,8 +9,8 @@ import time
 from types import ModuleType
 from typing import Any
 
+from ..change import ChangeRefusedError, ReportCallback
 from . import collating
-from .change import ChangeRefusedError, ReportCallback
 from .children import fault_in_child
 from .trees import are_equal
 from .witness import Witness, is_persistent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .change import ChangeRefusedError, ReportCallback, reason_of
+from ..change import ChangeRefusedError, ReportCallback, reason_of
 from .trees import build_batch
 
 if TYPE_CHECKING:

@@ -11,18 +11,19 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .change import DRAWS, Change, ChangeRefusedError, Editor, ReportCallback, begin_passes
-from .children import be_worker, fault_in_child
-from .collating import fetcher, num_rows_of
-from .generators import states_held, states_of_all
+from .change import DRAWS, LOADER, Change, ChangeRefusedError, Editor, ReportCallback, begin_passes
+from .facts import has_loader
 from .loader import CORES, check_once, check_sampler, with_more_workers
-from .trees import are_equal
+from .rows.children import be_worker, fault_in_child
+from .rows.collating import fetcher, num_rows_of
+from .rows.generators import states_held, states_of_all
+from .rows.trees import are_equal
 
 CHECK_ROWS, CHECK_SECONDS = 512, 2.0
 """Maximum rows, and seconds, to read twice with the same random numbers."""
 
 
-class Readers(Change):
+class AugmentationWorkers(Change):
     """Uses one worker per core to read rows that draw at random.
 
     Each worker draws from its own generators, which torch seeds in each pass. If rows depend only on their
@@ -33,14 +34,14 @@ class Readers(Change):
     choices = (CORES,)
     kind = DRAWS
     why = "one worker per core reads and augments the rows"
-    saves = "loader"
+    saves = LOADER
     rounding = math.inf
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
-        workers, cores = facts.get("num_workers"), len(os.sched_getaffinity(0))
-        if workers is None:
+        if not has_loader(facts):
             return "its batches do not come from a DataLoader"
+        workers, cores = facts["num_workers"], len(os.sched_getaffinity(0))
         return f"it already has {workers} workers" if workers >= cores else ""
 
     def apply(self, torch: Any, value: str, report: ReportCallback) -> None:

@@ -14,11 +14,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .change import ChangeRefusedError
+from ..change import ChangeRefusedError
 from .children import be_worker, fault_in_child, result_of_child, results_of_children
+from .dataset_file import KEPT_VARIABLE, DatasetFile, key_of
 from .generators import states
-from .kept import VARIABLE as KEPT
-from .kept import DatasetFile, key_of
 from .trees import are_equal, build_batch, split_batch
 
 BLOCK_ROWS = 1024
@@ -53,7 +52,7 @@ class CollatedRows:
     """All rows of a data set, collated.
 
     Attributes:
-        tree: Structure of a batch (`sweeper.script.changes.trees`).
+        tree: Structure of a batch (`sweeper.script.changes.rows.trees`).
         leaves: Its tensors, each with all rows.
         num_bytes: Bytes of its tensors.
     """
@@ -204,7 +203,7 @@ def num_rows_of(torch: Any, loader: Any) -> int:
 
 def digest_of(torch: Any, loader: Any) -> str:
     """Returns the name under which a loader's data set is stored; empty if nothing is stored."""
-    if not os.environ.get(KEPT):
+    if not os.environ.get(KEPT_VARIABLE):
         return ""
     try:
         return str(result_of_child(torch, loader, lambda: key_of(torch, loader), MAX_KEY_SECONDS))

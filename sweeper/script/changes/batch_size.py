@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .change import CHANGES_TRAINING, Change, Editor, ReportCallback
+from .facts import has_loader
 
 FACTORS = (2, 4, 8, 16, 32, 64)
 LINEAR = ("SGD",)
@@ -39,7 +40,7 @@ class BatchSize(Change):
         """Returns why a value is not tried for a training."""
         if not facts.get("batch_size"):
             return "its batch size is unknown"
-        return "" if facts.get("num_workers") is not None else "its batches do not come from a DataLoader"
+        return "" if has_loader(facts) else "its batches do not come from a DataLoader"
 
     def apply(self, torch: Any, value: str, report: ReportCallback) -> None:
         """Changes the loaders and optimizers that are made from now on."""
