@@ -20,7 +20,7 @@ except OSError:
     # The folder has been removed.
     _STARTED_IN = os.sep
 """Working directory when torch was imported. A script's paths may be relative to it even if it leaves it."""
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _NOT_WRITTEN = ("-packages" + os.sep, "torchinductor_")
 """Parts of the paths of installed files, and of files that a compiler has generated."""
 _LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))

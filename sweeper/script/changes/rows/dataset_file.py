@@ -36,7 +36,7 @@ _OWN = re.compile(
 )
 """Names of files that are stored here; all others are somebody else's."""
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_PACKAGE = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
 _LIBRARIES = tuple(
     path + os.sep for path in (_PACKAGE, sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 )
