@@ -60,11 +60,11 @@ def trial(
         plan=MeasurePlan(repeats=1),
     )
     folder = journal.trial_folder(number)
-    table.enter(journal.record(number, job, None))
+    table.enter(journal.trial_record(number, job, None))
     write_job(folder, job)
     outcome = launcher.submit(folder).result()
     assert isinstance(outcome, Measurement), outcome
-    table.enter(journal.record(number, job, outcome))
+    table.enter(journal.trial_record(number, job, outcome))
     result = table.new_result(number, params)
     journal.write_search_result(number, result)
     table.record_result(number, result)

@@ -56,6 +56,7 @@ from sweeper.schema.writer import to_yaml
 from sweeper.search.distributions import distribution, draw_value
 from sweeper.search.presets import presets
 from sweeper.sweep.dry_run import dry_run
+from sweeper.sweep.folder.catalog import journal_at
 from sweeper.sweep.folder.journal import Journal, sweeps_folder
 from sweeper.sweep.folder.load import load_sweep
 from sweeper.sweep.folder.past import find_past_sweep
@@ -349,7 +350,7 @@ def command(*words: str) -> str:
 
 def closing(folder: Path) -> str:
     """Returns the closing lines of `run` on a sweep."""
-    sweep, text = load_sweep(Journal(folder)), io.StringIO()
+    sweep, text = load_sweep(journal_at(folder)), io.StringIO()
     out = Console(file=text, width=100)
     print_summary(out, sweep.summary, "")
     decision = decision_lines(sweep.summary)
@@ -358,7 +359,7 @@ def closing(folder: Path) -> str:
 
 def tracked(folder: Path) -> str:
     """Returns what MLflow is sent of a sweep."""
-    sweep = load_sweep(Journal(folder))
+    sweep = load_sweep(journal_at(folder))
     views = [[record.uid, encode(view)] for record, view in run_views(sweep)]
     return json.dumps([encode(sweep_info(sweep)), views], indent=1, default=str)
 

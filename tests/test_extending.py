@@ -20,7 +20,8 @@ from sweeper.core.measurement import Failure, FailureKind, Measurement, Outcome,
 from sweeper.core.progress import SilentProgress
 from sweeper.launch.local import LocalLauncher
 from sweeper.schema import load
-from sweeper.sweep.folder.fingerprint import code_of, digest_of_code
+from sweeper.sweep.folder.code import code_of
+from sweeper.sweep.folder.fingerprint import digest_of_code
 from sweeper.worker import trial
 
 ROOT = Path(__file__).parents[1]

@@ -24,7 +24,7 @@ from sweeper.results.comparison import MAX_MOVED, Comparison, SpeedRatio, SweepS
 from sweeper.results.comparison import compare as compare_sides
 from sweeper.results.formatting import interval, loss, rate, seconds, times
 from sweeper.results.verdict.bottleneck import verdict_on
-from sweeper.sweep.folder.catalog import find_sweep
+from sweeper.sweep.folder.catalog import find_sweep, journal_at
 from sweeper.sweep.folder.fingerprint import differences
 from sweeper.sweep.folder.journal import Journal, sweeps_folder
 from sweeper.sweep.folder.load import LoadedSweep, load_sweep
@@ -99,8 +99,8 @@ def sweep_at(home: Path, text: str) -> Journal:
     Raises:
         UserError: There is no such sweep.
     """
-    for journal in (Journal(sweeps_folder(home) / text), Journal(Path(os.path.expanduser(text)))):
-        if journal.begun:
+    for journal in (journal_at(sweeps_folder(home) / text), journal_at(Path(os.path.expanduser(text)))):
+        if journal.has_begun:
             return journal
     elsewhere, colon, name = text.rpartition(":")
     if colon:
@@ -118,7 +118,7 @@ def side_of(sweep: LoadedSweep) -> SweepSide:
         summary=sweep.summary,
         rounds=tuple(one.speeds for one in sweep.rounds),
         varied=sweep.varied_names(),
-        fingerprint=sweep.journal.read()["fingerprint"],
+        fingerprint=sweep.journal.read_sweep_file()["fingerprint"],
     )
 
 

@@ -109,7 +109,7 @@ def remember(home: Path, wanted: RunRequest, judgement: Judgement, name: str) ->
     if wanted.promise is None or not judgement.reached or judgement.reasons:
         return
     try:
-        sweep = find_sweep(home, wanted.sweep).read()
+        sweep = find_sweep(home, wanted.sweep).read_sweep_file()
         is_same = sweep["fingerprint"].get("code") == digest_of_code(wanted.pipeline)
     except SweeperError:
         return

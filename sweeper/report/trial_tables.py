@@ -195,7 +195,7 @@ def _setting(value: object, is_known: bool) -> Cell:
 def provenance(m: ReportData) -> Table:
     """Returns where the figures come from."""
     measurement = m.baseline.measurement if m.baseline else None
-    marks = m.sweep.journal.read().get("fingerprint") or {}
+    marks = m.sweep.journal.read_sweep_file().get("fingerprint") or {}
     facts = {
         "sweep": m.summary.name,
         "state": m.summary.state + (f": {m.summary.reason}" if m.summary.reason else ""),

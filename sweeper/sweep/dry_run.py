@@ -22,7 +22,7 @@ from sweeper.search.distributions import combinations
 from sweeper.sweep.folder.catalog import find_continued, latest_sweep, line_of_schema_1, sweeps_of_name
 from sweeper.sweep.folder.fingerprint import differences
 from sweeper.sweep.folder.journal import Journal
-from sweeper.sweep.folder.past import find_past_sweep, recall
+from sweeper.sweep.folder.past import find_past_sweep, read_past_sweep
 from sweeper.sweep.phases.losses import QUALITY_SECONDS, QUALITY_SHARE, looks_at_loss
 from sweeper.sweep.phases.search import hints_of
 from sweeper.sweep.start import setup
@@ -80,9 +80,9 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
         SweeperError: As for `run_sweep` before the first trial.
     """
     marks = fingerprint(spec, setup.device_model(spec.execution))
-    sweep = None if new else find_continued(home, spec.name, marks)
-    existing = "" if new else _describe_existing(home, spec, marks, sweep)
-    past = find_past_sweep(home, spec, marks) if sweep is None else recall(sweep)
+    continued = None if new else find_continued(home, spec.name, marks)
+    existing = "" if new else _describe_existing(home, spec, marks, continued)
+    past = find_past_sweep(home, spec, marks) if continued is None else read_past_sweep(continued)
     with tempfile.TemporaryDirectory(prefix="sweeper-") as name:
         folder = Path(name)
         script = job_script_of(spec)
@@ -114,13 +114,15 @@ def dry_run(home: Path, spec: SweepSpec, *, new: bool = False, launch: Launch | 
         )
 
 
-def _describe_existing(home: Path, spec: SweepSpec, marks: Mapping[str, Any], sweep: Journal | None) -> str:
-    if sweep is not None:
-        done = sum(entry.outcome is not None for entry in sweep.searched_trials())
-        if sweep.has_ended:
-            return f"`{sweep.name}` finished after {done} trials; the same command shows it again."
-        trials = sweep.raised_budget() or spec.search.trials
-        return f"`{sweep.name}` has {done} of {trials} trials; the same command continues it."
+def _describe_existing(
+    home: Path, spec: SweepSpec, marks: Mapping[str, Any], continued: Journal | None
+) -> str:
+    if continued is not None:
+        done = sum(entry.outcome is not None for entry in continued.searched_trials())
+        if continued.has_ended:
+            return f"`{continued.name}` finished after {done} trials; the same command shows it again."
+        trials = continued.raised_budget() or spec.search.trials
+        return f"`{continued.name}` has {done} of {trials} trials; the same command continues it."
     latest = latest_sweep(home, spec.name)
     if latest is not None and (line := line_of_schema_1(latest, "continue")):
         return line
@@ -129,7 +131,7 @@ def _describe_existing(home: Path, spec: SweepSpec, marks: Mapping[str, Any], sw
             continue
         measured = any(isinstance(entry.outcome, Measurement) for entry in journal.trials())
         if not journal.has_ended and measured:
-            changed = "; ".join(differences(journal.read()["fingerprint"], marks)[:4])
+            changed = "; ".join(differences(journal.read_sweep_file()["fingerprint"], marks)[:4])
             return (
                 f"`{journal.name}` is unfinished and was started with other settings ({changed}); "
                 "add --new to start another sweep."

@@ -163,7 +163,7 @@ def sweep_info(sweep: LoadedSweep) -> SweepInfo:
     finished = sweep.table.finished_trials()
     had = {name for record in finished for name in record.metrics}
     return dataclasses.replace(
-        info_of(sweep.journal, sweep.spec, sweep.journal.read()["fingerprint"], sweep.about),
+        info_of(sweep.journal, sweep.spec, sweep.journal.read_sweep_file()["fingerprint"], sweep.about),
         metrics=tuple(sorted(had)),
         note=note_of(sweep.summary),
     )

@@ -86,7 +86,7 @@ def run_sweep(
     with writing(home):
         journal, lock = open_sweep(home, spec, marks, observer, new=new)
     try:
-        if journal.begun:
+        if journal.has_begun:
             has_ended = journal.has_ended
             if has_ended and not extend:
                 return _publish_ended(journal, spec, tracker, observer, finish)
@@ -109,7 +109,7 @@ def run_sweep(
         raise cannot_write(error, journal.folder) from error
     finally:
         # Before the lock is released: the next supervisor's files must not be removed.
-        if not journal.begun:
+        if not journal.has_begun:
             journal.remove()
         lock.release()
 

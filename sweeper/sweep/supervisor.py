@@ -15,7 +15,7 @@ from sweeper.core.job import PREPARE_RUNNER, PROBE_RUNNER, seconds_of
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.errors import NothingFeasibleError
 from sweeper.sweep.budget import union_seconds
-from sweeper.sweep.folder.journal import FINAL_RACE, Entry
+from sweeper.sweep.folder.journal import FINAL_RACE, NumberedJob
 from sweeper.sweep.folder.load import enter_trials
 from sweeper.sweep.folder.result import SweepResult
 from sweeper.sweep.phases.confirm import confirm, confirm_in_a_hurry
@@ -32,7 +32,7 @@ from sweeper.system.failpoints import failpoint
 REPORT_SECONDS = 2.0
 """Seconds from the last trace to the end of `sweeper run`, in which the report is drawn."""
 
-Unfinished = Mapping[int, Entry]
+Unfinished = Mapping[int, NumberedJob]
 """Trials that were begun and have no final outcome, by number."""
 
 
@@ -56,7 +56,7 @@ def run_phases(context: SweepContext) -> None:
                 search_end="it was stopped", confirmation=confirm_in_a_hurry(context, trials)
             )
         if context.stopping.is_requested:
-            journal.stop(result)
+            journal.write_interim_result(result)
             return
         if is_traced(context.spec):
             try:
@@ -64,14 +64,14 @@ def run_phases(context: SweepContext) -> None:
             except StopAskedError:
                 # The result is complete without traces.
                 trials.jobs.cancel()
-        journal.finish(result)
+        journal.write_result(result)
         failpoint("finished")
 
 
 def load_trials(context: SweepContext, trials: TrialRunner) -> Unfinished:
     """Enters the folder's trials and charges their time; returns the trials that have no final outcome."""
     journal = context.journal
-    journal.go_on()
+    journal.discard_interim_result()
     entries = list(journal.trials())
     unfinished = enter_trials(trials.table, journal, entries)
     rounds = [entry for race in (*journal.early_races(), FINAL_RACE) for entry in journal.race_jobs(race)]

@@ -24,7 +24,7 @@ from sweeper.core.measurement import Failure, Outcome, Report
 from sweeper.core.record import BASELINE, TrialRecord
 from sweeper.results.numbers.trial_table import TrialTable
 from sweeper.sweep.budget import Budget
-from sweeper.sweep.folder.journal import Entry
+from sweeper.sweep.folder.journal import NumberedJob
 from sweeper.sweep.job_runner import JobRunner
 from sweeper.sweep.progress import SweepProgress
 from sweeper.sweep.publish import view_of
@@ -150,7 +150,7 @@ class TrialRunner:
     ) -> None:
         """Starts a new trial."""
         job, journal = self.job(stage, config, params, origin), self._context.journal
-        self.table.enter(journal.record(number, job, None))
+        self.table.enter(journal.trial_record(number, job, None))
         self.jobs.start(number, journal.trial_folder(number), job)
         self.progress.tick()
 
@@ -158,7 +158,7 @@ class TrialRunner:
         """Enters the outcome of a trial, and publishes it."""
         assert not isinstance(outcome, Report)
         self._context.lock.check()
-        record = self.table.enter(self._context.journal.record(number, job, outcome))
+        record = self.table.enter(self._context.journal.trial_record(number, job, outcome))
         failpoint("entered")
         if job.stage == SEARCH_STAGE:
             self.budget.add_trial(seconds_of(job, outcome))
@@ -176,7 +176,7 @@ class TrialRunner:
         folder = journal.trial_folder(number)
         write_job(folder, job)
         write_outcome(folder, outcome)
-        record = self.table.enter(journal.record(number, job, outcome))
+        record = self.table.enter(journal.trial_record(number, job, outcome))
         self._context.observer.trial(record, self._context.name(record), None)
 
     def publish(self, record: TrialRecord) -> None:
@@ -184,7 +184,7 @@ class TrialRunner:
         view = view_of(record, self._context.varied, self.table.speedup(record))
         self._context.publisher.publish(record, view)
 
-    def resume(self, entry: Entry) -> None:
+    def resume(self, entry: NumberedJob) -> None:
         """Restarts a trial that was cut off."""
         number = entry.number
         plan = self.plan(entry.job.config, entry.job.stage)

@@ -129,7 +129,7 @@ class TuneLives(JobLives):
             self._trial_of[life] = start.arm
         self._starting = life
         if life in self._trial_of:
-            table.enter(journal.record(start.arm, self._job(start), None))
+            table.enter(journal.trial_record(start.arm, self._job(start), None))
         verified = super().start(life, start)
         for event in verified:
             self._faults[event.life] = "" if event.is_open else event.fault
@@ -151,7 +151,7 @@ class TuneLives(JobLives):
         job = dataclasses.replace(read_job(self._folder_of(life)), config=self._config_of(members))
         write_job(self._folder_of(life), job)
         self._jobs[life] = job
-        self._trials.table.enter(self._context.journal.record(start.arm, job, None))
+        self._trials.table.enter(self._context.journal.trial_record(start.arm, job, None))
 
     def _fail(self, life: int) -> None:
         outcome = self._outcomes[life]

@@ -116,9 +116,9 @@ class ChangesRace:
                     raise KeyboardInterrupt from None
             result = SweepResult(search_end=phases.ended, confirmation=confirmation)
             if context.stopping.is_requested:
-                journal.stop(result)
+                journal.write_interim_result(result)
             else:
-                journal.finish(result)
+                journal.write_result(result)
 
 
 class _Phases:

@@ -80,7 +80,7 @@ class Stage:
         (folder / "race.yaml").write_text(SPACE)
         assert self.begin().wait(PATIENCE_SECONDS) == 0, (folder / "log").read_text()
         self.journal = Journal(self._home / "sweeps" / "race")
-        self.journal.go_on()
+        self.journal.discard_interim_result()
         (self.journal.folder / "result.json").unlink()
         shutil.rmtree(self.journal.race_folder(FINAL_RACE))
         shutil.copytree(self._home, folder / "searched", symlinks=True)

@@ -22,7 +22,7 @@ from sweeper.judging.speed import Speed, SpeedComparison
 from sweeper.judging.verdict import Verdict
 from sweeper.results.decision_lines import decision_lines
 from sweeper.results.trial_card import trial_card
-from sweeper.sweep.folder.journal import Journal
+from sweeper.sweep.folder.catalog import journal_at
 from sweeper.sweep.folder.load import load_sweep
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("recorded")
     with tarfile.open(RECORDED) as archive:
         archive.extractall(folder, filter="data")
-    sweep = load_sweep(Journal(folder / "stocks-a10"))
+    sweep = load_sweep(journal_at(folder / "stocks-a10"))
     return [*decision_lines(sweep.summary), *trial_card(sweep.table.records[0]), *judged()]
 
 

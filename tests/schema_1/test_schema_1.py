@@ -20,7 +20,13 @@ from sweeper.core.codec import encode
 from sweeper.core.job import Job, read_job, read_outcome
 from sweeper.errors import EnvironmentStopError, SweepConflictError
 from sweeper.exports import read
-from sweeper.sweep.folder.catalog import latest_sweep, line_of_schema_1, require_schema, sweeps_of_name
+from sweeper.sweep.folder.catalog import (
+    journal_at,
+    latest_sweep,
+    line_of_schema_1,
+    require_schema,
+    sweeps_of_name,
+)
 from sweeper.sweep.folder.fingerprint import differences, settings_of
 from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.folder.load import load_sweep
@@ -46,7 +52,7 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def journal_in(homes: Mapping[str, Path], version: str, name: str) -> Journal:
-    return Journal(homes[version] / "sweeps" / name)
+    return journal_at(homes[version] / "sweeps" / name)
 
 
 def sweeper(folder: Path, *words: str, code: int = 0) -> str:
@@ -258,9 +264,9 @@ def test_an_earlier_tunes_export_runs_with_its_changes(tmp_path: Path):
 def test_a_stopped_sweep_has_the_rounds_of_its_result(tmp_path: Path):
     home = lay_out(tmp_path.resolve(), "0.2.0")
     folder = home / "sweeps/finished"
-    rounds = load_sweep(Journal(folder)).rounds
+    rounds = load_sweep(journal_at(folder)).rounds
     (folder / "result.json").rename(folder / "stopped.json")
-    sweep = load_sweep(Journal(folder))
+    sweep = load_sweep(journal_at(folder))
     assert sweep.state == "stopped"
     assert [one.speeds for one in sweep.rounds] == [one.speeds for one in rounds] != []
     assert sweep.summary.baseline_throughput is not None
@@ -269,7 +275,7 @@ def test_a_stopped_sweep_has_the_rounds_of_its_result(tmp_path: Path):
 def test_an_earlier_sweep_differs_from_itself_in_nothing_but_its_code(homes: Mapping[str, Path]):
     """It has every setting, and today's fingerprints only those that are not the defaults."""
     journal = journal_in(homes, "0.2.0", "script")
-    document = journal.read()
+    document = journal.read_sweep_file()
     spec = journal.spec(document)
     today = {
         **document["fingerprint"],
@@ -299,9 +305,9 @@ def test_a_sweep_of_another_name_or_version_is_in_no_ones_way(homes: Mapping[str
 def test_only_what_begins_like_one_is_an_earlier_sweep(tmp_path: Path, first: str, schema: int):
     """Whatever is damaged is said to be."""
     (tmp_path / "sweep.yaml").write_text(first)
-    assert Journal(tmp_path).schema == schema
+    assert journal_at(tmp_path).schema == schema
     with pytest.raises(EnvironmentStopError, match=r"sweep\.yaml.*damaged"):
-        Journal(tmp_path).read()
+        journal_at(tmp_path).read_sweep_file()
 
 
 def test_what_an_earlier_tune_did_not_store_is_not_there():
@@ -328,4 +334,4 @@ def test_a_later_schema_is_left_to_a_later_version(tmp_path: Path):
     folder.mkdir(parents=True)
     (folder / "sweep.yaml").write_text("schema: 3\nabout: 1\n")
     with pytest.raises(EnvironmentStopError, match=r"must have schema 2 or earlier, but has 3\. Use the"):
-        Journal(folder).read()
+        journal_at(folder).read_sweep_file()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import EnvironmentStopError
+from sweeper.sweep.folder.catalog import journal_at
 from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.folder.load import load_sweep
 from sweeper.sweep.publish import run_views, sweep_info
@@ -45,7 +46,7 @@ def folder(bench) -> Path:
 
 
 def read_all(folder: Path) -> None:
-    sweep = load_sweep(Journal(folder))
+    sweep = load_sweep(journal_at(folder))
     assert sweep.summary
     sweep_info(sweep)
     assert list(run_views(sweep))

@@ -21,7 +21,7 @@ CLEAN = Judgement(reached=2000.0, promised=1900.0, ratio=2000 / 1900, reasons=()
 
 
 def blocks_of(bench: Bench) -> list[Block]:
-    line = find_sweep(bench.home, "toy").read()["about"]["device"]
+    line = find_sweep(bench.home, "toy").read_sweep_file()["about"]["device"]
     return MachineRecord(bench.home, line).blocks()
 
 

@@ -109,12 +109,12 @@ def test_killed_after_each_trial_in_turn(bench, tmp_path):
         (TrialTable, "record_result"),
         (Journal, "write_search_result"),
         (runner_module, "write_job"),
-        (Journal, "finish"),
+        (Journal, "write_result"),
     ],
 )
 @pytest.mark.parametrize("at", [0, 3, 7])
 def test_killed_before_any_step(bench, tmp_path, monkeypatch, module, name, at):
-    if name == "finish" and at:
+    if name == "write_result" and at:
         pytest.skip("a sweep ends once")
     real, left = getattr(module, name), [at]
 

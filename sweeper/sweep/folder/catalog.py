@@ -13,7 +13,8 @@ from sweeper.core.measurement import Failure, Measurement
 from sweeper.errors import SweepConflictError, UserError, did_you_mean
 from sweeper.schema import SweepSpec
 from sweeper.sweep.folder.fingerprint import differences
-from sweeper.sweep.folder.journal import Journal, sweeps_folder
+from sweeper.sweep.folder.journal import Journal, schema_of, sweeps_folder
+from sweeper.sweep.folder.journal_of_schema_1 import JournalOfSchema1
 from sweeper.sweep.folder.lock import SweepLock
 from sweeper.sweep.observer import SweepObserver
 from sweeper.system.files import cannot_write, make_folder
@@ -31,18 +32,18 @@ def open_sweep(
         SweepConflictError: Another process holds the sweep, or it is unfinished and has other settings.
         EnvironmentStopError: The folder cannot be written.
     """
-    sweep = None if new else find_continued(home, spec.name, fingerprint)
-    if sweep is not None:
-        return sweep, lock_of(sweep)
+    continued = None if new else find_continued(home, spec.name, fingerprint)
+    if continued is not None:
+        return continued, lock_of(continued)
     if not new and (latest := latest_sweep(home, spec.name)):
         require_schema(latest, "continue")
     for count in itertools.count(1):
         name = spec.name if count == 1 else f"{spec.name}-{count}"
-        journal = Journal(sweeps_folder(home) / name)
+        journal = journal_at(sweeps_folder(home) / name)
         if new and journal.folder.exists():
             continue
         lock = lock_of(journal)
-        if not journal.begun:
+        if not journal.has_begun:
             if count > 1:
                 observer.line(f"`{spec.name}` is a different sweep, so this one is called `{name}`.")
             return journal, lock
@@ -56,7 +57,7 @@ def open_sweep(
             lock.release()
             return journal, lock_of(journal)
         lock.release()
-        changed = differences(journal.read()["fingerprint"], fingerprint)
+        changed = differences(journal.read_sweep_file()["fingerprint"], fingerprint)
         raise SweepConflictError(
             f"the sweep `{name}` is unfinished and was started with other settings ({'; '.join(changed[:4])}"
             f"{'; ...' if len(changed) > 4 else ''}). Nothing was changed. "
@@ -70,20 +71,25 @@ def find_continued(home: Path, name: str, fingerprint: Mapping[str, Any]) -> Jou
     for journal in sweeps_of_name(home, name):
         if (
             journal.schema >= SCHEMA
-            and not differences(journal.read()["fingerprint"], fingerprint)
-            and not _is_stillborn(journal)
+            and not differences(journal.read_sweep_file()["fingerprint"], fingerprint)
+            and not _baseline_failed(journal)
         ):
             return journal
     return None
 
 
+def journal_at(folder: Path) -> Journal:
+    """Returns the journal of a folder, whichever version has written it; the folder need not exist."""
+    return JournalOfSchema1(folder) if schema_of(folder) == 1 else Journal(folder)
+
+
 def sweeps_of_name(home: Path, name: str) -> Iterator[Journal]:
     """Yields the sweeps called `name`, `name-2` and so on that have begun."""
     for count in itertools.count(1):
-        journal = Journal(sweeps_folder(home) / (name if count == 1 else f"{name}-{count}"))
+        journal = journal_at(sweeps_folder(home) / (name if count == 1 else f"{name}-{count}"))
         if not journal.folder.exists():
             return
-        if journal.begun:
+        if journal.has_begun:
             yield journal
 
 
@@ -92,33 +98,33 @@ def latest_sweep(home: Path, name: str) -> Journal | None:
     return next(iter([*sweeps_of_name(home, name)][-1:]), None)
 
 
-def require_schema(journal: Journal, deed: str) -> None:
+def require_schema(journal: Journal, verb: str) -> None:
     """Makes sure that this version has written a sweep.
 
     Args:
-        deed: What is to be done with it, a verb.
+        verb: What is to be done with it.
 
     Raises:
         SweepConflictError: An earlier version has written it.
     """
-    if line := line_of_schema_1(journal, deed):
+    if line := line_of_schema_1(journal, verb):
         raise SweepConflictError(line)
     # A later one is refused as it is read.
-    journal.read()
+    journal.read_sweep_file()
 
 
-def line_of_schema_1(journal: Journal, deed: str) -> str:
+def line_of_schema_1(journal: Journal, verb: str) -> str:
     """Returns why a sweep cannot be continued, confirmed or sent; empty if no earlier version wrote it."""
     if journal.schema >= SCHEMA:
         return ""
-    another = " Add --new to begin another one." if deed == "continue" else ""
+    another = " Add --new to begin another one." if verb == "continue" else ""
     return (
-        f"`{journal.name}` was written by sweeper 0.2 or earlier, and only that version can {deed} it. This"
+        f"`{journal.name}` was written by sweeper 0.2 or earlier, and only that version can {verb} it. This"
         f" one lists, shows, compares, reports and exports it.{another}"
     )
 
 
-def _is_stillborn(journal: Journal) -> bool:
+def _baseline_failed(journal: Journal) -> bool:
     """Returns whether the sweep's baseline has failed: users fix it and run the same command again."""
     first = next(journal.trials(), None)
     return first is not None and isinstance(first.outcome, Failure)
@@ -135,7 +141,7 @@ def lock_of(journal: Journal) -> SweepLock:
         make_folder(journal.folder)
         return SweepLock(journal.folder)
     except OSError as error:
-        if not journal.begun:
+        if not journal.has_begun:
             journal.remove()
         raise cannot_write(error, journal.folder) from error
 
@@ -146,9 +152,9 @@ def find_sweep(home: Path, name: str) -> Journal:
     Raises:
         UserError: There is none; the message suggests a similar name.
     """
-    journal = Journal(sweeps_folder(home) / name)
-    if not _NAME.fullmatch(name) or not journal.begun:
-        names = [sweep.name for sweep in all_sweeps(home)]
+    journal = journal_at(sweeps_folder(home) / name)
+    if not _NAME.fullmatch(name) or not journal.has_begun:
+        names = [other.name for other in all_sweeps(home)]
         have = f" Known sweeps: {', '.join(names)}." if names else " `sweeper run SPACE.yaml` starts one."
         raise UserError(f"There is no sweep called {name!r} in {home}.{did_you_mean(name, names) or have}")
     return journal
@@ -159,5 +165,5 @@ def all_sweeps(home: Path) -> list[Journal]:
     folder = sweeps_folder(home)
     if not folder.exists():
         return []
-    journals = [Journal(path) for path in folder.iterdir() if Journal(path).begun]
+    journals = [journal for path in folder.iterdir() if (journal := journal_at(path)).has_begun]
     return sorted(journals, key=lambda journal: -(journal.folder / "sweep.yaml").stat().st_mtime)

@@ -32,8 +32,8 @@ from sweeper.sweep.folder.journal import (
     INTERIM_RACE,
     INTERIM_RESULT,
     RESULT,
-    Entry,
     Journal,
+    NumberedJob,
 )
 from sweeper.sweep.folder.result import SweepResult
 from sweeper.system.files import reading
@@ -113,7 +113,7 @@ class LoadedSweep:
         """The rounds that its ratios rest on; of schema 1, with a single turn of each process."""
         if not self.confirmation.ratios:
             return []
-        return self.race or self.journal.rounds_of_schema_1()
+        return self.race or self.journal.rounds_in_result()
 
     def ratios(self) -> dict[int, Ratio]:
         """Returns the confirmed ratios by trial number."""
@@ -171,23 +171,24 @@ def varied_names(spec: SweepSpec) -> tuple[str, ...]:
 
 def load_sweep(journal: Journal) -> LoadedSweep:
     """Loads a sweep's folder without running or writing anything."""
-    document = journal.read()
+    document = journal.read_sweep_file()
     spec = journal.spec(document)
     table = TrialTable(spec)
-    table.enter_losses(_enter_losses(table, journal, "loss"))
+    losses = _enter_qualities(table, journal, "loss")
+    table.enter_losses(losses)
     enter_trials(table, journal, journal.trials())
     state, result = _state_of(journal)
     if result is not None and result.confirmation.winner is not None:
-        _enter_losses(table, journal, f"loss-{result.confirmation.winner}")
+        _enter_qualities(table, journal, f"loss-{result.confirmation.winner}")
     sweep = LoadedSweep(journal, spec, document["about"], table, result, state)
     path = journal.folder / (RESULT if state == "finished" else INTERIM_RESULT)
     with reading(path, ENDS_ANEW):
-        _look_at_result(sweep)
+        _check_result(sweep)
     return sweep
 
 
-def _enter_losses(table: TrialTable, journal: Journal, name: str) -> tuple[float, ...]:
-    """Enters the losses over seeds in the folders `setup/<name>-<i>`; returns them."""
+def _enter_qualities(table: TrialTable, journal: Journal, name: str) -> tuple[float, ...]:
+    """Enters the qualities over seeds in the folders `setup/<name>-<i>`; returns their losses."""
     losses = []
     for i in range(NUM_SEEDS):
         folder = journal.setup_folder(f"{name}-{i}")
@@ -201,7 +202,7 @@ def _enter_losses(table: TrialTable, journal: Journal, name: str) -> tuple[float
     return tuple(losses)
 
 
-def enter_trials(table: TrialTable, journal: Journal, entries: Iterable[Entry]) -> list[Entry]:
+def enter_trials(table: TrialTable, journal: Journal, entries: Iterable[NumberedJob]) -> list[NumberedJob]:
     """Enters the folder's trials in the table; returns those that have begun and have no final outcome."""
     unfinished, records = [], []
     for entry in entries:
@@ -211,7 +212,7 @@ def enter_trials(table: TrialTable, journal: Journal, entries: Iterable[Entry]) 
                 raise ValueError("it is not the outcome of a trial")
         if entry.result is None and is_retried(entry.job, outcome):
             outcome = None
-        records.append(journal.record(entry.number, entry.job, outcome))
+        records.append(journal.trial_record(entry.number, entry.job, outcome))
         if entry.result is not None:
             table.record_result(entry.number, entry.result)
         if outcome is None:
@@ -233,8 +234,13 @@ def quality_of(outcome: Outcome | Report, folder: Path) -> Quality | None:
     return quality
 
 
-def _look_at_result(sweep: LoadedSweep) -> None:
-    """Checks every trial that a sweep's result names, so that a wrong number raises here."""
+def _check_result(sweep: LoadedSweep) -> None:
+    """Makes sure that every trial that a sweep's result names has an outcome.
+
+    Raises:
+        KeyError: One is not there.
+        ValueError: One has none.
+    """
     confirmation = sweep.confirmation
     for number in (confirmation.winner, *sweep.ratios(), *confirmation.ties, *confirmation.infeasible):
         if number is not None and sweep.table.records[number].outcome is None:
@@ -263,7 +269,7 @@ def listed_sweep(journal: Journal) -> ListedSweep:
     Raises:
         EnvironmentStopError: One of its files is damaged.
     """
-    document = journal.read()
+    document = journal.read_sweep_file()
     spec = journal.spec(document)
     state, result = _state_of(journal)
     searched = journal.num_trials() - len(spec.references())
@@ -281,7 +287,7 @@ def listed_sweep(journal: Journal) -> ListedSweep:
 
 def _state_of(journal: Journal) -> tuple[str, SweepResult | None]:
     """Returns `finished`, `stopped` or `unfinished`, and the result that goes with it."""
-    ended, stopped = journal.result(), journal.stopped_result()
+    ended, stopped = journal.result(), journal.interim_result()
     if ended is not None:
         return "finished", ended
     return ("unfinished" if stopped is None else "stopped"), stopped

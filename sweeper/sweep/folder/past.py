@@ -16,7 +16,7 @@ from sweeper.core.record import TrialRecord
 from sweeper.errors import EnvironmentStopError, UserError
 from sweeper.schema import SweepSpec
 from sweeper.schema.sections import LATEST, NONE
-from sweeper.sweep.folder.catalog import all_sweeps, find_sweep
+from sweeper.sweep.folder.catalog import all_sweeps, find_sweep, journal_at
 from sweeper.sweep.folder.fingerprint import differences
 from sweeper.sweep.folder.journal import Journal
 from sweeper.system.files import read_json, reading, write_json
@@ -32,11 +32,11 @@ MAX_TRIALS = 200
 LASTING = frozenset({FailureKind.UNSUPPORTED, FailureKind.COMPILE_ERROR, FailureKind.CRASH})
 """Failures that are likely to happen again; errors in the user's code may have been fixed."""
 
-MARKS = ("code", "data", "torch", "device", "space", "fix", "baseline")
-"""Keys of a fingerprint in which an earlier sweep may differ."""
+COMPARED_KEYS = ("code", "data", "torch", "device", "space", "fix", "baseline")
+"""Keys of a fingerprint in which an earlier sweep may differ; those that do are named."""
 
 
-def remember(journal: Journal, home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any]) -> None:
+def store_past_sweep(journal: Journal, home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any]) -> None:
     """Stores the earlier sweep that a new one starts from, so that it still uses that one when continued.
 
     Raises:
@@ -50,7 +50,7 @@ def remember(journal: Journal, home: Path, spec: SweepSpec, fingerprint: Mapping
         (journal.folder / PAST).unlink(missing_ok=True)
 
 
-def recall(journal: Journal) -> PastSweep | None:
+def read_past_sweep(journal: Journal) -> PastSweep | None:
     """Returns the earlier sweep that a sweep starts from; None if there is none.
 
     Raises:
@@ -84,7 +84,7 @@ def find_past_sweep(home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any])
     for journal in all_sweeps(home):
         # A damaged sweep must not prevent the use of another.
         with contextlib.suppress(EnvironmentStopError, OSError):
-            document = journal.read()
+            document = journal.read_sweep_file()
             is_alike = _subject(document["fingerprint"]) == _subject(fingerprint)
             # A tune of a script has no parameter in common with a space for its flags.
             if is_alike and spec.space.keys() & document["spec"].get("space", {}).keys():
@@ -96,7 +96,7 @@ def find_past_sweep(home: Path, spec: SweepSpec, fingerprint: Mapping[str, Any])
 
 def _find_requested(home: Path, name: str, fingerprint: Mapping[str, Any]) -> PastSweep:
     journal = _find_named(home, name)
-    if bool(journal.read()["fingerprint"].get("command")) != bool(fingerprint.get("command")):
+    if bool(journal.read_sweep_file()["fingerprint"].get("command")) != bool(fingerprint.get("command")):
         raise UserError(
             f"`search.warm_start` must name a sweep of the same kind, but one of {name!r} and this sweep "
             "runs a script, and the other a pipeline."
@@ -113,8 +113,8 @@ def _find_named(home: Path, name: str) -> Journal:
     folder = Path(name)
     if folder.name == name:
         return find_sweep(home, name)
-    journal = Journal(folder)
-    if not journal.begun:
+    journal = journal_at(folder)
+    if not journal.has_begun:
         raise UserError(
             f"`search.warm_start` must be `auto`, `off`, a sweep's name or its folder, but {name!r} holds "
             "no sweep."
@@ -133,9 +133,9 @@ def _subject(fingerprint: Mapping[str, Any]) -> object:
 
 
 def _past_sweep(journal: Journal, fingerprint: Mapping[str, Any]) -> PastSweep:
-    document = journal.read()
+    document = journal.read_sweep_file()
     records = [
-        journal.record(entry.number, entry.job, entry.outcome)
+        journal.trial_record(entry.number, entry.job, entry.outcome)
         for entry in journal.trials()
         if isinstance(entry.outcome, Measurement | Failure)
     ]
@@ -153,7 +153,7 @@ def _past_sweep(journal: Journal, fingerprint: Mapping[str, Any]) -> PastSweep:
 
 
 def _changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    for name in MARKS:
+    for name in COMPARED_KEYS:
         if differences({name: old.get(name)}, {name: new.get(name)}):
             yield name
 

@@ -28,7 +28,7 @@ MIN_ROUNDS, MAX_ROUNDS = 3, 8
 MAX_SHARE = 0.05
 """Share of `search.minutes` that the rounds may take; the first round always runs."""
 WARMUP_SECONDS, WINDOW_SECONDS = 5.0, 1.0
-FOUND = "interference.json"
+INTERFERENCE = "interference.json"
 """File in the sweep's set-up folder, from which a continued sweep decides the same."""
 
 
@@ -98,7 +98,7 @@ def check_interference(context: SweepContext, trials: TrialRunner) -> None:
     slots = context.machine.slots
     if len(slots) == 1 or not context.launcher.shares_machine:
         return
-    path = context.journal.setup_folder(FOUND)
+    path = context.journal.setup_folder(INTERFERENCE)
     interference = _read_result(path, len(slots))
     if interference is None:
         interference = _measure(context, trials)

@@ -38,7 +38,7 @@ from sweeper.system.files import make_folder, read_json, write_json
 
 NAMES = ("loader.kind", "precision.tf32", "precision.amp", "compile.mode")
 """The parameters to try; compilers come last, since they take longest."""
-FOUND = "preflight.json"
+PREFLIGHT = "preflight.json"
 """File in the sweep's set-up folder, from which a continued sweep decides the same."""
 MAX_SHARE = 0.1
 """Share of `search.minutes` for the preflight; values that do not fit into it are left to the search."""
@@ -95,7 +95,7 @@ def preflight(
     """
     if not spec.traits.names_are_fields:
         return spec, ()
-    path = context.journal.setup_folder(FOUND)
+    path = context.journal.setup_folder(PREFLIGHT)
     outcome = _read_result(path)
     if outcome is None:
         outcome = _Preflight(context, trials, spec).run()
@@ -141,7 +141,7 @@ def drop_failed(spec: SweepSpec, checks: Sequence[ValueCheck]) -> tuple[SweepSpe
 
 def preflight_lines(journal: Journal) -> list[str]:
     """Returns the lines of a sweep's preflight; none if there was none, or nothing failed."""
-    outcome = _read_result(journal.setup_folder(FOUND))
+    outcome = _read_result(journal.setup_folder(PREFLIGHT))
     return drop_failed(journal.spec(), outcome.tried)[1] if outcome is not None else []
 
 

@@ -108,7 +108,7 @@ def reconfirm(
     journal = find_sweep(home, name)
     require_schema(journal, "confirm")
     number = _winner_of(journal)
-    document = journal.read()
+    document = journal.read_sweep_file()
     spec = journal.spec(document)
     marks = fingerprint(spec, setup.device_model(spec.execution))
     changes = list(differences(document["fingerprint"], marks))

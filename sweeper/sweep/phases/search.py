@@ -18,7 +18,7 @@ from sweeper.schema import SweepSpec
 from sweeper.schema.space import acts
 from sweeper.search import Hints, Searcher, SpaceExhaustedError
 from sweeper.search.guidance import ACCUMULATION, RECOMPUTATION
-from sweeper.sweep.folder.journal import FINAL_RACE, Entry
+from sweeper.sweep.folder.journal import FINAL_RACE, NumberedJob
 from sweeper.sweep.job_runner import TICK_SECONDS
 from sweeper.sweep.memory_limit import Capacity
 from sweeper.sweep.phases.dropped_values import (
@@ -68,7 +68,7 @@ class Search:
         trials: TrialRunner,
         spec: SweepSpec,
         passed: Iterable[Choice] = (),
-        unfinished: Iterable[Entry] = (),
+        unfinished: Iterable[NumberedJob] = (),
     ) -> None:
         """Enters the trials that have ended.
 

@@ -23,7 +23,7 @@ from sweeper.sweep.experiment import info_of, provenance
 from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.folder.load import varied_names
 from sweeper.sweep.folder.lock import SweepLock
-from sweeper.sweep.folder.past import past_line, recall, remember
+from sweeper.sweep.folder.past import past_line, read_past_sweep, store_past_sweep
 from sweeper.sweep.job_runner import JobRunner, Slot
 from sweeper.sweep.observer import SweepObserver
 from sweeper.sweep.publish import Publisher
@@ -78,8 +78,8 @@ def supervised(
     journal, spec, work = sweep.journal, sweep.spec, workload_of(sweep.spec)
     began = time.monotonic()
     end_earlier_run(journal.folder)
-    if not journal.begun:
-        remember(journal, sweep.home, spec, sweep.fingerprint)
+    if not journal.has_begun:
+        store_past_sweep(journal, sweep.home, spec, sweep.fingerprint)
     prepared = work.prepared_folder(spec, sweep.home)
     here = spec.model_copy(update={"data": on_this_machine(spec.data, observer.line)})
     launcher = launch(journal.folder) if launch else _launcher(sweep, observer, max_jobs)
@@ -91,13 +91,13 @@ def supervised(
         possible, left = setup.restrict(here, machine, data)
         for line in (f"Running on {machine.line}.", *launcher.notes, *data["notes"], *left):
             observer.line(line)
-        if not journal.begun:
+        if not journal.has_begun:
             journal.begin(spec, sweep.fingerprint, _about(launcher, machine, data))
             failpoint("begun")
-        past = recall(journal)
+        past = read_past_sweep(journal)
         if past is not None:
             observer.line(past_line(past))
-        info = info_of(journal, spec, sweep.fingerprint, journal.read()["about"])
+        info = info_of(journal, spec, sweep.fingerprint, journal.read_sweep_file()["about"])
         publisher = Publisher(tracker, info, journal.folder)
         publisher.open()
         cache = shared_cache(sweep.home)
@@ -124,7 +124,7 @@ def supervised(
 
 def _launcher(sweep: OpenSweep, observer: SweepObserver, max_jobs: int | None) -> Launcher:
     journal = sweep.journal
-    model = journal.read()["about"]["device_model"] if journal.begun else ""
+    model = journal.read_sweep_file()["about"]["device_model"] if journal.has_begun else ""
     return launcher_for(journal.folder, sweep.spec, max_jobs=max_jobs, model=model, say=observer.line)
 
 

@@ -54,7 +54,7 @@ class SweepContext:
 
     def key_of(self, record: TrialRecord) -> str:
         """Returns the key of a trial's speed on this machine: a digest of code, data and configuration."""
-        return speed_key(self.journal.read()["fingerprint"], record.config)
+        return speed_key(self.journal.read_sweep_file()["fingerprint"], record.config)
 
     def name(self, record: TrialRecord) -> str:
         """Returns a record's run name."""

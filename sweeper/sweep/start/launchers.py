@@ -100,7 +100,7 @@ def waiting_sweeps(home: Path) -> list[Path]:
     return [
         jobs.parent
         for jobs in sorted(sweeps_folder(home).glob(f"*/{JOBS}"))
-        if not Journal(jobs.parent).begun
+        if not Journal(jobs.parent).has_begun
     ]
 
 

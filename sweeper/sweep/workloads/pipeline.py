@@ -11,7 +11,8 @@ from sweeper.core.job import PREPARE_RUNNER, QUALITY_RUNNER, TRIAL_RUNNER, Job, 
 from sweeper.core.measurement import Measurement
 from sweeper.core.modules import import_paths
 from sweeper.schema import SweepSpec
-from sweeper.sweep.folder.fingerprint import code_of, digest_of_code, digest_of_files, prepared_folder
+from sweeper.sweep.folder.code import code_of
+from sweeper.sweep.folder.fingerprint import digest_of_code, digest_of_files, prepared_folder
 from sweeper.sweep.workloads import Workload
 
 PREPARE_SECONDS = 3600

@@ -10,8 +10,8 @@ import pytest
 
 from sweeper.errors import UserError
 from sweeper.schema.sections import Measure, ScriptOptions
+from sweeper.sweep.folder.code import code_of
 from sweeper.sweep.folder.fingerprint import (
-    code_of,
     differences,
     digest_of_code,
     digest_of_files,

@@ -166,7 +166,7 @@ def test_ctrl_c_confirms_the_best_so_far_and_the_same_command_goes_on(bench):
     whole.run(spec_of(search={"trials": 8}))
     ran = bench.run(spec_of(search={"trials": 8}), interrupting(lambda config, count: count == 6))
     assert ran.stopped
-    stopped = journal_of(bench).stopped_result()
+    stopped = journal_of(bench).interim_result()
     assert stopped is not None
     assert len(stopped.confirmation.ratios[0].rounds) >= 3
     assert journal_of(bench).result() is None
@@ -176,7 +176,7 @@ def test_ctrl_c_confirms_the_best_so_far_and_the_same_command_goes_on(bench):
     assert summary.ratio is not None
     assert summary.ratio.low > 1
     assert not bench.run(spec_of(search={"trials": 8})).stopped
-    assert journal_of(bench).stopped_result() is None
+    assert journal_of(bench).interim_result() is None
     configs = [entry.job.config for entry in journal_of(bench).trials()]
     assert configs == [entry.job.config for entry in Journal(whole.home / "sweeps" / "toy").trials()]
 
@@ -188,7 +188,7 @@ def test_ctrl_c_twice_ends_at_once_and_says_unconfirmed(bench):
     )
     assert time.monotonic() - began < 10
     assert ran.stopped
-    stopped = journal_of(bench).stopped_result()
+    stopped = journal_of(bench).interim_result()
     assert stopped is not None
     assert not stopped.confirmation.ratios
     assert stopped.confirmation.winner is not None
@@ -200,7 +200,7 @@ def test_ctrl_c_twice_ends_at_once_and_says_unconfirmed(bench):
 def test_ctrl_c_before_anything_is_measured_ends_as_it_always_did(bench):
     with pytest.raises(KeyboardInterrupt):
         bench.run(answer=interrupting(lambda config, count: count == 1))
-    assert journal_of(bench).stopped_result() is None
+    assert journal_of(bench).interim_result() is None
 
 
 def test_ctrl_c_gives_the_signal_back(bench):
@@ -215,7 +215,7 @@ def test_ctrl_c_in_the_confirmation_takes_the_rounds_there_are(bench):
 
     ran = bench.run(spec_of(confirm={"rounds": 8}), interrupting(last))
     assert ran.stopped
-    stopped = journal_of(bench).stopped_result()
+    stopped = journal_of(bench).interim_result()
     assert stopped is not None
     assert len(stopped.confirmation.ratios[0].rounds) == 4
     assert stopped.confirmation.race_end == "it was stopped"
@@ -234,7 +234,7 @@ def test_after_ctrl_c_in_the_confirmation_nothing_trains(bench):
     limit = {"val_loss": {"max_ratio_to_baseline": 2.0}}
     ran = bench.run(spec_of(confirm={"rounds": 8, "to_loss": True}, constraints=limit), interrupting(last))
     assert ran.stopped
-    assert journal_of(bench).stopped_result().confirmation.ratios
+    assert journal_of(bench).interim_result().confirmation.ratios
     trained = [Path(job.folder).name for job in bench.launcher.jobs if job.runner == QUALITY_RUNNER]
     assert all(name.startswith("loss-") and name.count("-") == 1 for name in trained), trained
 

@@ -13,7 +13,7 @@ from replays import Watcher, spec_of, surface
 from sweeper.core.job import OUTCOME
 from sweeper.core.measurement import DeviceInfo, Failure, FailureKind
 from sweeper.sweep.phases import interference
-from sweeper.sweep.phases.interference import FOUND, MAX_ROUNDS, Interference
+from sweeper.sweep.phases.interference import INTERFERENCE, MAX_ROUNDS, Interference
 from sweeper.sweep.run import run_sweep
 from sweeper.system.files import read_json, write_json
 from sweeper.tracking import NullTracker
@@ -148,7 +148,7 @@ def test_of_what_was_cut_off_those_that_ran_at_once_do_so_again(sweep, bench):
 
 def test_with_other_slots_or_a_spoilt_file_it_is_measured_again(sweep, bench):
     sweep(1.0, 1.0, cut="0003")
-    file = bench.home / "sweeps" / "toy" / "setup" / FOUND
+    file = bench.home / "sweeps" / "toy" / "setup" / INTERFERENCE
     known = read_json(file)
     write_json(file, {**known, "slots": 3})
     launcher, lines = sweep(1.0, 1.0, cut="0003")

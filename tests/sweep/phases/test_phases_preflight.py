@@ -17,7 +17,7 @@ from sweeper.core.measurement import DeviceInfo, Failure, FailureKind, Measureme
 from sweeper.schema import SweepSpec
 from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.phases import preflight
-from sweeper.sweep.phases.preflight import FOUND, ValueCheck, drop_failed
+from sweeper.sweep.phases.preflight import PREFLIGHT, ValueCheck, drop_failed
 
 PRECISIONS = {"type": "categorical", "choices": ["fp32", "bf16", "fp16"]}
 MODES = {"type": "categorical", "choices": ["eager", "default", "graph"]}
@@ -262,7 +262,7 @@ def test_cut_off_in_between_only_the_rest_is_tried(bench: Bench):
 
     with pytest.raises(Killed):
         bench.run(asked(), refuses=dying)
-    assert not (setup_folder(bench) / FOUND).exists()
+    assert not (setup_folder(bench) / PREFLIGHT).exists()
     bench.run(asked(), refuses=NO_FP16)
     assert tried(bench)[0] == ("precision.amp", "fp16")
     assert WITHOUT_FP16 in bench.watcher.lines
@@ -303,7 +303,7 @@ def test_a_script_has_no_preflight(bench: Bench):
     )
     bench.run(spec, lambda config: surface(TrialConfig()))
     assert jobs_of(bench) == []
-    assert not (setup_folder(bench) / FOUND).exists()
+    assert not (setup_folder(bench) / PREFLIGHT).exists()
 
 
 # -- what leaves --------------------------------------------------------------------------------------------
