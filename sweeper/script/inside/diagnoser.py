@@ -17,15 +17,14 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from .batches import LENGTH, VALUE, SizeReader
 from .gpu import KernelTime, Waits, copy_seconds
 from .laps import BACKWARD, DATA, EVALUATION, FORWARD, OPTIMIZER, OTHER, PREPARATION, DeviceLaps, Laps
 from .lines import LineSampler
-
-if TYPE_CHECKING:
-    from .observer import TrainingObserver
+from .pauses import Pauses
+from .samples import SampleCounter
 
 WARM_UP, AS_IT_IS, LINES, WAITS, KERNELS, ONE_BATCH, LOADER, HALVES, DONE = PARTS = (
     *("warm-up", "as it is", "lines", "waits", "kernels", "one batch", "loader", "halves", "done"),
@@ -61,10 +60,35 @@ class _HeldBatch:
         self.step = 0
 
 
+class Training(Protocol):
+    """What an observer (`inside.observer`) has seen of a training so far.
+
+    Attributes:
+        steps: Training steps.
+        num_samples: Samples that were trained on.
+        world_size: Number of processes that train together; None until it is known.
+        is_by_hand: Whether the script updates its parameters without an optimizer.
+    """
+
+    steps: int
+    num_samples: int
+    world_size: int | None
+    is_by_hand: bool
+    pauses: Pauses
+    sample_counter: SampleCounter
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the training uses (`changes.facts.Facts`)."""
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Sends a message to sweeper."""
+
+
 class Diagnoser:
     """Takes the steps apart that an observer sees from now on; the observer tells what happens, in order."""
 
-    def __init__(self, torch: Any, observer: TrainingObserver) -> None:
+    def __init__(self, torch: Any, observer: Training) -> None:
         self._torch, self._observer = torch, observer
         self._laps, self._sampler = Laps(), LineSampler()
         self._on_gpu = False
