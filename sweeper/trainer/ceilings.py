@@ -24,8 +24,8 @@ from sweeper.system.process import time_limit
 from sweeper.trainer import device as devices
 from sweeper.trainer.data import make_loader
 from sweeper.trainer.pipeline import Samples
-from sweeper.trainer.probe import lacks, lacks_compiler
 from sweeper.trainer.step.compiling import CompileWatch
+from sweeper.trainer.support import lacks, lacks_compiler
 
 SECONDS = 0.2
 """Seconds for each figure; the best repeat counts, because a disturbance only ever adds time."""

@@ -14,7 +14,7 @@ from sweeper.scaffold.pipeline_space import first_space, searched_names
 from sweeper.schema import SweepSpec, read_yaml
 from sweeper.sweep.job_runner import Slot
 from sweeper.sweep.start import setup
-from sweeper.trainer.probe import lacks
+from sweeper.trainer.support import lacks
 
 CPU = DeviceInfo(kind="cpu", name="a CPU")
 A10 = DeviceInfo(kind="cuda", name="NVIDIA A10", uuid="GPU-0", memory_gib=22.5, capability="8.6")

@@ -13,7 +13,7 @@ from sweeper.core.job import Job
 from sweeper.core.measurement import DeviceInfo
 from sweeper.core.progress import SilentProgress
 from sweeper.system.process import time_limit
-from sweeper.trainer import ceilings, probe
+from sweeper.trainer import ceilings, support
 
 UNITS = {"GFLOP/s", "TFLOP/s", "GiB/s", "1/s", "samples/s", "s"}
 
@@ -125,7 +125,7 @@ def test_the_parts_of_a_gpu(monkeypatch, capability, kinds):
     size = []
     matmul = ceilings.matmul
     monkeypatch.setattr(ceilings, "matmul", lambda kind, n, *rest: size.append(n) or matmul(kind, 64, *rest))
-    lacking = probe.lacks(DeviceInfo(kind="cuda", name="", capability=capability))
+    lacking = support.lacks(DeviceInfo(kind="cuda", name="", capability=capability))
     before = torch.get_float32_matmul_precision()
     try:
         found = {name: (value, unit) for name, value, unit in ceilings._gpu_speeds("cpu", lacking)}

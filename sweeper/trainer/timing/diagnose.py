@@ -21,9 +21,9 @@ from sweeper.system.process import waited_seconds, waits
 from sweeper.trainer import device as devices
 from sweeper.trainer.data.protocol import LoadedBatch, Loader
 from sweeper.trainer.pipeline import Samples
-from sweeper.trainer.probe import lacks
 from sweeper.trainer.step.clocks import ARITHMETIC, BusyClock, NoClock
 from sweeper.trainer.step.stepper import Stepper
+from sweeper.trainer.support import lacks
 from sweeper.trainer.timing.conditions import processor_seconds
 from sweeper.trainer.timing.gpu_time import kernel_seconds, queued_seconds, sync_places
 from sweeper.trainer.timing.step_timer import StepTimer
