@@ -60,7 +60,7 @@ class _HeldBatch:
         self.step = 0
 
 
-class Training(Protocol):
+class ObservedTraining(Protocol):
     """What an observer (`inside.observer`) has seen of a training so far.
 
     Attributes:
@@ -88,7 +88,7 @@ class Training(Protocol):
 class Diagnoser:
     """Takes the steps apart that an observer sees from now on; the observer tells what happens, in order."""
 
-    def __init__(self, torch: Any, observer: Training) -> None:
+    def __init__(self, torch: Any, observer: ObservedTraining) -> None:
         self._torch, self._observer = torch, observer
         self._laps, self._sampler = Laps(), LineSampler()
         self._on_gpu = False
