@@ -16,7 +16,7 @@ from pace import disturbed, undisturbed
 
 from sweeper.core.progress import SilentProgress
 from sweeper.trainer import measure
-from sweeper.trainer.timing import conditions, stretches
+from sweeper.trainer.timing import conditions, step_timer
 from sweeper.trainer.timing.conditions import Conditions, canary_ms, read_conditions, undisturbed_canary_ms
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -264,8 +264,8 @@ def test_windows_have_differences_and_the_load_at_their_end(make_job, monkeypatc
         ]
     )
     canaries = iter([3.0, 5.0, 4.0])
-    monkeypatch.setattr(stretches, "read_conditions", lambda: next(readings))
-    monkeypatch.setattr(stretches, "undisturbed_canary_ms", lambda: next(canaries))
+    monkeypatch.setattr(step_timer, "read_conditions", lambda: next(readings))
+    monkeypatch.setattr(step_timer, "undisturbed_canary_ms", lambda: next(canaries))
     first, second = measure.run(make_job(warmup_cap_seconds=0.05), SilentProgress()).windows
     assert (first.cpu_seconds, first.involuntary_switches, first.steal_seconds) == (
         1.5,
@@ -291,7 +291,7 @@ def test_processor_time_of_loader_workers_is_their_trials(make_sequence_job, mon
         own.append(own_seconds())
         return read_conditions()
 
-    monkeypatch.setattr(stretches, "read_conditions", spy)
+    monkeypatch.setattr(step_timer, "read_conditions", spy)
     options = {"loader.kind": "rows", "loader.num_workers": 2, "model.row_seconds": 2e-4, "batch_size": 50}
     job = make_sequence_job(options, window_seconds=0.3, repeats=1, warmup_cap_seconds=0.2)
     (window,) = measure.run(job, SilentProgress()).windows

@@ -189,7 +189,7 @@ def test_gradients_are_exchanged_as_asked(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(steps, "DistributedDataParallel", exchanging)
     changes = {"ddp.static_graph": True, "ddp.gradient_as_bucket_view": True, "ddp.broadcast_buffers": False}
-    stepper(nn.Linear(1, 1), **changes).join(0)
+    stepper(nn.Linear(1, 1), **changes).join_group(0)
     assert asked == [
         {
             "device_ids": None,

@@ -20,7 +20,7 @@ from sweeper.core.job import Job
 from sweeper.core.progress import SilentProgress
 from sweeper.errors import UserError
 from sweeper.system.files import drop_from_page_cache
-from sweeper.trainer import prepare, probe
+from sweeper.trainer import prepare, probe, support
 from sweeper.trainer.pipeline import Prepared, Source, load_module
 
 MINE = """
@@ -153,7 +153,7 @@ def test_probe_tells_what_a_cpu_cannot_do(monkeypatch):
 @pytest.mark.parametrize(("capability", "num"), [("7.0", 3), ("8.0", 1), ("8.6", 1), ("9.0", 0)])
 def test_what_older_gpus_lack(capability: str, num: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    assert len(probe._lacks_cuda(capability)) == num
+    assert len(support._lacks_cuda(capability)) == num
 
 
 PRELOAD = """
