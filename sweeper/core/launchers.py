@@ -1,8 +1,8 @@
 """Lists the launchers and their traits. Imports no launcher.
 
-A new launcher is one file in `sweeper.launch` and one row of the table; a new batch system is one row and
-one function in `sweeper.launch.job_options`; a third party's launcher is the import string of a row. No
-module outside `sweeper.launch` branches on a launcher's name.
+A new launcher is one file in `sweeper.launch` and one row of the table; what a new batch system needs is in
+CONTRIBUTING.md; a third party's launcher is the import string of a row. No module outside `sweeper.launch`
+branches on a launcher's name.
 """
 
 from __future__ import annotations
