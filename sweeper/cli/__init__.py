@@ -9,6 +9,9 @@ summary, sensitivity             the summary of a sweep; what moving its winner 
 trial_view                       `show --trial`
 check_pipeline, check_script     `check --deep`, for either kind of work
 patch_script                     `export --format patch`
+
+`sync_command`, `train_command` and `ui_command` carry out a command whose options are parsed, and return its
+exit code, so that tests can call them.
 """
 
 from __future__ import annotations

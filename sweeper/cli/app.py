@@ -168,12 +168,14 @@ def _report_error(error: BaseException) -> int:
     if isinstance(error, SweeperError):
         return _print_error(error)
     if isinstance(error, SystemExit):
-        # The reader of our output is gone, so there is nobody to tell.
-        gone = isinstance(error.__context__, BrokenPipeError)
-        return 0 if gone else error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.__context__, BrokenPipeError):
+            # The reader of our output is gone, so there is nobody to tell.
+            return 0
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
     if not isinstance(error, Exception):
         raise error
     if hasattr(error, "show") and hasattr(error, "exit_code"):
+        # An error of click's own, such as an unknown option.
         error.show()
         return int(error.exit_code)
     if isinstance(error, OSError) and error.errno in _OF_DISK:

@@ -45,8 +45,11 @@ def check(
 
     --json, with --deep: {"name", "device", "room_gib", "synthetic", "notes", "left_out", "resident",
     "baseline": {"config", "train_samples", "val_samples", "data_bytes", "batch": {name: {"shape", "dtype"}},
-    "batch_bytes", "parameters", "losses", "step_seconds", "peak_gib"} | null, "largest": {"config",
-    "steps": [as the baseline], "expected_gib", "not_run"} | null, "failure"}
+    "batch_bytes", "parameters", "losses", "step_seconds", "peak_gib"} | null, "on_gpu": bool,
+    "gpu": {"checked": [configurations], "findings": [{"effect": "fails"|"waits"|"unknown", "part", "place",
+    "what"}]}, "largest": {"config", "steps": [as the baseline], "expected_gib", "not_run"} | null, "failure"}
+
+    For a script: {"device", "outcome": {as in a trial's outcome.json}, "record": {as in its script.json}}
 
     Example: sweeper check a10 --deep
     """

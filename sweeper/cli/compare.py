@@ -163,12 +163,13 @@ def _decision(comparison: Comparison) -> str:
         f"{rate(comparison.b.summary.throughput_of(b[0]))} vs"
         f" {rate(comparison.a.summary.throughput_of(a[0]))}"
     )
+    ratio = _precise_times(versus.ratio)
     if versus.low is None or versus.high is None:
-        return f"B's best runs at {_times(versus.ratio)} the speed of A's, {words.NO_INTERVAL}: {speeds}."
-    within = f"{words.INTERVAL} {_interval(versus.low, versus.high)}"
+        return f"B's best runs at {ratio} the speed of A's, {words.NO_INTERVAL}: {speeds}."
+    within = f"{words.INTERVAL} {_precise_interval(versus.low, versus.high)}"
     if versus.low <= 1 <= versus.high:
-        return f"B's best and A's cannot be told apart: {_times(versus.ratio)} ({within}), {speeds}."
-    return f"B's best runs at {_times(versus.ratio)} the speed of A's ({within}): {speeds}."
+        return f"B's best and A's cannot be told apart: {ratio} ({within}), {speeds}."
+    return f"B's best runs at {ratio} the speed of A's ({within}): {speeds}."
 
 
 def _figures(comparison: Comparison) -> Table:
@@ -225,11 +226,11 @@ def _digits(ratio: float) -> str:
     return f"{ratio:.3f}" if 0.5 <= ratio < 2 else f"{ratio:.3g}"
 
 
-def _interval(low: float, high: float) -> str:
+def _precise_interval(low: float, high: float) -> str:
     return f"[{_digits(low)}, {_digits(high)}]"
 
 
-def _times(ratio: float) -> str:
+def _precise_times(ratio: float) -> str:
     return f"{_digits(ratio)}x"
 
 
@@ -237,12 +238,12 @@ def _ratio_text(versus: SpeedRatio | None) -> str:
     if versus is None:
         return "–"
     if versus.low is None or versus.high is None:
-        return _times(versus.ratio)
-    return f"{_times(versus.ratio)} {_interval(versus.low, versus.high)}"
+        return _precise_times(versus.ratio)
+    return f"{_precise_times(versus.ratio)} {_precise_interval(versus.low, versus.high)}"
 
 
 def _quotient(a: float | None, b: float | None) -> str:
-    return _times(b / a) if a and b is not None else "–"
+    return _precise_times(b / a) if a and b is not None else "–"
 
 
 def _configuration(comparison: Comparison) -> Iterator[str | Table]:
@@ -270,11 +271,12 @@ def _trials(comparison: Comparison) -> Iterator[str]:
         yield "No configuration was measured in both sweeps."
         return
     count = f"{len(comparison.pairs)} configuration{'s' * (len(comparison.pairs) > 1)}"
-    yield f"Measured in both: {count}, with a median B / A of {_times(comparison.median)}. Largest changes:"
+    median = _precise_times(comparison.median)
+    yield f"Measured in both: {count}, with a median B / A of {median}. Largest changes:"
     moved = comparison.pairs[:MAX_MOVED]
     names = [comparison.a.name_of(pair.a) for pair in moved]
     for name, pair in zip(names, moved, strict=True):
-        yield f"  {name:<{max(map(len, names))}}  {_times(pair.ratio)}  (trial {pair.b.number} of B)"
+        yield f"  {name:<{max(map(len, names))}}  {_precise_times(pair.ratio)}  (trial {pair.b.number} of B)"
 
 
 def check_lines(comparison: Comparison, share: float) -> Iterator[str]:

@@ -22,6 +22,9 @@ from sweeper.sweep.start.launchers import waiting_sweeps
 def list(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:
     """List sweeps, the latest first.
 
+    --json: [{"name", "state": "finished"|"stopped"|"unfinished", "device", "trials", "ratio" | null}]; of a
+    sweep that runs on a cluster also "jobs": [IDs], "workers": [{"host", "gpu", "job", "busy"}]
+
     Example: sweeper list
     """
     sweeps, damaged = [], []

@@ -23,7 +23,7 @@ FOLDERS = ("sweeps", "train", "cache", "cache/compile")
 """Folders in a state folder, created when first needed."""
 
 
-def _folder(home: Path) -> Path:
+def _state_folder(home: Path) -> Path:
     """Returns a state folder that exists or can be created.
 
     Raises:
@@ -153,7 +153,9 @@ Command = Annotated[
 ]
 Home = Annotated[
     Path,
-    typer.Option("--home", envvar="SWEEPER_HOME", help="State folder.", show_default=True, callback=_folder),
+    typer.Option(
+        "--home", envvar="SWEEPER_HOME", help="State folder.", show_default=True, callback=_state_folder
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Space = Annotated[
@@ -171,7 +173,7 @@ Sets = Annotated[
 ]
 
 
-def _store(context: typer.Context, parameter: typer.CallbackParam, uri: str | None) -> str | None:
+def _tracking_uri(context: typer.Context, parameter: typer.CallbackParam, uri: str | None) -> str | None:
     """Returns the tracking URI, and says so if the shell's variable gives it.
 
     Raises:
@@ -208,6 +210,6 @@ Uri = Annotated[
         envvar=SHELL_URI,
         metavar="URI",
         help="MLflow server or database. Default: the database in the state folder.",
-        callback=_store,
+        callback=_tracking_uri,
     ),
 ]

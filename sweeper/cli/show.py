@@ -52,6 +52,14 @@ def show(
 ) -> None:
     """Show a sweep's summary and its trials.
 
+    --json: {"name", "state", "device", "baseline": {"number", "config", "metrics", "notes"} | null,
+    "winner": {as the baseline, "ratio", "ratio_low", "ratio_high", ...} | null, "trials": [{"number",
+    "outcome": "measured"|"running"|the kind of its failure, "feasible", "verdict", "stage", "config",
+    "metrics", "notes", ...}], "sensitivity": [{"name", "value", "ratio", "how": "measured"|"predicted"}],
+    "race": [{"round", "trial", "start_seconds", "turns": [{"at", "seconds", "steps", "samples",
+    "foreign"}]}]}; with several objectives also "front", "picked" and "rule". With --trial: that trial,
+    its outcome as in its outcome.json.
+
     Example: sweeper show stocks-a10 --trial 7
     """
     if (out is not None and form is None) or (form is not None and (as_json or trial is not None)):

@@ -7,8 +7,10 @@ third signal                  the process ends immediately
 
 The exit code is that of the first signal. A thread enforces the deadlines, because an exception may
 be swallowed or meet code that blocks. Modules that Cython compiled swallow what is raised while they
-are imported, and the program would go on: the thread has it raised again. It is loaded before anything
-else, so neither this module nor those it imports need more than the standard library.
+are imported, and the program would go on: the thread has it raised again.
+
+This module is loaded before anything else, so neither it nor those it imports need more than the standard
+library.
 """
 
 from __future__ import annotations
@@ -202,7 +204,10 @@ def report_stop(number: int) -> int:
 
 
 def allow(unwinding_seconds: float, orderly_seconds: float | None) -> None:
-    """Changes the deadlines of this program: see `SignalHandler`."""
+    """Changes the deadlines of this program: see `SignalHandler`. A later call replaces an earlier one.
+
+    So `allow_answer` and `allow_cluster` exclude each other.
+    """
     if _handler is not None:
         _handler.unwinding_seconds, _handler.orderly_seconds = unwinding_seconds, orderly_seconds
 

@@ -15,7 +15,8 @@ class Window:
     Attributes:
         start_s: Monotonic clock at its start, shared by all processes of a machine.
         seconds: Wall time.
-        steps: Micro-batches processed.
+        steps: Micro-batches processed by the trainer, or steps of a script's optimizer
+            (`sweeper.script.inside.observer`); 0 where a script reports none.
         samples: Training samples that earned throughput (steps skipped by a scaler earn none).
         cpu_seconds: Processor time of the trial's whole process tree.
         involuntary_switches: Number of times that the kernel took the processor from one of the trial's
@@ -54,7 +55,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """Mean seconds of one step by phase; the sum is the step's wall time.
+    """Mean seconds of one step (`Window.steps`) by phase; the sum is the step's wall time.
 
     Attributes:
         data_s: Waiting for the batch, or gathering it on the device.
@@ -199,6 +200,8 @@ class Measurement:
 
     Attributes:
         throughput: Samples per second: all windows' samples over all windows' seconds.
+        step_ms: Mean time of a step: all windows' seconds over all windows' steps. A step is a micro-batch in
+            the trainer, and a step of the optimizer in a script. 0 where a script reports no steps.
         epoch_seconds: Time of one pass over `train_samples` at that throughput.
         compile_seconds: First step minus a steady one, where a compile mode was set.
         observed: The settings that a script's training used, as torch reports them.

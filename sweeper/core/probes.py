@@ -19,7 +19,8 @@ class Probe:
     """A source of readings, used by one thread.
 
     A probe derives from this class and implements at least `read`. A built-in probe must not raise. A third
-    party's may, and is then given up.
+    party's may, and is then given up. Its readings between windows are called slow in the sampler
+    (`sweeper.telemetry.sampler`).
 
     Attributes:
         name: A short name; the cost of reading is the series `<name>_read_ms`.
@@ -40,6 +41,7 @@ class Probe:
 
     def read_between_windows(self) -> Reading:
         """Returns slow readings, too expensive for `read`; called before the first window and after each."""
+        # A third party's probe may still define the former name alone.
         return self.between()
 
     def between(self) -> Reading:

@@ -21,10 +21,10 @@ from sweeper.schema.cluster import BatchJob
 from sweeper.schema.sections import ExecutionOptions
 
 ASK_SECONDS = 15.0
-"""Seconds between two queries to the batch system while workers are missing, and after a refusal."""
-MAX_REFUSALS = 20
-"""Consecutive refusals by the batch system after which a sweep without any job stops."""
-MAX_IN_VAIN = 3
+"""Seconds between two queries to the batch system while workers are missing, and after a rejection."""
+MAX_REJECTIONS = 20
+"""Consecutive rejections by the batch system after which a sweep without any job stops."""
+MAX_ENDED_UNSTARTED = 3
 """Jobs in a row that may end before their worker starts; with that many, the sweep stops."""
 MAX_WORDS = 60
 """Words of a job's output in a message."""
@@ -113,7 +113,7 @@ class BatchPool(DaskPool):
         self._launcher_name, self._system = launcher_name, traits(launcher_name).cluster
         self._started: dict[str, float] = {}
         self._asked_at, self._retry_at = time.monotonic(), 0.0
-        self._refused = self._in_vain = 0
+        self._num_rejections = self._num_ended_unstarted = 0
         self._logs = logs
         try:
             self._cluster = cluster_class(launcher_name)(
@@ -145,9 +145,9 @@ class BatchPool(DaskPool):
         try:
             if not self._submit_missing(count, may_submit=now >= self._retry_at):
                 return
-            self._refused = 0
+            self._num_rejections = 0
         except (RuntimeError, TimeoutError, OSError) as error:
-            self._note_refusal(error, now)
+            self._note_rejection(error, now)
         for job in self._jobs.submitted.values():
             # Keyed by job ID, since a replacement has the same worker name.
             self._started.setdefault(job.job_id, now)
@@ -168,18 +168,18 @@ class BatchPool(DaskPool):
         jobs.complete()
         return True
 
-    def _note_refusal(self, error: Exception, now: float) -> None:
+    def _note_rejection(self, error: Exception, now: float) -> None:
         """Forgets rejected jobs; raises if one was the first job of all, or if none is accepted any more."""
         # Dask would keep rejected jobs as if they existed.
         for name in [name for name, job in self._jobs.submitted.items() if not job.job_id]:
             self._jobs.forget(name)
-        self._retry_at, self._refused = now + ASK_SECONDS, self._refused + 1
+        self._retry_at, self._num_rejections = now + ASK_SECONDS, self._num_rejections + 1
         if not self._started:
             raise UserError(
                 f"{self._system} rejects the jobs of `execution.job`: {_message_of(error)}. `sweeper run"
                 " --dry-run` prints their script."
             ) from error
-        if not self._jobs.submitted and self._refused >= MAX_REFUSALS:
+        if not self._jobs.submitted and self._num_rejections >= MAX_REJECTIONS:
             raise EnvironmentStopError(
                 f"{self._system} no longer accepts jobs: {_message_of(error)}. Finished trials are kept;"
                 " run the same command to continue."
@@ -188,7 +188,7 @@ class BatchPool(DaskPool):
     def workers(self) -> Sequence[str]:
         """Returns the addresses of the present workers."""
         addresses = super().workers()
-        self._in_vain = 0 if addresses else self._in_vain
+        self._num_ended_unstarted = 0 if addresses else self._num_ended_unstarted
         return addresses
 
     def _forget_ended(self) -> None:
@@ -207,12 +207,12 @@ class BatchPool(DaskPool):
         for name, job in waiting.items():
             if job.job_id not in listed and now - self._started.get(job.job_id, now) > STALE_SECONDS:
                 self._jobs.forget(name)
-                self._in_vain += 1
-        if self._in_vain >= MAX_IN_VAIN:
+                self._num_ended_unstarted += 1
+        if self._num_ended_unstarted >= MAX_ENDED_UNSTARTED:
             raise EnvironmentStopError(
-                f"{self._in_vain} {self._system} jobs in a row ended before their worker started. One of them"
-                f" ended with: {self._last_words()}. Finished trials are kept; fix this and run the same"
-                " command."
+                f"{self._num_ended_unstarted} {self._system} jobs in a row ended before their worker started."
+                f" One of them ended with: {self._last_words()}. Finished trials are kept; fix this and run"
+                " the same command."
             )
 
     def _last_words(self) -> str:

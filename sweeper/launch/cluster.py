@@ -37,10 +37,13 @@ _ANOTHER = (
     " a separate sweep (`same_gpu: false`)"
 )
 LOOK_SECONDS = 0.2
+"""Seconds between two looks at the pool."""
 WAITING_SECONDS = 5.0
 """Seconds without a worker after which the user is informed."""
 LEAVE_SECONDS = 5.0
+"""Seconds that `close` waits for the thread that looks."""
 MAX_SAID = 200
+"""Characters of a worker's error in a message."""
 MAX_REFUSALS = 3
 """Number of workers in a row that may refuse trials before a sweep without any other worker stops."""
 MAX_WORKERS = 1000

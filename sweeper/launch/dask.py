@@ -91,6 +91,7 @@ class DaskPool:
         self._use(client)
 
     def _use(self, client: Any) -> None:
+        """Begins with a client. Also begins `BatchPool`, which makes its own client."""
         self._client = client
         self._info: Mapping[str, Mapping[str, Any]] = {}
         self._count = 0

@@ -87,6 +87,9 @@ class LocalLauncher(Launcher):
     """Runs jobs on this machine, at most `capacity` at a time (which the caller ensures).
 
     The server starts with the launcher and imports torch; jobs wait until that is done.
+
+    Attributes:
+        ready: The server's message once it has imported torch; empty before. Only tests read it.
     """
 
     capacity = sys.maxsize

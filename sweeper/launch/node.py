@@ -155,7 +155,7 @@ class Node:
             self._scratch,
             isolation=parcel.isolation,
             pass_env=parcel.pass_env,
-            environ={**_own_environment(), **parcel.env},
+            environ={**_environment_without_dask(), **parcel.env},
         )
         self._handle: Handle | None = None
         self._job: Job | None = None
@@ -279,8 +279,8 @@ def _own_folder(where: Path) -> Path:
     return folder
 
 
-def _own_environment() -> dict[str, str]:
-    """Returns this worker's environment without what Dask has added."""
+def _environment_without_dask() -> dict[str, str]:
+    """Returns this worker's environment without what Dask has set (`_SET_BY_DASK`)."""
     return {name: value for name, value in os.environ.items() if _SET_BY_DASK.get(name) != value}
 
 

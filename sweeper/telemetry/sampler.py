@@ -112,13 +112,19 @@ def _table(rows: list[_Row]) -> dict[str, list[float]]:
 
 
 class _ProbeThread:
-    """One probe and the thread that reads it."""
+    """One probe and the thread that reads it. The caller is another thread: `_run` is the probe's."""
 
     def __init__(self, probe: Probe, interval: float, take: Callable[[_Row], None]) -> None:
         self._probe, self._interval, self._take = probe, interval, take
+        # Set by the caller, cleared by the probe's thread: whether there is something to do at once.
         self._woken = threading.Event()
+        self._is_slow_requested = False
+        # Set by the probe's thread, cleared by the caller: whether the latest request was answered.
         self._answered = threading.Event()
-        self._is_slow_requested = self._ended = self._stuck = self._started = False
+        # Set by the caller if an answer is late, cleared by the probe's thread after any reading.
+        self._stuck = False
+        # Written by the caller alone.
+        self._started = self._ended = False
 
     def start(self, pid: int, device_uuid: str) -> None:
         self._started = True

@@ -2,7 +2,7 @@
 
 build │ first step │ blocks until steady │ window │ window │ window │ breakdown │ diagnosis │ quality
 ──────┼────────────┼─────────────────────┼────────┼────────┼────────┼───────────┼───────────┼────────
-startup  compile     warm-up             sync  sync     sync     sync (CUDA only)  parts alone  (once per key)
+startup  compile     warm-up             sync  sync     sync     sync (CUDA only)  parts alone  (if asked for)
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _measure(job: Job, progress: Progress, group: Group) -> Measurement:
     startup = time.perf_counter() - began
 
     progress.stage("warmup")
-    first = timer.stretch(NoClock(), seconds=0.0, max_seconds=0.0)
+    first = timer.first_step()
     warmup_began = time.perf_counter()
     warmup = timer.warm_up(plan.warmup_cap_seconds, plan.screen_above)
 
@@ -112,8 +112,9 @@ def _measure(job: Job, progress: Progress, group: Group) -> Measurement:
         stepper.leave_group()
 
     loss_quality: Quality | None = None
-    expected = plan.quality_samples / config.batch_size * breakdown.compute_s
-    if plan.quality_samples and throughput >= plan.quality_above and expected <= plan.quality_cap_seconds:
+    expected_quality_seconds = plan.quality_samples / config.batch_size * breakdown.compute_s
+    is_affordable = expected_quality_seconds <= plan.quality_cap_seconds
+    if plan.quality_samples and throughput >= plan.quality_above and is_affordable:
         progress.stage("quality")
         loss_quality = quality.measure(pipeline, stepper, plan)
     return Measurement(
@@ -146,10 +147,16 @@ def _measure(job: Job, progress: Progress, group: Group) -> Measurement:
 
 
 def join_group(job: Job, group: Group, pipeline: Pipeline, stepper: Stepper, begin: int = 0) -> Loader:
-    """Connects the stepper to its group, and returns the loader of its share.
+    """Makes the loader of this rank's share, captures the step if configured, and connects the ranks.
 
     Args:
         begin: Number of batches taken before.
+
+    Returns:
+        The loader, which has not started.
+
+    Raises:
+        TrialFailedError: The step cannot be captured, here or on several devices.
     """
     config = job.config
     captures = config.compile.captures_step

@@ -12,7 +12,7 @@ import pytest
 
 from sweeper.errors import EnvironmentStopError
 from sweeper.launch import batch
-from sweeper.launch.batch import MAX_IN_VAIN, STALE_SECONDS, BatchPool
+from sweeper.launch.batch import MAX_ENDED_UNSTARTED, STALE_SECONDS, BatchPool
 from sweeper.launch.jobqueue import JobTable
 
 
@@ -46,7 +46,7 @@ def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> BatchPool:
     pool._jobs, pool._info, pool._logs = JobTable(Cluster()), {}, tmp_path
     pool._launcher_name, pool._system, pool._started, pool.now = "slurm", "SLURM", {}, 0.0
     pool._asked_at = pool._retry_at = 0.0
-    pool._refused = pool._in_vain = 0
+    pool._num_rejections = pool._num_ended_unstarted = 0
     return pool  # type: ignore[no-any-return]
 
 
@@ -64,7 +64,7 @@ def test_jobs_that_end_in_vain_end_the_sweep_with_their_last_words(pool: Any, tm
     (tmp_path / "job.err").write_text("no such interpreter")
 
     def waits() -> None:
-        for _ in range(MAX_IN_VAIN + 1):
+        for _ in range(MAX_ENDED_UNSTARTED + 1):
             pool.want(1)
             pool.now += STALE_SECONDS + 1
 

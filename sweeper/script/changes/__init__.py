@@ -100,6 +100,7 @@ def _with_defaults(change: Any) -> Change:
     """
     kind = type(change)
     if not isinstance(change, Change):
+        # A new object will not do: only the file knows how to make one, and its code may refer to this one.
         change.__class__ = type(kind.__name__, (kind, Change), {"__module__": kind.__module__})
     derived: Change = change
     return derived

@@ -1,4 +1,9 @@
-"""Defines what a change to a script is: one class says everything about it."""
+"""Defines what a change to a script is: one class, `Change`, says everything about it.
+
+What it needs is here as well: the kinds of changes, the measured `Step` and the `SpeedupCeiling` that follows
+from it, the `ReportCallback` that `apply` calls, and the `Editor` that `edit` calls. `begin_passes`,
+`tolerance_of_kernels` and `reason_of` help several changes.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +61,7 @@ def begin_passes(torch: Any, begin: Callable[[Any, Callable[[Any], Any]], Any]) 
     """Makes the passes of loaders that begin from now on begin with `begin(loader, original)`.
 
     With persistent workers that is the first pass alone: torch resets its iterator for the others.
+    A later call wraps the earlier ones: `original` may be another change's.
     """
     module = torch.utils.data.dataloader
     original = module.DataLoader._get_iterator
@@ -71,7 +77,8 @@ class ReportCallback(Protocol):
     """Callback that receives whether a change is in effect and, if it is not, the reason.
 
     A change calls `report(True)` once it is in effect, `report(False, why)` if it is not made, and
-    `report(False, why, was_applied=True)` if it was in effect and is given up.
+    `report(False, why, was_applied=True)` if it was in effect and is given up (`given_up` in the
+    message to sweeper).
     """
 
     def __call__(self, is_applied: bool, why: str = "", /, *, was_applied: bool = False) -> None:

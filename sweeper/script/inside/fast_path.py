@@ -31,7 +31,7 @@ class FastPath:
 
     Attributes:
         is_on: Whether steps are only counted.
-        moment_s: Time of the latest look.
+        moment_s: Time of the latest look; the observer's `_moment_s` is that of the latest step.
         step_s: Seconds per step before that look.
         look_at: Number of `steps` at which the next look is due.
         due_s: Time at which the next message is due.

@@ -46,7 +46,25 @@ UNSTEPPED = 8
 
 
 class TrainingObserver:
-    """Takes torch's reports of the training in this process, in order."""
+    """Takes torch's reports of the training in this process, in order.
+
+    `Recorder` derives from it. It overrides the methods that take reports, and `_complete_step`; it sets
+    `_has_fast_path`, and `_resumed_s` and `_shares` once its record is complete.
+
+    Attributes:
+        points: The wrapped functions of torch.
+        fast: The counters of usual steps.
+        request_page: Its first byte asks for something after a step (`step_request`).
+        sample_counter: Counts the samples of the steps.
+        pauses: Evaluations and other time that is not training.
+        facts: What the training uses; empty until step `FACTS_AT`.
+        steps: Steps so far, without those that `fast` still has.
+        num_samples: Samples so far, without those that `fast` still has.
+        has_backward: Whether `backward` was called: `torch.autograd.grad` is then no backward pass of a step.
+        is_by_hand: Whether the script updates its parameters without an optimizer, as far as is known.
+        world_size: Number of processes that this one reports for, 0 if another one reports; None before the
+            first message.
+    """
 
     def __init__(self, torch: Any, channel: Channel) -> None:
         self._torch, self._channel = torch, channel
@@ -85,13 +103,25 @@ class TrainingObserver:
         self._last_samples = 0
         self._losses = StepLosses(self._torch)
         self.pauses = Pauses(self._torch, self.points, self._pause_changed)
-        self.steps = self.num_samples = self._backwards = 0
-        self._optimizers: set[int] = set()
+        self.steps = self.num_samples = 0
         self._stages, self._shares = Stages(), StepShares()
-        self.has_backward = self._is_grad = False
+        self.has_backward = self.is_by_hand = False
+        # Number of backward passes since the latest step.
+        self._backwards = 0
+        # Ids of the optimizers that have stepped for the current batch.
+        self._optimizers: set[int] = set()
+        # Whether the backward pass that begins is a call of `torch.autograd.grad`.
+        self._is_grad = False
+        # Whether an optimizer is in its step.
+        self._is_stepping = False
+        # Whether a backward pass has begun within a step, as in the closure of LBFGS.
+        self._has_closure = False
+        # Whether an optimizer has stepped, or exists.
+        self._has_optimizer = False
+        # Number of backward passes before that is known.
         self._unstepped = 0
-        self._has_optimizer = self.is_by_hand = self._is_stepping = self._has_closure = False
         self._fetch_began_s = self._sent_at_s = 0.0
+        # Time of the latest step, or of a rest's end; `fast.moment_s` is that of the latest look.
         self._moment_s = time.perf_counter()
         self.world_size: int | None = None
         self._source = ""

@@ -60,11 +60,11 @@ class KnownLoader:
         is_training: Whether a backward pass has followed one of its batches.
         counts_indices: Whether a batch has as many samples as the loader has asked for rows.
         read: Returns the number of samples in a batch from its structure.
-        latest_window: The latest step that its batches were fetched for.
+        latest_step: The latest step that its batches were fetched for.
     """
 
     __slots__ = (
-        *("_sampler", "batch_size", "counts_indices", "is_training", "latest_window", "read", "settings"),
+        *("_sampler", "batch_size", "counts_indices", "is_training", "latest_step", "read", "settings"),
     )
 
     def __init__(self, iterator: Any, batch: Any) -> None:
@@ -77,7 +77,7 @@ class KnownLoader:
         self.batch_size = getattr(sampler, "batch_size", None)
         self.settings: Facts = {**loader_settings(iterator), "batch": flat_kind(batch)}
         self.is_training = False
-        self.latest_window = -2
+        self.latest_step = -2
         rows = _rows_of(iterator)
         num_rows = rows[0] if rows else 0
         reader = self.learn(batch, num_rows)
@@ -110,16 +110,16 @@ class Pass:
         is_training: Whether its batches count: a backward pass has followed one of the loader's
             batches, and the model is not being evaluated.
         pending: Samples fetched before that was known.
-        num_windows: Number of steps that its batches were fetched for.
+        num_steps: Number of steps that its batches were fetched for.
         read: Returns the number of samples in a batch.
         latest: The number of samples in the latest batch.
     """
 
-    __slots__ = ("is_training", "latest", "loader", "num_windows", "pending", "read")
+    __slots__ = ("is_training", "latest", "loader", "num_steps", "pending", "read")
 
     def __init__(self, loader: KnownLoader, iterator: Any, is_training: bool) -> None:
         self.loader, self.is_training, self.pending = loader, is_training, 0
-        self.num_windows = self.latest = 0
+        self.num_steps = self.latest = 0
         rows = _rows_of(iterator)
         if loader.counts_indices and rows is not None:
             take = rows.popleft
@@ -166,7 +166,9 @@ class SampleCounter:
         self.current: Pass | None = None
         self._leading: KnownLoader | None = None
         self._fed: dict[Pass, list[int]] = {}
-        self._window = self._num_loaders = self.num_batches = 0
+        # Number of the current step, without those that are only counted (`fast_path`).
+        self._step = 0
+        self._num_loaders = self.num_batches = 0
         self.has_single = False
         self._missed = self._uncounted = 0
         self._watch_at = MISSES
@@ -281,14 +283,14 @@ class SampleCounter:
             current.pending = 0
         for loader_pass in self._fed:
             # An evaluation asks for a whole pass between two steps, and not in the next one.
-            if loader_pass.num_windows or loader_pass.loader.latest_window == self._window - 1:
+            if loader_pass.num_steps or loader_pass.loader.latest_step == self._step - 1:
                 loader_pass.is_training = loader_pass.loader.is_training = True
                 loader_pass.pending = 0
         return is_news
 
     def count_step(self, optimizer: Any, num_steps: int = 1) -> int:
         """Returns the samples to count for a step that has ended, or for several."""
-        fetched = self._end_window()
+        fetched = self._end_step()
         of_model = self._model.pop_samples()
         if fetched:
             self._missed, self._watch_at = 0, MISSES
@@ -310,12 +312,12 @@ class SampleCounter:
         uncounted, self._uncounted = self._uncounted, 0
         return of_model * (1 + uncounted)
 
-    def _end_window(self) -> int:
+    def _end_step(self) -> int:
         """Returns the samples of the loader that gave the most of them since the latest step."""
         rows: dict[KnownLoader, list[int]] = {}
         for loader_pass, (samples, batches) in self._fed.items():
-            loader_pass.num_windows += 1
-            loader_pass.loader.latest_window = self._window
+            loader_pass.num_steps += 1
+            loader_pass.loader.latest_step = self._step
             if loader_pass.is_training:
                 total = rows.setdefault(loader_pass.loader, [0, 0])
                 total[0] += samples
@@ -323,7 +325,7 @@ class SampleCounter:
             else:
                 loader_pass.pending += samples
         self._fed.clear()
-        self._window += 1
+        self._step += 1
         if not rows:
             return 0
         self._num_loaders = max(self._num_loaders, len(rows))

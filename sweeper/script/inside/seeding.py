@@ -19,8 +19,22 @@ MIN_BATCHES = 2
 """Minimum number of batches in a pass, however large they are."""
 
 _CUT = "_sweeper_cut"
-"""Attribute of a loader's iterator: the pass that is cut, its batches so far, its batches without the cut,
-and the limit."""
+"""Attribute of a loader's iterator that contains its `_CutPass`."""
+
+
+class _CutPass:
+    """A pass that is cut.
+
+    Attributes:
+        sampler: The sampler's iterator, which is another one in each pass.
+        limit: Maximum number of batches.
+        batches: Number of batches so far.
+        whole: Number of batches without the cut, as far as the sampler was asked.
+    """
+
+    def __init__(self, sampler: Any, limit: float) -> None:
+        self.sampler, self.limit = sampler, limit
+        self.batches = self.whole = 0
 
 
 def seed(torch: Any, number: int, shift: int, *, deterministic: bool = False) -> None:
@@ -103,24 +117,24 @@ def cut_passes(torch: Any, points: Points, num_batches: int, is_cut: Callable[[A
     def cut(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def next_index(iterator: Any) -> Any:
             sampler = iterator._sampler_iter
-            state = getattr(iterator, _CUT, None)
-            if state is None or state[0] is not sampler:
-                state = [sampler, 0, 0, limit(iterator)]
-                setattr(iterator, _CUT, state)
-            if state[1] >= state[3] and is_cut(iterator):
+            cut_pass = getattr(iterator, _CUT, None)
+            if cut_pass is None or cut_pass.sampler is not sampler:
+                cut_pass = _CutPass(sampler, limit(iterator))
+                setattr(iterator, _CUT, cut_pass)
+            if cut_pass.batches >= cut_pass.limit and is_cut(iterator):
                 raise StopIteration
             index = original(iterator)
-            state[1] += 1
-            state[2] += 1
-            if state[1] == state[3] and is_cut(iterator) and iterator._dataset_kind != stream:
+            cut_pass.batches += 1
+            cut_pass.whole += 1
+            if cut_pass.batches == cut_pass.limit and is_cut(iterator) and iterator._dataset_kind != stream:
                 for _ in range(MAX_LEFT_OUT):
                     try:
                         index = original(iterator)
                     except StopIteration:
                         break
-                    state[2] += 1
+                    cut_pass.whole += 1
                 else:
-                    state[3] = math.inf
+                    cut_pass.limit = math.inf
             return index
 
         return next_index
@@ -139,5 +153,5 @@ def _length(sampler: Any) -> int:
 
 def whole_pass(iterator: Any) -> int:
     """Returns how many batches a pass would have without the cut, as far as its sampler was asked."""
-    state = getattr(iterator, _CUT, None)
-    return state[2] if state is not None else 0
+    cut_pass: _CutPass | None = getattr(iterator, _CUT, None)
+    return cut_pass.whole if cut_pass is not None else 0

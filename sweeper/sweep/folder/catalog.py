@@ -114,7 +114,11 @@ def require_schema(journal: Journal, verb: str) -> None:
 
 
 def line_of_schema_1(journal: Journal, verb: str) -> str:
-    """Returns why a sweep cannot be continued, confirmed or sent; empty if no earlier version wrote it."""
+    """Returns the line that refuses to continue, confirm or send a sweep of schema 1; empty for a later one.
+
+    Args:
+        verb: What is to be done with it.
+    """
     if journal.schema >= SCHEMA:
         return ""
     another = " Add --new to begin another one." if verb == "continue" else ""
@@ -131,7 +135,9 @@ def _baseline_failed(journal: Journal) -> bool:
 
 
 def lock_of(journal: Journal) -> SweepLock:
-    """Returns the lock of a sweep; makes its folder if there is none.
+    """Takes the lock of a sweep, and returns it; makes the sweep's folder if there is none.
+
+    If the folder cannot be written and the sweep has not begun, the folder is removed.
 
     Raises:
         SweepConflictError: Another process holds it.

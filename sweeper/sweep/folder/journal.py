@@ -15,6 +15,9 @@ Not all of the folder is written here. The drawing is in `docs/design.md`; paths
     server.log          launch/local.py                   no job has run on this machine
     jobs.json           launch/cluster.py                 the launcher has left no jobs in a batch system
     models.json         launch/cluster.py                 no worker had another model of device
+    report.html         report/writing.py                 the sweep has no report
+    best.yaml           production/handover.py            nothing is exported
+    best.patch          cli/patch_script.py               no patch is exported
 
     in setup/:
     interference.json   sweep/phases/interference.py      the slots are measured
@@ -26,6 +29,15 @@ Not all of the folder is written here. The drawing is in `docs/design.md`; paths
     interrupted         sweep/job_runner.py               if there is no outcome, the attempt counts
     place.json          core/place.py                     where it ran is not known
     search_result.json  `write_search_result`             a trial's outcome is told to the sampler
+    worker.log          worker/keeper.py                  the job has not run in a process
+    series/             worker/keeper.py                  no telemetry is stored
+    telemetry.log       worker/keeper.py                  no telemetry is stored
+    trace.json.gz       trainer/trace.py                  the trial is not profiled
+    attempt-N-*         sweep/job_runner.py               the environment has ended no attempt
+    script.json         script/run/start.py               no script was started
+    record-N.jsonl      script/inside/recorder.py         the script's first steps are not recorded
+    warm.json           script/run/running.py             the record of the first steps is not complete
+    verification.json   exports/verification.py           the trial's changes are not verified together
 
     in races/<race>/:
     race.jsonl          race/storage.py                   the race has not begun
@@ -33,8 +45,9 @@ Not all of the folder is written here. The drawing is in `docs/design.md`; paths
 1. `write_job`, which sweep/job_runner.py calls as it starts a job, sweep/trial_runner.py for a trial that is
    passed over, and tuning/lives.py for one whose changes are not all in effect.
 2. `write_outcome`, which worker/keeper.py calls as a job ends, and launch/parcel.py as a cluster sends it;
-   sweep/job_runner.py where a worker left none, sweep/trial_runner.py for a trial that is passed over, and
-   tuning/ for one that was cut off or trains differently.
+   launch/inline.py as a job ends in this process, sweep/job_runner.py where a worker left none,
+   sweep/trial_runner.py for a trial that is passed over, and tuning/ for one that was cut off or trains
+   differently.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def epoch_of(folder: Path) -> int:
 
 
 def is_gone(folder: Path) -> bool:
-    """Returns whether the sweep's last supervisor ran on this host and no longer runs.
+    """Returns whether a sweep's last supervisor, not its folder, is gone: it ran on this host, and has ended.
 
     It does not try to take the lock, which would turn away a supervisor that starts at that moment.
     """

@@ -66,11 +66,11 @@ class MachineRecord:
         return drift([block for block in self.blocks() if block.of != before])
 
     def add(self, block: Block) -> None:
-        """Adds a block, or replaces the earlier block of the same rounds."""
+        """Adds a block, or replaces that of the same rounds. A block without speeds is ignored."""
+        if not block.speeds:
+            return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with open_locked(self._path.with_suffix(".lock")):
-            if not block.speeds:
-                return
             others = [other for other in self.blocks() if other.of != block.of]
             blocks = [*others, block][-MAX_BLOCKS:]
             write_json(self._path, {"machine": self._line, "blocks": list(map(encode, blocks))})

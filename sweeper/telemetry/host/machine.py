@@ -42,7 +42,7 @@ class KeptFile:
 
 
 class HostSeries:
-    """Some series from one source. A part that raises is not read again.
+    """Some series from one source. A source that raises is not read again.
 
     Attributes:
         names: The series, without those of single cores.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from sweeper.core.probes import Probe, Reading
 from sweeper.telemetry.host.machine import (
@@ -17,6 +18,9 @@ from sweeper.telemetry.host.machine import (
     energy_zones,
 )
 from sweeper.telemetry.host.tree import Tree
+
+_PRESSURES = (("io", "disk_wait_pct"), ("cpu", "cpu_pressure_pct"), ("memory", "memory_pressure_pct"))
+"""The kernel's name of what is waited for, and its series."""
 
 
 class HostProbe(Probe):
@@ -34,7 +38,7 @@ class HostProbe(Probe):
 
     def __init__(self) -> None:
         self.missing: dict[str, str] = {}
-        self._parts: list[HostSeries] = []
+        self._sources: list[HostSeries] = []
 
     def open(self, pid: int, device_uuid: str) -> None:
         """Opens the files and reads the counters' first values."""
@@ -43,16 +47,14 @@ class HostProbe(Probe):
             (Tree.names, lambda: Tree(pid)),
             (Memory.names, Memory),
             (Disks.names, Disks),
-            (("disk_wait_pct",), lambda: Pressure("io", "disk_wait_pct")),
-            (("cpu_pressure_pct",), lambda: Pressure("cpu", "cpu_pressure_pct")),
-            (("memory_pressure_pct",), lambda: Pressure("memory", "memory_pressure_pct")),
+            *(((name,), partial(Pressure, resource, name)) for resource, name in _PRESSURES),
             (Shm.names, Shm),
         ]
         if zones := energy_zones():
             kinds.append((ProcessorEnergy.names, lambda: ProcessorEnergy(zones)))
         for names, begin in kinds:
             try:
-                self._parts.append(begin())
+                self._sources.append(begin())
             except Exception as error:
                 self._drop(names, error)
         self.read()
@@ -60,19 +62,19 @@ class HostProbe(Probe):
     def read(self) -> Reading:
         """Returns the current values; rates are over the time since the last reading."""
         values: dict[str, float] = {}
-        for part in list(self._parts):
+        for source in list(self._sources):
             try:
-                values.update(part.read())
+                values.update(source.read())
             except Exception as error:
-                self._drop(part.names, error)
-                self._parts.remove(part)
-                part.close()
+                self._drop(source.names, error)
+                self._sources.remove(source)
+                source.close()
         return values
 
     def close(self) -> None:
         """Closes the files."""
-        while self._parts:
-            self._parts.pop().close()
+        while self._sources:
+            self._sources.pop().close()
 
     def _drop(self, names: Sequence[str], error: Exception) -> None:
         place = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else ""

@@ -74,10 +74,13 @@ class ForeignProcesses:
         tree_pids = self._tree_pids if self._is_numbered_as_here else set()
         is_one_own = not self._is_numbered_as_here
         if busy is None:
+            # There is no utilisation per process: all that are listed count.
             disturbing = listed.keys() - tree_pids
         elif busy & recent_pids or not busy:
-            disturbing = busy & recent_pids - tree_pids
+            # The IDs of the busy processes are those of the list.
+            disturbing = busy & (recent_pids - tree_pids)
         else:
+            # The IDs of the busy processes are the machine's: one of them is the trial's.
             disturbing, is_one_own = busy, True
         return {
             "gpu_foreign_processes": float(max(0, len(disturbing) - is_one_own)),

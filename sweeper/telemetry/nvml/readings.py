@@ -1,6 +1,7 @@
 """Takes the fast readings of NVML: memory, utilisation, power, temperature, clocks.
 
-Each is a series of a trial's telemetry. To list or search one, add a row to `sweeper.core.metrics`.
+Each is a series of a trial's telemetry. To list or search one, add a row to `sweeper.core.metrics`; to
+show it in the trial's `telemetry.log`, one to `_SHOWN` in `sweeper.telemetry.log`.
 """
 
 from __future__ import annotations
@@ -132,10 +133,13 @@ class Clocks:
         values: dict[str, float | Exception] = {"gpu_sm_clock_mhz": clock}
         for name, bits in (("gpu_throttled", SLOWED), ("gpu_power_capped", POWER_CAP)):
             values[name] = why if isinstance(why, Exception) else float(bool(why & bits))
+        # An idle GPU lowers its clocks, which is fine.
+        is_idle = isinstance(why, int) and bool(why & IDLE)
+        # If the reasons are never reported, every clock counts.
+        may_be_idle = isinstance(why, Exception) and not is_final(why)
         if isinstance(clock, Exception) or isinstance(self._default, Exception):
             values["gpu_clock_pct"] = clock if isinstance(clock, Exception) else self._default
-        # An idle GPU lowers its clocks, which is fine.
-        elif not why & IDLE if isinstance(why, int) else is_final(why):
+        elif not is_idle and not may_be_idle:
             values["gpu_clock_pct"] = 100 * clock / self._default
         return values
 

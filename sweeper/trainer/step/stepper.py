@@ -96,6 +96,8 @@ def _ddp_options(config: DdpConfig) -> dict[str, Any]:
 class Stepper:
     """Owns a trial's model, optimizer and scaler, and takes training steps.
 
+    A step is a micro-batch here, as in all of the trainer; `updates` counts the optimizer's.
+
     Attributes:
         config: The trial's; after `leave_group`, the same training on one device.
         model: The model as it was built; steps call `compiled`.
@@ -141,6 +143,7 @@ class Stepper:
             self._use_fp8()
         if config.activation_checkpointing:
             self._checkpoint()
+        # `_compile` sets it if it compiles blocks in place.
         self._in_place = False
         self.compiled = self._compile(self.model)
         dtype = _AMP.get(config.precision.amp)
@@ -159,6 +162,7 @@ class Stepper:
         self.peak_lr = config.optimizer.lr_at(config.global_batch)
         self.compiles = config.compile.uses_compiler
         self._runs: dict[tuple[torch.Size, ...], int] = {}
+        # Makes the rest of the attributes, those that training changes.
         self.reset()
 
     def _set_channels_last(self) -> bool:
@@ -225,7 +229,7 @@ class Stepper:
         self._runs.clear()
 
     def reset(self) -> None:
-        """Restores the initial weights, with a new optimizer and no graph, for a quality pass."""
+        """Sets the initial weights, a new optimizer and no graph, at the start and for a quality pass."""
         torch.manual_seed(self.config.seed)
         self.model.load_state_dict(self.initial)
         self.model.train()
@@ -402,8 +406,8 @@ class Stepper:
         if not isinstance(inner, DistributedDataParallel) or self.config.ddp.static_graph:
             # With a static graph, torch fails if the first backward pass skips the exchange (pytorch#143580).
             return _NOTHING
-        apart: contextlib.AbstractContextManager[None] = inner.no_sync()
-        return apart
+        context: contextlib.AbstractContextManager[None] = inner.no_sync()
+        return context
 
     def finish(self) -> None:
         """Takes the optimizer step for the remaining micro-batches of an accumulation."""

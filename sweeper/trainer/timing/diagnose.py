@@ -30,6 +30,7 @@ from sweeper.trainer.timing.step_timer import StepTimer
 
 PART_SECONDS = 0.1
 DRAIN_SECONDS = 0.3
+"""Maximum seconds for taking batches that are ready in the queues, before the loader is timed alone."""
 ROUNDS = 3
 MIN_HALVED = 4
 """Smallest batch that is halved: half of two or three samples is one, which batch normalisation refuses."""

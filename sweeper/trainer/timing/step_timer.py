@@ -22,6 +22,7 @@ from sweeper.trainer.timing.windows import TimedWindow, WindowSet, collect_windo
 
 BLOCK_SECONDS = 0.1
 DRAIN_SECONDS = 0.02
+"""Seconds of untimed steps before a window, on batches that were queued since the last one."""
 GIVE_UP_SHARE = 1 / 3
 """Share of the screening threshold below which a trial is given up while still warming up."""
 
@@ -91,6 +92,10 @@ class StepTimer:
         elapsed = time.perf_counter() - began
         self._step_s = elapsed / steps
         return TimedSteps(elapsed, steps, samples)
+
+    def first_step(self) -> TimedSteps:
+        """Takes one step, the first: it waits for the loader, the kernels and the compiler."""
+        return self.stretch(NoClock(), seconds=0.0, max_seconds=0.0)
 
     def warm_up(self, max_seconds: float, screen_above: float = 0.0) -> WarmUp:
         """Trains in blocks until they are steady.

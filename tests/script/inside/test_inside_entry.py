@@ -16,6 +16,8 @@ import pytest
 from services.processes import free_ports
 
 from sweeper.script import inside
+from sweeper.script.metering import METER_VARIABLE
+from sweeper.script.run.sandbox import INSTEAD_OF
 
 # Of interpreters that begin anew: how they begin is the point.
 run = functools.partial(hearing.run, is_forked=False)
@@ -62,6 +64,12 @@ def steps(found):
 def test_a_script_without_torch_has_nothing_of_it(tmp_path):
     found = run([sys.executable, "-c", TORCHLESS])
     assert (found.output, found.messages) == ("False []\n", [])
+
+
+def test_the_sitecustomize_names_variables_and_modes_as_sweeper_does():
+    code = Path(inside.SITE, "sitecustomize.py").read_text()
+    for name in (METER_VARIABLE, inside.HOOK_VARIABLE, inside.EXECUTE, INSTEAD_OF):
+        assert f'"{name}"' in code
 
 
 def test_the_hidden_sitecustomize_runs(tmp_path):

@@ -6,6 +6,8 @@ Costs a script without torch well below a millisecond: nothing is imported befor
 import os
 import sys
 
+# The texts of METER_VARIABLE, HOOK_VARIABLE, EXECUTE and sandbox.INSTEAD_OF are repeated below.
+
 
 def _run_hidden():
     """Runs the user's or the distribution's own sitecustomize, which this one hides."""
