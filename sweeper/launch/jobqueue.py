@@ -91,8 +91,11 @@ class JobTable:
         self._cluster.worker_spec.pop(name, None)
 
     def forget(self, name: str) -> None:
-        """Forgets a submitted job, so that `complete` submits another one."""
-        self._cluster.workers.pop(name, None)
+        """Forgets a job that has ended or was rejected, so that `complete` submits another one."""
+        job = self._cluster.workers.pop(name, None)
+        if job is not None and not job.job_id:
+            # Dask closes a cluster only if each job that it has created has begun to close, or has failed.
+            job.status = import_dask_module("distributed").Status.failed
 
     def complete(self) -> None:
         """Cancels and submits jobs until `is_complete`.

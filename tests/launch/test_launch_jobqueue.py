@@ -49,6 +49,7 @@ def pool(notes: Path, tmp_path: Path) -> Iterator[BatchPool]:
     yield pool
     left = set(pool.jobs())
     pool.close()
+    assert pool._cluster.status.name == "closed"
     assert left <= cancelled(notes)
 
 
