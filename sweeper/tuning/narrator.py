@@ -101,9 +101,11 @@ def _outcome_line(state: RaceState, contest: Contest) -> str:
         why = why or (verified.fault if verified is not None else "") or "its processes fail"
         return f"{_words(words)}: left out because {why}."
     if state.is_smaller(contest):
+        ratio, is_one = _ratio(state, contest), len(words) == 1
         if contest.outcome == WON:
-            return f"Without {_words(words)}: no slower ({_ratio(state, contest)}), so it is left out."
-        return f"Without {_words(words)}: {_ratio(state, contest)}, so it stays."
+            end = "it is left out" if is_one else "they are left out"
+            return f"Without {_words(words)}: no slower ({ratio}), so {end}."
+        return f"Without {_words(words)}: {ratio}, so {'it stays' if is_one else 'they stay'}."
     more = "" if is_first else " on top"
     if contest.outcome == WON:
         return f"{_words(words)}: {_ratio(state, contest)}{more}, {_verification_words(contest)}."

@@ -64,7 +64,8 @@ def test_what_is_not_kept_has_its_reason(raced):
     lines = [line[8:] for line in told(raced)]
     assert "mine on: left out because its losses differ after 3 steps." in lines
     assert any(line.startswith("optimizer fused: 0.7") and line.endswith("not continued.") for line in lines)
-    assert any(line.startswith("Without malloc retain: no slower (") for line in lines)
+    (line,) = (line for line in lines if line.startswith("Without malloc retain: no slower ("))
+    assert line.endswith(", so it is left out.")
 
 
 def test_the_ratio_that_is_said_is_the_one_that_decides():
