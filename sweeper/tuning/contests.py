@@ -26,6 +26,7 @@ class Candidate:
         ceiling: Largest ratio to the baseline's speed that it may reach.
         rank: Number of values of its parameter that come before it, and must have failed.
         seconds: Seconds that a process may take longer to start with it.
+        is_of_environment: Whether environment variables alone make it, so that its ceiling is a guess.
         is_own: Whether it is the user's own.
     """
 
@@ -35,6 +36,7 @@ class Candidate:
     ceiling: float = math.inf
     rank: int = 0
     seconds: float = 0.0
+    is_of_environment: bool = False
     is_own: bool = False
 
 
@@ -111,8 +113,8 @@ class RaceState:
         """Returns the words in which an arm differs from its reference."""
         return contest.members ^ self.members(contest.reference)
 
-    def gain_of(self, word: str, later: Sequence[Round] = ()) -> Tally:
-        """Returns the log ratios of arms with a word to the same arms without it.
+    def gain_of(self, words: Members, later: Sequence[Round] = ()) -> Tally:
+        """Returns the log ratios of arms with some words to the same arms without them.
 
         Args:
             later: Rounds of the same arms in another race.
@@ -121,7 +123,7 @@ class RaceState:
         variances: list[float] = []
         is_in_turns = True
         for contest in self.contests.values():
-            if contest.outcome not in (WON, LOST) or self.difference(contest) != {word}:
+            if contest.outcome not in (WON, LOST) or self.difference(contest) != words:
                 continue
             pair = contest.arm, contest.reference
             tally = Tally.of([*self.rounds, *later], *(pair[::-1] if self.is_smaller(contest) else pair))
@@ -130,6 +132,14 @@ class RaceState:
             is_in_turns = is_in_turns and tally.is_in_turns
         return Tally(logs, variances, is_in_turns=is_in_turns)
 
-    def pays(self, word: str) -> bool:
-        """Returns whether it is shown that a word makes an arm faster."""
-        return self.gain_of(word).interval()[0] > 0
+    def pays(self, words: Members) -> bool:
+        """Returns whether it is shown that some words make an arm faster."""
+        return self.gain_of(words).interval()[0] > 0
+
+    def joined_together(self, word: str) -> Members:
+        """Returns the words that a word has joined another arm's with; empty if it was in the first arm."""
+        for contest in self.contests.values():
+            is_on_top = self.members(contest.reference) < contest.members
+            if is_on_top and contest.reference != BASELINE and word in self.difference(contest):
+                return self.difference(contest)
+        return frozenset()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.core.measurement import Measurement
 from sweeper.core.record import BASELINE
 from sweeper.exports import verification
+from sweeper.race.log import Round
 from sweeper.race.policy import MAX_FAILURES
 from sweeper.race.tally import Tally
 from sweeper.script.changes import CHANGES
@@ -27,6 +28,22 @@ Interval = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupGain:
+    """What changes bring that were only measured together.
+
+    Attributes:
+        members: The changes.
+        alone: The ratio of the script with nothing else changed to the script as it is, with the 95%
+            interval; None if that was not measured.
+        stacked: The ratio of an arm with them to the same arm without them; None if that was not measured.
+    """
+
+    members: Members
+    alone: Interval | None = None
+    stacked: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeGain:
     """What one change brings.
 
@@ -34,8 +51,8 @@ class ChangeGain:
         alone: The ratio of the script with nothing else changed to the script as it is, with the 95%
             interval; None if that was not measured.
         stacked: The ratio of an arm with it to the same arm without it; None if that was not measured.
-        together: The changes of the first arm that had it, and that arm's ratio to the script as it is; None
-            where it was measured without the others, or not at all.
+        together: What it brings with the changes that it joined with; None where it was measured without
+            them, or not at all.
         is_kept: Whether the winner has it.
     """
 
@@ -43,7 +60,7 @@ class ChangeGain:
     value: str
     alone: Interval | None
     stacked: Interval | None
-    together: tuple[Members, Interval] | None = None
+    together: GroupGain | None = None
     is_kept: bool
 
 
@@ -60,24 +77,40 @@ def gains_of(sweep: LoadedSweep) -> list[ChangeGain]:
     for word in dict.fromkeys(word for contest in measured for word in sorted(contest.members)):
         name, _, value = word.partition("=")
         alone = ratios.get(frozenset({word}))
-        stacked = _interval(state.gain_of(word, later)) if _is_on_top(state, word) else None
-        together = next((pair for pair in ratios.items() if word in pair[0]), None)
+        change = frozenset({word})
+        stacked = _interval(state.gain_of(change, later)) if _is_on_top(state, change) else None
         gain = ChangeGain(
             name=name,
             value=value,
             alone=alone,
             stacked=stacked,
-            together=None if alone or stacked else together,
+            together=None if alone or stacked else _together(state, word, ratios, later),
             is_kept=word in kept,
         )
         gains.append(gain)
     return gains
 
 
-def _is_on_top(state: RaceState, word: str) -> bool:
-    """Returns whether arms that have other changes, too, show what a word brings."""
+def _together(
+    state: RaceState, word: str, ratios: Mapping[Members, Interval], later: Sequence[Round]
+) -> GroupGain | None:
+    """Returns what a change brings with those that it joined with; None if that was not measured.
+
+    Args:
+        ratios: Ratios of arms to the script as it is.
+        later: Rounds of the race at the end.
+    """
+    group = state.joined_together(word)
+    if stacked := _interval(state.gain_of(group, later)):
+        return GroupGain(members=group, stacked=stacked)
+    pairs = (GroupGain(members=members, alone=ratio) for members, ratio in ratios.items() if word in members)
+    return next(pairs, None)
+
+
+def _is_on_top(state: RaceState, words: Members) -> bool:
+    """Returns whether arms that have other changes, too, show what some changes bring."""
     pairs = ((contest.members, state.members(contest.reference)) for contest in state.contests.values())
-    return any(members and others and members ^ others == {word} for members, others in pairs)
+    return any(members and others and members ^ others == words for members, others in pairs)
 
 
 def _ratio(sweep: LoadedSweep, state: RaceState, arm: int) -> Interval | None:

@@ -1,7 +1,10 @@
 """Decides what a tune tries next, from its log alone: the same log always leads to the same end.
 
-    baseline ─► all exact changes together ─► [its parts, if that fails] ─► each close change, added to the
-    leader ─► the leader without what may bring nothing
+    baseline ─► all exact changes together ─► [its parts, if that fails] ─► environment variables, added to
+    the leader ─► each close change, added to the leader ─► the leader without what may bring nothing
+
+What environment variables bring cannot be told from the script's steps. They are in the first arm only where
+nothing else that is exact may bring much.
 
 The baseline, the leader and a challenger live at the same time if there is room, and take turns. Each arm is
 compared with its reference, which was the leader when the arm was added. One process of each tells 8%, so
@@ -331,12 +334,13 @@ class TunePolicy:
         candidates = [one for one in self.candidates if one.ceiling >= MIN_CEILING]
         exact = [one for one in candidates if one.kind == EXACT and not one.rank]
         if not state.contests:
-            yield frozenset(one.word for one in exact if not one.is_own)
+            yield self._first_members(exact)
         parts = [part - state.out for part in state.split]
         yield from (leading | part for part in parts if self._highest_ceiling(part) >= HIGH_CEILING)
+        requested = {word for contest in state.contests.values() for word in contest.requested}
         user_words = {one.word for one in exact if one.is_own}
-        if not any(user_words & contest.requested for contest in state.contests.values()):
-            yield leading | user_words
+        environment = {one.word for one in exact if one.is_of_environment and not one.is_own}
+        yield from (leading | words for words in (user_words, environment) if not words & requested)
         names = {word.partition("=")[0] for word in leading}
         ready = [one for one in candidates if one.word not in state.out and one.name not in names]
         ready = [one for one in ready if self._is_due(state, one)]
@@ -345,6 +349,12 @@ class TunePolicy:
                 yield leading | {one.word}
         yield from (leading | part for part in parts)
         yield from self._drop_doubts(state, leading)
+
+    def _first_members(self, exact: Sequence[Candidate]) -> Members:
+        """Returns the changes of the first arm."""
+        words = frozenset(one.word for one in exact if not one.is_own)
+        measured = words - {one.word for one in exact if one.is_of_environment}
+        return measured if self._highest_ceiling(measured) >= HIGH_CEILING else words
 
     def _highest_ceiling(self, words: Members) -> float:
         return max(map(self._ceiling, words), default=0.0)
@@ -360,23 +370,29 @@ class TunePolicy:
     def _drop_doubts(self, state: RaceState, leading: Members) -> Iterator[Members]:
         """Yields the leader without what may bring nothing: all of it at once, then one by one."""
         doubts = self.doubts(state)
-        unknown = [word for word in doubts if not state.gain_of(word).logs]
+        unknown = [words for words in doubts if not state.gain_of(words).logs]
         if len(unknown) > 2:
             # The one that may bring most is hardly among them.
-            yield leading - set(unknown[:-1])
-        for word in doubts:
-            yield leading - {word}
+            yield leading.difference(*unknown[:-1])
+        for words in doubts:
+            yield leading - words
 
-    def doubts(self, state: RaceState) -> list[str]:
-        """Returns the changes of the leader that are not shown to pay, the most doubtful first."""
+    def doubts(self, state: RaceState) -> list[Members]:
+        """Returns what of the leader is not shown to pay, the most doubtful first.
+
+        It is looked at change by change, and as it joined.
+        """
         leading = state.members(state.leader)
-        doubts = [word for word in sorted(leading) if not state.pays(word)]
+        alone = [frozenset({word}) for word in sorted(leading)]
+        together = dict.fromkeys(state.joined_together(word) & leading for word in sorted(leading))
+        groups = [words for words in together if len(words) > 1]
+        doubts = [words for words in [*alone, *groups] if words < leading and not state.pays(words)]
 
-        def gain(word: str) -> tuple[float, float]:
-            tally = state.gain_of(word)
-            return (tally.mean if tally.logs else -math.inf), self._ceiling(word)
+        def gain(words: Members) -> tuple[float, float]:
+            tally = state.gain_of(words)
+            return (tally.mean if tally.logs else -math.inf), self._highest_ceiling(words)
 
-        return sorted(doubts, key=gain) if len(leading) > 1 else []
+        return sorted(doubts, key=gain)
 
     def _final_rivals(self, state: RaceState) -> list[Members]:
         """Returns the arms that the leader is raced with at the end.
@@ -386,7 +402,7 @@ class TunePolicy:
         """
         leading = state.members(state.leader)
         past_members = {contest.members for contest in state.contests.values()}
-        without = [leading - {word} for word in self.doubts(state)]
+        without = [leading - words for words in self.doubts(state)]
         others = [members for members in without if members in past_members][:MAX_DOUBTS]
         exact = {one.word for one in self.candidates if one.kind == EXACT}
         if not leading <= exact:

@@ -17,7 +17,7 @@ from sweeper.script.run.watch import NO_PARAMETERS
 from sweeper.sweep.folder.load import LoadedSweep
 from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.contests import Members
-from sweeper.tuning.gains import ChangeGain, Interval, StartCost
+from sweeper.tuning.gains import ChangeGain, GroupGain, Interval, StartCost
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,29 +146,31 @@ def ladder_lines(rungs: Sequence[ChangeGain], changes: Sequence[ChangeValue]) ->
     refused = {change.word_of_arm: change.refused for change in changes}
     kept = {f"{rung.name}={rung.value}" for rung in rungs if rung.is_kept}
     lines = [f"{'':<{NAME_WIDTH}} {'alone':<{RATIO_WIDTH}} {'on top of the others':<{RATIO_WIDTH}} kind"]
-    rows: dict[Members, tuple[Interval | None, Interval | None, str]] = {}
+    rows: dict[Members, tuple[GroupGain, str]] = {}
     for rung in rungs:
         word = f"{rung.name}={rung.value}"
-        members, alone = rung.together or (frozenset({word}), rung.alone)
+        group = rung.together or GroupGain(members=frozenset({word}), alone=rung.alone, stacked=rung.stacked)
         # What is said of one of them need not hold for the others.
-        dropped = "" if members & kept else _drop_reason(rung, "" if rung.together else refused.get(word, ""))
-        rows.setdefault(members, (alone, rung.stacked, dropped))
-    for members, (alone, stacked, dropped) in rows.items():
+        reason = "" if rung.together else refused.get(word, "")
+        dropped = "" if group.members & kept else _drop_reason(group, reason)
+        rows.setdefault(group.members, (group, dropped))
+    for members, (group, dropped) in rows.items():
         name = ", ".join(sorted(word.replace("=", " ") for word in members))
         if len(name) > NAME_WIDTH:
             lines.append(name)
             name = ""
         kind = ", ".join(dict.fromkeys(kinds.get(word, "an option") for word in sorted(members)))
-        ratios = f"{_measured_ratio(alone):<{RATIO_WIDTH}} {_measured_ratio(stacked):<{RATIO_WIDTH}}"
+        pair = _measured_ratio(group.alone), _measured_ratio(group.stacked)
+        ratios = " ".join(f"{ratio:<{RATIO_WIDTH}}" for ratio in pair)
         lines.append(f"{name:<{NAME_WIDTH}} {ratios} {kind}{dropped}")
     return lines
 
 
-def _drop_reason(rung: ChangeGain, refused: str) -> str:
-    """Returns why a change is dropped."""
+def _drop_reason(group: GroupGain, refused: str) -> str:
+    """Returns why changes are dropped."""
     if refused:
         return f", dropped: {refused}"
-    gain = rung.stacked or rung.alone or (rung.together and rung.together[1])
+    gain = group.stacked or group.alone
     if gain is None:
         return ", dropped"
     if gain[1] > 1:

@@ -18,6 +18,7 @@ from sweeper.tuning.changes import ChangeValue
 from sweeper.tuning.contests import Contest, RaceState
 from sweeper.tuning.gains import (
     ChangeGain,
+    GroupGain,
     add_refusals,
     gains_of,
     has_refused,
@@ -112,8 +113,9 @@ def test_changes_that_were_only_measured_together_share_a_line():
     assert gains["loader"].together == gains["malloc"].together
     together = gains["loader"].together
     assert together is not None
-    members, (ratio, low, high) = together
-    assert members == {"loader=gathered", "malloc=retain"}
+    assert together.members == {"loader=gathered", "malloc=retain"}
+    assert together.stacked is None
+    ratio, low, high = together.alone
     assert low < ratio < high
     assert ratio == pytest.approx(math.exp(0.8), rel=0.05)
     assert gains["threads"].together is None
@@ -126,6 +128,21 @@ def test_changes_that_were_only_measured_together_share_a_line():
     assert lines[2].split()[0] == f"{ratio:.3g}x"
 
 
+def test_what_joins_together_has_its_gain_on_top_of_the_others():
+    script = Script({"loader=gathered": 0.5, "malloc=retain": 0.2, "pages=on": 0.1}, **QUIET)
+    candidates = exact("loader=gathered") + exact("malloc=retain", "pages=on", is_of_environment=True)
+    raced = tuned(script, candidates, seconds=50.0)
+    gains = {gain.name: gain for gain in gains_of(sweep_of(raced, raced.state.leader))}
+    assert gains["loader"].alone[0] == pytest.approx(math.exp(0.5), rel=0.05)
+    group = gains["pages"].together
+    assert group == gains["malloc"].together
+    assert (group.members, group.alone) == ({"malloc=retain", "pages=on"}, None)
+    assert group.stacked[0] == pytest.approx(math.exp(0.3), rel=0.05)
+    lines = ladder_lines(list(gains.values()), CHANGES)
+    assert lines[2].startswith("malloc retain, pages on ")
+    assert lines[2].split()[4:6] == ["–", f"{group.stacked[0]:.3g}x"]
+
+
 def test_a_shared_line_says_that_nothing_is_kept_only_where_that_holds_for_all():
     members = frozenset({"loader=gathered", "malloc=retain"})
     for kept, end in ((("loader",), "exact"), ((), "exact, dropped: slower")):
@@ -135,7 +152,7 @@ def test_a_shared_line_says_that_nothing_is_kept_only_where_that_holds_for_all()
                 value=value,
                 alone=None,
                 stacked=None,
-                together=(members, (0.8, 0.7, 0.9)),
+                together=GroupGain(members=members, alone=(0.8, 0.7, 0.9)),
                 is_kept=name in kept,
             )
             for name, value in (("malloc", "retain"), ("loader", "gathered"))

@@ -41,6 +41,43 @@ def test_what_brings_nothing_leaves_the_stack():
     assert {"loader=gathered"} in raced.arms
 
 
+ENVIRONMENT = exact("malloc=retain", "pages=on", ceiling=1.05, is_of_environment=True)
+
+
+def test_environment_variables_join_after_what_may_bring_much():
+    effects = {"loader=gathered": 1.0, "malloc=retain": 0.2, "pages=on": 0.05}
+    candidates = exact("loader=gathered", ceiling=4.0) + ENVIRONMENT + close("threads=one")
+    raced = tuned(Script(effects, **QUIET), candidates)
+    assert raced.arms[:3] == [{"loader=gathered"}, {*effects}, {*effects, "threads=one"}]
+    assert raced.leading == {*effects}
+
+
+def test_environment_variables_that_cost_leave_the_leader_as_it_is():
+    effects = {"loader=gathered": 1.0, "malloc=retain": -0.1}
+    raced = tuned(Script(effects, **QUIET), exact("loader=gathered", ceiling=4.0) + ENVIRONMENT, 60.0)
+    assert raced.arms[:2] == [{"loader=gathered"}, {"loader=gathered", "malloc=retain", "pages=on"}]
+    assert raced.leading == {"loader=gathered"}
+
+
+def test_environment_variables_come_first_where_nothing_else_may_bring_much():
+    candidates = exact("pin=off", ceiling=1.05) + ENVIRONMENT + close("threads=one")
+    raced = tuned(Script({"malloc=retain": 0.3}, **QUIET), candidates)
+    assert raced.arms[0] == {"pin=off", "malloc=retain", "pages=on"}
+
+
+def test_what_joined_together_may_leave_together_in_the_race_at_the_end():
+    """Two changes that bring 3% together are not shown to pay: the race at the end looks once more."""
+    effects = {"loader=gathered": 1.0, "malloc=retain": 0.03}
+    candidates = exact("loader=gathered", ceiling=4.0) + ENVIRONMENT
+    finals = [
+        raced.policy.finalists(raced.log)
+        for seed in range(20)
+        if len((raced := tuned(Script(effects, **QUIET), candidates, 60.0, seed)).leading) == 3
+    ]
+    assert finals
+    assert all({"loader=gathered"} in arms for arms in finals)
+
+
 def test_what_pays_stays_in_the_stack():
     effects = {"loader=gathered": 0.5, "malloc=retain": 0.2}
     raced = tuned(Script(effects, **QUIET), exact("loader=gathered", "malloc=retain"))
