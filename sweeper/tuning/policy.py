@@ -1,10 +1,10 @@
 """Decides what a tune tries next, from its log alone: the same log always leads to the same end.
 
-    baseline ─► all exact changes together ─► [its parts, if that fails] ─► environment variables, added to
-    the leader ─► each close change, added to the leader ─► the leader without what may bring nothing
+    baseline ─► all exact changes together ─► [its parts, if that fails] ─► each close change, added to the
+    leader ─► environment variables, added to it together ─► the leader without what may bring nothing
 
-What environment variables bring cannot be told from the script's steps. They are in the first arm only where
-nothing else that is exact may bring much.
+The script's steps do not show what environment variables could bring. They are in the first arm if nothing
+else that is exact could bring much.
 
 The baseline, the leader and a challenger live at the same time if there is room, and take turns. Each arm is
 compared with its reference, which was the leader when the arm was added. One process of each tells 8%, so
@@ -339,14 +339,18 @@ class TunePolicy:
         yield from (leading | part for part in parts if self._highest_ceiling(part) >= HIGH_CEILING)
         requested = {word for contest in state.contests.values() for word in contest.requested}
         user_words = {one.word for one in exact if one.is_own}
-        environment = {one.word for one in exact if one.is_of_environment and not one.is_own}
-        yield from (leading | words for words in (user_words, environment) if not words & requested)
+        if not user_words & requested:
+            yield leading | user_words
         names = {word.partition("=")[0] for word in leading}
         ready = [one for one in candidates if one.word not in state.out and one.name not in names]
         ready = [one for one in ready if self._is_due(state, one)]
-        for one in sorted(ready, key=lambda one: one.kind != EXACT):
-            if one.rank or one.kind != EXACT:
-                yield leading | {one.word}
+        ready = [one for one in ready if one.rank or one.kind != EXACT]
+        ready.sort(key=lambda one: one.kind != EXACT)
+        yield from (leading | {one.word} for one in ready if not one.seconds)
+        environment = {one.word for one in exact if one.is_of_environment and not one.is_own}
+        if not environment & requested:
+            yield leading | environment
+        yield from (leading | {one.word} for one in ready if one.seconds)
         yield from (leading | part for part in parts)
         yield from self._drop_doubts(state, leading)
 

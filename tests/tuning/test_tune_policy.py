@@ -44,11 +44,12 @@ def test_what_brings_nothing_leaves_the_stack():
 ENVIRONMENT = exact("malloc=retain", "pages=on", ceiling=1.05, is_of_environment=True)
 
 
-def test_environment_variables_join_after_what_may_bring_much():
+def test_environment_variables_join_after_close_changes():
     effects = {"loader=gathered": 1.0, "malloc=retain": 0.2, "pages=on": 0.05}
     candidates = exact("loader=gathered", ceiling=4.0) + ENVIRONMENT + close("threads=one")
-    raced = tuned(Script(effects, **QUIET), candidates)
-    assert raced.arms[:3] == [{"loader=gathered"}, {*effects}, {*effects, "threads=one"}]
+    raced = tuned(Script({**effects, "threads=one": -0.2}, **QUIET), candidates)
+    stacked = {"loader=gathered"}
+    assert raced.arms[:3] == [stacked, {*stacked, "threads=one"}, {*effects}]
     assert raced.leading == {*effects}
 
 
@@ -63,6 +64,13 @@ def test_environment_variables_come_first_where_nothing_else_may_bring_much():
     candidates = exact("pin=off", ceiling=1.05) + ENVIRONMENT + close("threads=one")
     raced = tuned(Script({"malloc=retain": 0.3}, **QUIET), candidates)
     assert raced.arms[0] == {"pin=off", "malloc=retain", "pages=on"}
+
+
+def test_environment_variables_come_before_what_takes_long():
+    candidates = exact("loader=gathered", ceiling=4.0) + ENVIRONMENT + close("compile=on", seconds=5.0)
+    raced = tuned(Script({"loader=gathered": 1.0, "malloc=retain": -0.2}, **QUIET), candidates)
+    assert "malloc=retain" in raced.arms[1]
+    assert raced.arms[2] == {"loader=gathered", "compile=on"}
 
 
 def test_what_joined_together_may_leave_together_in_the_race_at_the_end():
