@@ -144,6 +144,7 @@ def ceiling_of(change: Change, value: str, measurement: Measurement) -> SpeedupC
         data=parts.data_s,
         compute=parts.compute_s,
         optimizer=parts.optimizer_s,
+        collecting=measurement.observed.get("collector_share", 0.0) * parts.step_s,
         launching=None if launching is None else launching * parts.step_s,
         one_batch_ratio=on_one_batch / measurement.throughput if measurement.throughput else 0.0,
         shares_cores=bool(measurement.observed.get("num_workers")) and not measurement.trains_on_gpu,

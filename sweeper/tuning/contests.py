@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sweeper.race.log import BASELINE, Round, Verified
@@ -26,6 +26,7 @@ class Candidate:
         ceiling: Largest ratio to the baseline's speed that it may reach.
         rank: Number of values of its parameter that come before it, and must have failed.
         seconds: Seconds that a process may take longer to start with it.
+        shared_refusals: Reasons for which no value of its parameter is possible if one is not.
         is_of_environment: Whether environment variables alone make it, so that its ceiling is a guess.
         is_own: Whether it is the user's own.
     """
@@ -36,8 +37,17 @@ class Candidate:
     ceiling: float = math.inf
     rank: int = 0
     seconds: float = 0.0
+    shared_refusals: frozenset[str] = frozenset()
     is_of_environment: bool = False
     is_own: bool = False
+
+    def is_impossible(self, reasons: Mapping[str, str]) -> bool:
+        """Returns whether what was said against other values holds for it, too.
+
+        Args:
+            reasons: Why changes are not in effect, by their names.
+        """
+        return reasons.get(self.name) in self.shared_refusals
 
 
 @dataclass(slots=True)

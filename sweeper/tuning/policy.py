@@ -232,8 +232,9 @@ class TunePolicy:
                     # What an earlier process has shown still holds.
                     continue
                 entry.verified = event
-                names = {text.partition(":")[0] for text in event.missing}
-                entry.missing = frozenset(w for w in entry.requested if w.partition("=")[0] in names)
+                reasons = dict(text.partition(": ")[::2] for text in event.missing)
+                entry.missing = frozenset(w for w in entry.requested if w.partition("=")[0] in reasons)
+                state.out |= {one.word for one in self.candidates if one.is_impossible(reasons)}
         for contest in state.contests.values():
             reference = state.contests.get(contest.reference)
             if reference is not None and reference.outcome == REFUSED:

@@ -315,6 +315,7 @@ class _Phases:
                 ceiling=change.ceiling,
                 rank=rank,
                 seconds=COMPILE_SHARE * changes[change.name].limit_seconds,
+                shared_refusals=changes[change.name].shared_refusals,
                 is_of_environment=change.is_of_environment,
                 is_own=change.name not in CHANGES,
             )

@@ -164,6 +164,15 @@ def test_the_next_value_of_a_parameter_is_tried_where_the_first_is_impossible():
     assert {"loader=cores"} not in raced.arms
 
 
+def test_a_reason_against_one_value_may_hold_for_the_others():
+    values = ("loader=gathered", "loader=no_workers", "loader=cores")
+    traits = {"shared_refusals": frozenset({"its rows draw"})}
+    candidates = [one for rank, word in enumerate(values) for one in exact(word, rank=rank, **traits)]
+    for why, tried in (("its rows draw", 1), ("too many rows", 3)):
+        raced = tuned(Script(missing=dict.fromkeys(values, why), **QUIET), candidates)
+        assert len(raced.arms) == tried
+
+
 def test_what_cannot_be_made_here_is_no_member():
     script = Script({"loader=gathered": 0.6}, missing={"images=decoded": "no images"}, **QUIET)
     raced = tuned(script, exact("images=decoded", "loader=gathered"))

@@ -16,6 +16,7 @@ from typing import Any
 from .augmentation_workers import AugmentationWorkers
 from .batch_size import BatchSize
 from .change import CLOSE, EXACT, ORIGINAL, Change
+from .collector import Collector
 from .ddp import Ddp
 from .environment import Allocator, Malloc, Pages, Spinning, Threads
 from .gpu import Cudnn, Pinned, Tf32
@@ -23,6 +24,8 @@ from .images import Images
 from .loader import LoaderChange
 from .model import Compiled, Layout, Precision
 from .optimizer import Fused
+from .persistent_workers import PersistentWorkers
+from .worker_threads import WorkerThreads
 
 CHANGES_VARIABLE = "SWEEPER_CHANGES"
 """Environment variable with the changes to make: `loader=gathered optimizer=fused`."""
@@ -31,12 +34,16 @@ FILE_VARIABLE = "SWEEPER_CHANGES_FILE"
 """Environment variable that names a user's file with more changes, in a list `CHANGES`."""
 
 BATCH_SIZE = BatchSize()
-# Images and augmentation workers come before loaders, since a gathered loader does not ask for them.
+# Workers that live on come first, since other changes say how many there are; then images and augmentation
+# workers, since a gathered loader does not ask for them.
 _ALL = (
+    PersistentWorkers(),
+    WorkerThreads(),
     Images(),
     AugmentationWorkers(),
     LoaderChange(),
     Pinned(),
+    Collector(),
     Fused(),
     Compiled(),
     Layout(),

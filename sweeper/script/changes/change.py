@@ -26,7 +26,7 @@ DRAWS = "other draws"
 CHANGES_TRAINING = "changes training"
 """Kind that no comparison can show to be harmless; tried only on request, within a limit on the loss."""
 
-LOADER, ARITHMETIC, UPDATES = "loader", "arithmetic", "updates"
+LOADER, ARITHMETIC, UPDATES, COLLECTIONS = "loader", "arithmetic", "updates", "collections"
 """Parts of a step that a change could save."""
 
 SINGLE, HALF = 1e-3, 0.08
@@ -105,6 +105,7 @@ class Step:
     """A measured step of the training, and its parts, in seconds.
 
     Attributes:
+        collecting: Seconds in which Python looks for garbage.
         launching: Seconds in which the device waits for the host to launch its operations; None if unknown.
         one_batch_ratio: Speed on one batch that is used repeatedly, over the speed as it is; 0 if unknown.
         shares_cores: Whether the loader's workers take cores that the training computes on.
@@ -115,6 +116,7 @@ class Step:
     data: float = 0.0
     compute: float = 0.0
     optimizer: float = 0.0
+    collecting: float = 0.0
     launching: float | None = None
     one_batch_ratio: float = 0.0
     shares_cores: bool = False
@@ -143,6 +145,10 @@ class Step:
         if self.is_rough:
             return None
         return SpeedupCeiling(self._without(self.optimizer), "without updates")
+
+    def without_collections(self) -> SpeedupCeiling:
+        """Returns the ceiling of a change of when garbage is collected."""
+        return SpeedupCeiling(self._without(self.collecting), "without looking for garbage")
 
     def _without(self, part: float) -> float:
         return self.seconds / max(1e-9, self.seconds - part)
@@ -203,12 +209,13 @@ class Change:
         original: The value that leaves the script as it is.
         kind: Kind of its effect on the training.
         why: One line for the report on what it saves.
-        saves: Part of a step that it could save: LOADER, ARITHMETIC or UPDATES; empty for no part: then its
-            ceiling is unknown, and it is tried among the first.
+        saves: Part of a step that it could save: LOADER, ARITHMETIC, UPDATES or COLLECTIONS; empty for no
+            part: then its ceiling is unknown, and it is tried among the first.
         rounding: Relative difference that it may make in the first steps.
         takes_other_kernels: Whether it makes the difference of kernels that compute the same, instead.
         only_feeds: Whether it changes only where batches come from, not what is computed with them. Where
             processes share one model, only such changes and those by the environment are tried.
+        shared_refusals: Reasons of `report` that hold for all of its values if they hold for one.
         limit_seconds: Seconds that a run with it may take longer than one without, such as for compiling.
         no_edit: Why it is not written into the user's source; empty if `edit` does.
     """
@@ -222,6 +229,7 @@ class Change:
     rounding: float = SINGLE
     takes_other_kernels: bool = False
     only_feeds: bool = False
+    shared_refusals: frozenset[str] = frozenset()
     limit_seconds: float = 0.0
     no_edit: str = ""
 
@@ -253,6 +261,7 @@ class Change:
             LOADER: step.without_loader,
             ARITHMETIC: step.without_arithmetic,
             UPDATES: step.without_updates,
+            COLLECTIONS: step.without_collections,
         }
         return ceilings[self.saves]() if self.saves else None
 

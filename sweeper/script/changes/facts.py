@@ -32,6 +32,7 @@ class Facts(TypedDict, total=False):
         batch: Type of a batch that has only tensors: `list`, `tuple` or `dict`; empty for any other.
         batch_size: Number of samples in a batch.
         accumulate_steps: Number of batches in a step.
+        collector_share: Share of its time in which Python looks for garbage; without a key, next to none.
         places: The `file:line` of the script that makes its `loader`, and the one that makes its `optimizer`.
     """
 
@@ -54,6 +55,7 @@ class Facts(TypedDict, total=False):
     batch: str
     batch_size: int
     accumulate_steps: int
+    collector_share: float
     places: dict[str, str]
 
 

@@ -1,4 +1,4 @@
-"""Changes how batches are made: gathers them from collated data, or reads them with other workers."""
+"""Changes how batches are made: from collated data, from rows that are read at once, or by other workers."""
 
 from __future__ import annotations
 
@@ -11,22 +11,26 @@ from .change import EXACT, LOADER, Change, ChangeRefusedError, Editor, ReportCal
 from .facts import has_loader, is_on_gpu
 from .rows import collating
 from .rows.gathered import gather, iterator_class
+from .rows.generators import DRAWS
 from .rows.own_rows import OwnRows
+from .rows.together import read_together
 
-ON_DEVICE, GATHERED, NO_WORKERS, CORES = "on_device", "gathered", "no_workers", "cores"
+ON_DEVICE, GATHERED, BATCHED = "on_device", "gathered", "batched"
+NO_WORKERS, CORES = "no_workers", "cores"
 COLLATED = (ON_DEVICE, GATHERED)
 """Values with which the data set is collated once."""
 
 
 class LoaderChange(Change):
-    """Makes loaders gather batches from the collated data set, or use another number of workers."""
+    """Makes loaders gather batches from the collated data set, read rows together, or use other workers."""
 
     name = "loader"
-    choices = (ON_DEVICE, GATHERED, NO_WORKERS, CORES)
+    choices = (ON_DEVICE, GATHERED, BATCHED, NO_WORKERS, CORES)
     kind = EXACT
-    why = "batches are gathered from a data set that was collated once, or the number of workers changes"
+    why = "batches are gathered from collated data, their rows are read at once, or by other workers"
     saves = LOADER
     only_feeds = True
+    shared_refusals = frozenset({DRAWS})
 
     def refusal(self, value: str, facts: Mapping[str, Any]) -> str:
         """Returns why a value is not tried for a training."""
@@ -46,6 +50,8 @@ class LoaderChange(Change):
         """Changes the passes that begin from now on, if their samples stay the same."""
         if value in COLLATED:
             gather(torch, report, on_device=value == ON_DEVICE)
+        elif value == BATCHED:
+            read_together(torch, report)
         else:
             _change_workers(torch, value, report)
 
@@ -55,6 +61,8 @@ class LoaderChange(Change):
             editor.refuse("the source does not say on which GPU the rows belong; use `sweeper exec`")
         elif editor.value == GATHERED:
             editor.gather_batches()
+        elif editor.value == BATCHED:
+            editor.refuse("the source does not say which class reads the rows; use `sweeper exec`")
         elif editor.value == NO_WORKERS:
             editor.use_no_workers()
         else:

@@ -1,14 +1,13 @@
 """Counts samples from a model's input, for training without a loader.
 
 The model is the outermost module that has the optimizer's parameters. It is found once, among the
-objects of the garbage collector (`gc.freeze` would hide it), since patching `Module.__call__` would cost
-every inner module and break `torch.compile(fullgraph=True)`. It is then watched through an attribute that
-torch reads at each call of a module and leaves out of copies and pickles.
+objects of the garbage collector, since patching `Module.__call__` would cost every inner module and break
+`torch.compile(fullgraph=True)`. It is then watched through an attribute that torch reads at each call of a
+module and leaves out of copies and pickles.
 """
 
 from __future__ import annotations
 
-import gc
 import sys
 import weakref
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any
 
 from ..changes.calls import SLOT, ChangedCall
 from .batches import SizeReader, reader_of
+from .garbage import all_objects
 from .points import Points
 
 MAX_DEPTH = 5
@@ -74,7 +74,7 @@ class ModelInput:
     def _root(self, optimizer: Any) -> Any:
         """Returns the outermost module with the optimizer's parameters, or without one, with any to train."""
         kind = self._torch.nn.Module
-        modules = [value for value in gc.get_objects() if issubclass(type(value), kind)]
+        modules = [value for value in all_objects() if issubclass(type(value), kind)]
         inner = {id(child) for module in modules for child in (vars(module).get("_modules") or {}).values()}
         wanted = (
             None

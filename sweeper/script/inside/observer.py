@@ -11,7 +11,6 @@ that rests between two steps because it is asked to.
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from . import FOLDER_VARIABLE, OUTSIDE_VARIABLE
 from .diagnoser import Diagnoser
 from .facts import FactFinder
 from .fast_path import FastPath
+from .garbage import MIN_SHARE, CollectorClock, all_objects
 from .losses import StepLosses
 from .outside import OutsideAudit
 from .pauses import Pauses
@@ -71,6 +71,7 @@ class TrainingObserver:
         self.points = Points(self._report_failure)
         self.fast = FastPath()
         self.request_page = open_page()
+        self._collector = CollectorClock()
         self._resumed_s = 0.0
         # Whether usual steps are only counted (`fast`).
         self._has_fast_path = True
@@ -121,6 +122,8 @@ class TrainingObserver:
         # Number of backward passes before that is known.
         self._unstepped = 0
         self._fetch_began_s = self._sent_at_s = 0.0
+        # Time, and seconds of looking for garbage, at which the facts were read; seconds of rest since then.
+        self._facts_s = self._facts_collected_s = self._rested_s = 0.0
         # Time of the latest step, or of a rest's end; `fast.moment_s` is that of the latest look.
         self._moment_s = time.perf_counter()
         self.world_size: int | None = None
@@ -260,9 +263,11 @@ class TrainingObserver:
             # Another rank reports, and this one waits for it in its next exchange.
             return
         self.tell({"resting": self.steps})
+        began_s = self._moment_s
         wait(self.request_page)
         self._shares.interrupt()
         self._resumed_s = self._moment_s = fast.moment_s = time.perf_counter()
+        self._rested_s += self._moment_s - began_s
 
     def _take_apart(self) -> None:
         if self._diagnoser is None:
@@ -308,7 +313,7 @@ class TrainingObserver:
 
     def _look_for_optimizer(self) -> None:
         kind = self._torch.optim.Optimizer
-        self._has_optimizer = any(issubclass(type(value), kind) for value in gc.get_objects())
+        self._has_optimizer = any(issubclass(type(value), kind) for value in all_objects())
         if not self._has_optimizer:
             self.is_by_hand = True
             self._complete_step(None, self._unstepped)
@@ -326,6 +331,7 @@ class TrainingObserver:
             # Several backward passes on one batch, as for two losses, accumulate nothing.
             num_batches = counter.num_batches if counter.has_loader else self._backwards
             self.facts["accumulate_steps"] = max(1, num_batches // num_steps)
+            self._facts_s, self._facts_collected_s = now, self._collector.seconds
         if self.facts and samples == self._last_samples > 0:
             # The first samples that are counted may be those of several steps.
             self.facts.setdefault("batch_size", samples // self.facts["accumulate_steps"])
@@ -360,7 +366,8 @@ class TrainingObserver:
         if self._shares.steps:
             message["shares"] = self._shares.message()
         if self.facts:
-            message["facts"] = self.facts
+            share = self._collector_share()
+            message["facts"] = {**self.facts, "collector_share": share} if share >= MIN_SHARE else self.facts
         if self._stages.number:
             message["stage"] = [self._stages.number, self._stages.began_at]
         loss = self._losses.pop_mean()
@@ -371,6 +378,11 @@ class TrainingObserver:
             self._source = source
             message["source"] = source[:-2] if source.endswith(", ") else source
         self.tell(message)
+
+    def _collector_share(self) -> float:
+        """Returns the share of the time since the first steps in which Python looks for garbage."""
+        seconds = self._moment_s - self._facts_s - self._rested_s
+        return round((self._collector.seconds - self._facts_collected_s) / seconds, 3) if seconds > 0 else 0.0
 
     def is_capturing(self) -> bool:
         """Returns whether the device's work is being captured as a graph, and must not be waited for."""

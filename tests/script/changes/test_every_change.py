@@ -22,15 +22,24 @@ from sweeper.script.changes.change import (
     SpeedupCeiling,
     Step,
 )
-from sweeper.script.changes.loader import ON_DEVICE
+from sweeper.script.changes.loader import BATCHED, ON_DEVICE
 from sweeper.script.patch.edits import PatchedChange, Sources, edit_sources
 from sweeper.script.patch.source import CannotEditError
 from sweeper.tuning.changes import list_changes
 from sweeper.tuning.race import ORDER
 
 DOCS = Path(__file__).parents[3] / "docs" / "tuning.md"
-STEP = Step(seconds=1.0, data=0.5, compute=0.4, optimizer=0.1, launching=0.3, one_batch_ratio=3.0)
-ON_CPU = {"device": "cpu", "threads": 8, "num_workers": 1, "batch_size": 32, "ranks": 2}
+STEP = Step(
+    seconds=1.0, data=0.5, compute=0.4, optimizer=0.1, collecting=0.1, launching=0.3, one_batch_ratio=3.0
+)
+ON_CPU = {
+    "device": "cpu",
+    "threads": 8,
+    "num_workers": 1,
+    "batch_size": 32,
+    "ranks": 2,
+    "collector_share": 0.1,
+}
 ON_GPU = {**ON_CPU, "device": "cuda"}
 TRAIN = """\
 import torch
@@ -102,7 +111,7 @@ def test_it_is_written_into_the_source_or_says_why_not(change: Change, tmp_path:
     for value in values_of(change):
         new, _, old = value.partition("/")
         made = PatchedChange(name=change.name, value=new, original=old, comment="Because.")
-        if value == ON_DEVICE:
+        if value in (ON_DEVICE, BATCHED):
             with pytest.raises(CannotEditError, match="; use `sweeper exec`"):
                 edit_sources(sources, [made])
             continue

@@ -6,7 +6,9 @@ import contextlib
 import gc
 import json
 import os
+import random
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,6 +23,18 @@ def be_worker(torch: Any, loader: Any, number: int, count: int | None = None) ->
         worker._worker_info = worker.WorkerInfo(
             id=number % count, num_workers=count, seed=number, dataset=loader.dataset
         )
+
+
+def seed_worker(torch: Any, number: int, count: int, base_seed: int, dataset: Any) -> None:
+    """Gives a process the generators of worker `number`, of `count`, as torch seeds a new one."""
+    worker = torch.utils.data._utils.worker
+    seed = base_seed + number
+    random.seed(seed)
+    torch.manual_seed(seed)
+    generate = getattr(worker, "_generate_state", None)
+    if generate is not None and (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(generate(base_seed, number))
+    worker._worker_info = worker.WorkerInfo(id=number, num_workers=count, seed=seed, dataset=dataset)
 
 
 def _start(torch: Any, loader: Any, work: Callable[[], Any]) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from typing import Any
 from ..change import ChangeRefusedError
 from .children import be_worker, fault_in_child, result_of_child, results_of_children
 from .dataset_file import KEPT_VARIABLE, DatasetFile, key_of
-from .generators import states
+from .generators import DRAWS, states
 from .trees import are_equal, build_batch, split_batch
 
 BLOCK_ROWS = 1024
@@ -245,7 +245,7 @@ def check_rows(torch: Any, loader: Any) -> None:
             torch.utils.data._utils.worker._worker_info = None
             original = fetch(batch)
             if states(loader.dataset, loader.collate_fn) != before:
-                return "reading a row draws from a random generator"
+                return DRAWS
             be_worker(torch, loader, 1, 2)
             if not are_equal(torch, original, fetch(batch)):
                 return "a batch depends on the process that reads it, or has parts that are not tensors"
@@ -273,7 +273,7 @@ def _filler(torch: Any, loader: Any, whole: CollatedRows, rows: range) -> Callab
                     return "its rows differ in shape or type"
                 leaf[begin : begin + len(block)] = tensor
         if states(loader.dataset, loader.collate_fn) != before:
-            return "reading a row draws from a random generator"
+            return DRAWS
         # The rows are read again as another worker.
         be_worker(torch, loader, 1)
         again = random.Random(0).sample(rows, min(len(rows), AGAIN_ROWS))

@@ -14,6 +14,7 @@ import sysconfig
 import time
 from collections.abc import Iterator
 from pickle import Pickler
+from types import FunctionType
 from typing import Any
 
 KEPT_VARIABLE = "SWEEPER_CHANGES_KEPT"
@@ -58,6 +59,10 @@ class _Digest:
 def _pickler(torch: Any, digest: _Digest) -> Pickler:
     class DigestPickler(Pickler):
         def reducer_override(self, value: Any) -> Any:
+            if type(value) is FunctionType and "<" in value.__qualname__:
+                # A lambda, or a function within a function, which pickle cannot find by its name.
+                cells = tuple(cell.cell_contents for cell in value.__closure__ or ())
+                return tuple, ((value.__code__.co_code, value.__code__.co_firstlineno, cells),)
             # torch's own pickle contains the addresses of tensors.
             if type(value) is not torch.Tensor or value.layout is not torch.strided:
                 return NotImplemented
@@ -65,6 +70,18 @@ def _pickler(torch: Any, digest: _Digest) -> Pickler:
             return tuple, ((str(value.dtype), tuple(value.shape), raw.numpy()),)
 
     return DigestPickler(digest, protocol=4)
+
+
+def digest_of_state(torch: Any, *values: Any) -> str:
+    """Returns a digest of the pickled state of some values.
+
+    Raises:
+        Exception: They cannot be pickled.
+    """
+    digest = _Digest()
+    # For the digest alone: nothing is ever unpickled.
+    _pickler(torch, digest).dump(values)
+    return digest.hash.hexdigest()
 
 
 def key_of(torch: Any, loader: Any) -> str:
@@ -76,8 +93,7 @@ def key_of(torch: Any, loader: Any) -> str:
         Exception: It cannot be pickled.
     """
     digest = _Digest()
-    # For the digest alone: nothing is ever unpickled.
-    _pickler(torch, digest).dump((loader.dataset, loader.collate_fn, loader.batch_size))
+    digest.write(digest_of_state(torch, loader.dataset, loader.collate_fn, loader.batch_size).encode())
     for path in _paths(loader.dataset):
         with contextlib.suppress(OSError, ValueError):
             status = os.stat(path)

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+DRAWS = "reading a row draws from a random generator"
+"""Why rows are not read in another way."""
 MAX_DEPTH = 6
 MAX_OBJECTS = 10_000
 
