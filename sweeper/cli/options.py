@@ -6,6 +6,7 @@ declare them.
 
 from __future__ import annotations
 
+import math
 import os
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -109,6 +110,21 @@ def gpu_index(device: str) -> str | None:
     return index or "0"
 
 
+def positive_number(text: str) -> float:
+    """Returns the number above 0 that an option names.
+
+    Raises:
+        UserError: It is none.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise UserError(f"`--price` and `--epochs` must be numbers above 0, such as 2.5, but got {text!r}.")
+    return number
+
+
 _PATHS = {"--unprotected": ".", "--report": "sweeper-doctor.json"}
 """Options that may stand alone, and the path that they mean then."""
 
@@ -155,6 +171,18 @@ Home = Annotated[
     Path,
     typer.Option(
         "--home", envvar="SWEEPER_HOME", help="State folder.", show_default=True, callback=_state_folder
+    ),
+]
+Price = Annotated[
+    float | None,
+    typer.Option(
+        "--price", metavar="P", help="Price of an hour, for the price of a run.", parser=positive_number
+    ),
+]
+Epochs = Annotated[
+    float | None,
+    typer.Option(
+        "--epochs", metavar="N", help="Epochs of a whole run, to say what it takes.", parser=positive_number
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]

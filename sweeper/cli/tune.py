@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sweeper.cli.exit_codes import FAILED, INTERRUPTED, PENDING
-from sweeper.cli.options import Command, Home, PassEnv, Unprotected, Uri
+from sweeper.cli.options import Command, Epochs, Home, PassEnv, Price, Unprotected, Uri
 from sweeper.cli.screen import Screen, console, prose
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.progress import TrialFailedError
@@ -40,6 +40,8 @@ def tune(
     dry: Annotated[
         bool, typer.Option("--dry-run", help="Show what could be tried, and why; race nothing.")
     ] = False,
+    epochs: Epochs = None,
+    price: Price = None,
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the sweep. Default: tune-SCRIPT.")
     ] = None,
@@ -66,6 +68,8 @@ def tune(
         allow_batch_size=allow_batch_size,
         allow_other_draws=allow_other_draws,
         changes=changes,
+        epochs=epochs,
+        price=price,
         name=name,
         new=new,
         home=home,

@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from sweeper.cli.exit_codes import FAILED
-from sweeper.cli.options import Command, Json, PassEnv, Unprotected
+from sweeper.cli.options import Command, Epochs, Json, PassEnv, Price, Unprotected
 from sweeper.cli.screen import LiveScreen, console, print_json, prose, say
 from sweeper.core.progress import TrialFailedError
 from sweeper.system.environment import script_held_back_line
@@ -21,6 +21,8 @@ LAST_LINES = 5
 
 def watch(
     command: Command,
+    epochs: Epochs = None,
+    price: Price = None,
     unprotected: Unprotected = None,
     pass_env: PassEnv = None,
     as_json: Json = False,
@@ -28,8 +30,9 @@ def watch(
     """Watch an unmodified training script: its speed, the parts of a step, and what limits it.
 
     Nothing is edited, and the script need not print anything: torch reports its steps. The command
-    runs for some seconds: it is timed, then its steps are taken apart. Exits with 1 if it cannot be
-    measured.
+    runs for some seconds: it is timed, then its steps are taken apart. The last lines say where the time
+    of the run goes; --epochs and --price make that hours and money of a whole run. Exits with 1 if it
+    cannot be measured.
 
     --json: {"throughput", "step_ms", "windows", "breakdown", "diagnosis", "reported_by", ...}, as in a
     trial's outcome.json
@@ -54,5 +57,6 @@ def watch(
     if as_json:
         print_json(result.measurement)
         return
-    for line in ["", *result.lines, f"Its output is in {log}."]:
+    lines = result.describe(num_epochs=epochs, price=price)
+    for line in ["", *lines, f"Its output is in {log}."]:
         prose(out, line)

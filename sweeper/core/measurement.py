@@ -139,6 +139,36 @@ class Diagnosis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunParts:
+    """What a script has done until it was measured; the parts are disjoint, and their sum is the wall time.
+
+    Attributes:
+        startup_s: Seconds until its first step has ended: imports, data, the first batch.
+        steps_s: Seconds of `num_steps` further steps.
+        pass_starts_s: Seconds from the beginning of a pass over its loader to the first batch, in all of the
+            `num_passes` passes after the first.
+        evaluations_s: Seconds of evaluations.
+        checkpoints_s: Seconds in which `torch.save` wrote `num_checkpoints` files.
+        pass_batches: Number of batches in a pass; 0 if that is not known.
+    """
+
+    startup_s: float
+    steps_s: float
+    num_steps: int
+    pass_starts_s: float = 0.0
+    num_passes: int = 0
+    evaluations_s: float = 0.0
+    checkpoints_s: float = 0.0
+    num_checkpoints: int = 0
+    pass_batches: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all parts."""
+        return self.startup_s + self.steps_s + self.pass_starts_s + self.evaluations_s + self.checkpoints_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
     """The loss after exactly `samples` training samples from the trial's seed.
 
@@ -210,6 +240,7 @@ class Measurement:
         gpu_mem_peak_gib: Peak reserved by the allocator; None where there is no GPU.
         host_mem_peak_gib: Peak resident set of the training process.
         diagnosis: The parts of a step, measured separately; None if not requested.
+        run: What a script has done until it was measured; None where torch does not report it.
         repeated_windows: Windows that were measured again because they were disturbed.
         is_screened: Whether it was ended after a short window as too slow to catch up with the best.
         reported_by: Who reported a script's speed; empty where the trainer measured it.
@@ -240,6 +271,7 @@ class Measurement:
     host_mem_peak_gib: float | None = None
     quality: Quality | None = None
     diagnosis: Diagnosis | None = None
+    run: RunParts | None = None
     repeated_windows: int = 0
     is_screened: bool = False
     reported_by: str = ""

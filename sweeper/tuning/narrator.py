@@ -107,9 +107,12 @@ def _outcome_line(state: RaceState, contest: Contest) -> str:
             return f"Without {_words(words)}: no slower ({ratio}), so {end}."
         return f"Without {_words(words)}: {ratio}, so {'it stays' if is_one else 'they stay'}."
     more = "" if is_first else " on top"
+    # What makes another change needless ends it: both are in the difference.
+    lost = words & state.members(contest.reference)
+    name = f"{_words(words - lost)}{f' without {_words(lost)}' if lost else ''}"
     if contest.outcome == WON:
-        return f"{_words(words)}: {_ratio(state, contest)}{more}, {_verification_words(contest)}."
-    return f"{_words(words)}: {_ratio(state, contest)}{more}; not continued."
+        return f"{name}: {_ratio(state, contest)}{more}, {_verification_words(contest)}."
+    return f"{name}: {_ratio(state, contest)}{more}; not continued."
 
 
 def _words(members: frozenset[str] | set[str]) -> str:

@@ -27,6 +27,8 @@ class TuneOptions:
         allow_batch_size: Whether larger batches are searched after it, within a limit on the loss.
         allow_other_draws: Whether changes with which rows draw other random numbers are tried.
         changes: File of the user's own changes.
+        epochs: Epochs of a whole run, to say what it takes; None says nothing.
+        price: Price of an hour, in any currency; None if it is of no interest.
         name: Name of the sweep.
         new: Whether to start over, under a new name.
         home: The state folder.
@@ -40,6 +42,8 @@ class TuneOptions:
     allow_batch_size: bool = False
     allow_other_draws: bool = False
     changes: Path | None = None
+    epochs: float | None = None
+    price: float | None = None
     new: bool = False
     home: Path = DEFAULT_HOME
     uri: str | None = None

@@ -19,6 +19,7 @@ from sweeper.core.workload import script_of
 from sweeper.errors import UserError
 from sweeper.exports import verification
 from sweeper.results.decision_lines import decision_lines
+from sweeper.results.run_lines import price_line
 from sweeper.scaffold.command_space import Proposal, help_of, propose
 from sweeper.schema import load
 from sweeper.script.changes import BATCH_SIZE
@@ -309,8 +310,20 @@ class Tune:
             line = words.start_line(cost)
             self._say(line)
             result = dataclasses.replace(result, lines=(*result.lines, line))
+        if line := self._run_line(sweep, record.number):
+            self._say(line)
+            result = dataclasses.replace(result, lines=(*result.lines, line))
         export = hand_over_winner(sweep, record.number, self._options.home, self._observer)
         return dataclasses.replace(result, export=export)
+
+    def _run_line(self, sweep: LoadedSweep, winner: int) -> str:
+        """Returns what a whole run takes without the winner's changes and with them; empty if not wanted."""
+        measured = sweep.table.records[BASELINE].measurement
+        ratio = next((one.ratio for one in sweep.confirmation.ratios if one.trial == winner), None)
+        epochs = self._options.epochs
+        if epochs is None or measured is None or ratio is None:
+            return ""
+        return price_line(measured, ratio, epochs, self._options.price)
 
 
 class _BriefObserver:

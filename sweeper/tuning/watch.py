@@ -12,6 +12,7 @@ from sweeper.core.measurement import Measurement, Window
 from sweeper.core.progress import SilentProgress
 from sweeper.errors import UserError
 from sweeper.results.formatting import rate, seconds
+from sweeper.results.run_lines import run_lines
 from sweeper.results.trial_card import card
 from sweeper.results.verdict.bottleneck import BottleneckVerdict, verdict_of
 from sweeper.schema.rules import leads_elsewhere
@@ -61,9 +62,22 @@ class WatchResult:
 
     @property
     def lines(self) -> list[str]:
-        """The speed and the card of the script in words."""
+        """The speed and the card of the script, and what its run takes, in words."""
+        return self.describe()
+
+    def describe(self, *, num_epochs: float | None = None, price: float | None = None) -> list[str]:
+        """Returns the speed and the card of the script in words, and what its run takes.
+
+        Args:
+            num_epochs: Number of epochs of the run; by default, the run is what was watched.
+            price: Price of an hour, in any currency.
+        """
         started = seconds(self.measurement.startup_seconds)
-        return [f"{pace(self.measurement)}; start-up {started}.", *card(self.measurement, NO_PARAMETERS)]
+        return [
+            f"{pace(self.measurement)}; start-up {started}.",
+            *card(self.measurement, NO_PARAMETERS),
+            *run_lines(self.measurement, num_epochs=num_epochs, price=price),
+        ]
 
     def frame(self) -> pd.DataFrame:
         """Returns the parts of a step as a table: `seconds`, and `share` of the step, by part."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import pytest
@@ -40,9 +41,14 @@ def written(tmp_path, **values):
 @pytest.mark.slow
 def test_a_slow_data_set_is_named_with_its_line(sweeper, tmp_path):
     written(tmp_path, slow=0.0005)
-    done = sweeper("watch", "--", sys.executable, "train.py")
+    done = sweeper("watch", "--epochs", "3", "--price", "3600", "--", sys.executable, "train.py")
     assert done.returncode == 0, done.stderr
     assert "input-bound" in done.stdout
+    line = next(line for line in done.stdout.splitlines() if line.startswith("Of 3 epochs ("))
+    # Three epochs of 6,250 batches of 16 rows that take 0.5 ms each, at a price of 1 per second.
+    assert 150 < float(re.search(r"([\d,.e+]+)\), apart from the arithmetic", line)[1].replace(",", "")) < 500
+    assert "  waiting for data" in done.stdout
+    assert "The end of an epoch was not seen" in done.stdout
     assert "◄ the cause  train.py:10" in done.stdout
     assert "speed as reported by torch (optimizer steps, the loader's batches)" in done.stdout
     assert "loud" not in done.stdout

@@ -33,7 +33,8 @@ class Facts(TypedDict, total=False):
         batch_size: Number of samples in a batch.
         accumulate_steps: Number of batches in a step.
         collector_share: Share of its time in which Python looks for garbage; without a key, next to none.
-        places: The `file:line` of the script that makes its `loader`, and the one that makes its `optimizer`.
+        places: The `file:line` of the script that makes its `loader`, that makes its `optimizer`, and that
+            writes its first `checkpoint`.
     """
 
     device: str

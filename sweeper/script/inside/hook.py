@@ -5,7 +5,8 @@ Around torch's own function (·), each wrapper calls these, in this order. Most 
 
     the script             wrapped              a step that is watched               one that is counted
     ──────────────────────────────────────────────────────────────────────────────────────────────────────
-    for batch in loader    iterator._reset      forget_indices ·                     the same
+    for batch in loader    loader.__iter__      pass_begins ·                        the same
+                           iterator._reset      forget_indices ·                     the same
                            iterator.__next__    fetch_begins fetch(·) fetch_ended    · adds the samples
                              └ ._next_index     · note_index                         the same
     scaler.scale(loss)     GradScaler.scale     · note_scaled_loss                   none: it is unusual
@@ -16,6 +17,7 @@ Around torch's own function (·), each wrapper calls these, in this order. Most 
                                                                                      send_counted and
                                                                                      obey_request
     model.eval()           Module.eval          evaluation_begins ·                  none: it is unusual
+    torch.save(state)      torch.save           · saved                              the same
 
 What is called in the observer is guarded, so that it never raises in the script, but for `fetch`, which asks
 the loader. What runs in each step uses local names, since attributes cost more.
@@ -28,6 +30,7 @@ import functools
 import os
 import platform
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -77,6 +80,8 @@ def _wrap(torch: Any, observer: TrainingObserver) -> None:
     replace = observer.points.replace
     iterators = torch.utils.data.dataloader._BaseDataLoaderIter
     replace(torch.utils.data._utils.signal_handling, "_set_SIGCHLD_handler", wrap_handler)
+    replace(torch.utils.data.DataLoader, "__iter__", functools.partial(_watch_pass, observer))
+    replace(torch, "save", functools.partial(_watch_save, observer))
     replace(iterators, "__next__", functools.partial(_watch_fetch, torch, observer))
     replace(iterators, "_next_index", _watch_next_index)
     replace(iterators, "_reset", _watch_reset)
@@ -120,6 +125,29 @@ def _watch_optimizers(observer: TrainingObserver) -> None:
     optimizers = sys.modules["torch.optim.optimizer"]
     optimizers.register_optimizer_step_pre_hook(before_step)
     optimizers.register_optimizer_step_post_hook(after_step)
+
+
+def _watch_pass(observer: TrainingObserver, original: Function) -> Function:
+    pass_begins = observer.points.guard(observer.pass_begins)
+
+    def begin(loader: Any) -> Any:
+        pass_begins(loader)
+        return original(loader)
+
+    return begin
+
+
+def _watch_save(observer: TrainingObserver, original: Function) -> Function:
+    saved, main = observer.points.guard(observer.saved), threading.main_thread()
+
+    def save(*args: Any, **kwargs: Any) -> Any:
+        began_s = time.perf_counter()
+        result = original(*args, **kwargs)
+        if threading.current_thread() is main:
+            saved(time.perf_counter() - began_s, sys._getframe(1))
+        return result
+
+    return save
 
 
 def _watch_fetch(torch: Any, observer: TrainingObserver, original: Function) -> Function:

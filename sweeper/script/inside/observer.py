@@ -19,6 +19,7 @@ from typing import Any
 from ..changes.facts import Facts
 from ..metering import Channel, finite_or_none
 from . import FOLDER_VARIABLE, OUTSIDE_VARIABLE
+from .between_steps import BetweenSteps
 from .diagnoser import Diagnoser
 from .facts import FactFinder
 from .fast_path import FastPath
@@ -104,6 +105,7 @@ class TrainingObserver:
         self._last_samples = 0
         self._losses = StepLosses(self._torch)
         self.pauses = Pauses(self._torch, self.points, self._pause_changed)
+        self._between = BetweenSteps()
         self.steps = self.num_samples = 0
         self._stages, self._shares = Stages(), StepShares()
         self.has_backward = self.is_by_hand = False
@@ -131,6 +133,17 @@ class TrainingObserver:
 
     # -- what torch reports ------------------------------------------------------------------------
 
+    def pass_begins(self, loader: Any) -> None:
+        """Notes that an iterator of a loader is asked for."""
+        if self.fast.is_on:
+            self.leave_fast_path()
+        self._between.pass_begins(loader, time.perf_counter(), has_stepped=self.steps > 0)
+
+    def saved(self, seconds: float, frame: Any) -> None:
+        """Notes that `torch.save` has returned to a frame."""
+        if self.steps or self.fast.steps:
+            self._between.saved(seconds, frame, is_pausing=self.pauses.began_s is not None)
+
     def fetch_begins(self, iterator: Any) -> None:
         """Notes that a loader's iterator is asked for a batch."""
         if self._diagnoser is not None:
@@ -149,6 +162,7 @@ class TrainingObserver:
         self.sample_counter.count_batch(iterator, batch, self.pauses.is_evaluating)
         if self.sample_counter.trains(iterator):
             self._shares.fetch_ended(self._fetch_began_s)
+            self._between.batch_arrived(iterator, time.perf_counter(), self.pauses.ended_s)
         if self._diagnoser is not None:
             self._diagnoser.fetch_ended(iterator, batch)
 
@@ -368,6 +382,9 @@ class TrainingObserver:
         if self.facts:
             share = self._collector_share()
             message["facts"] = {**self.facts, "collector_share": share} if share >= MIN_SHARE else self.facts
+        message["between"] = self._between.message()
+        if self._between.place:
+            message["saved_at"] = self._between.place
         if self._stages.number:
             message["stage"] = [self._stages.number, self._stages.began_at]
         loss = self._losses.pop_mean()

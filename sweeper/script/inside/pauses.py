@@ -22,6 +22,7 @@ class Pauses:
     Attributes:
         total_s: Seconds of the pauses that have ended.
         began_s: Time at which the current pause began; None outside of a pause.
+        ended_s: Time at which the latest pause ended; 0 before that.
         is_evaluating: Whether a model is in evaluation mode.
     """
 
@@ -29,6 +30,7 @@ class Pauses:
         self._torch, self._points, self._changed = torch, points, changed
         self.total_s = 0.0
         self.began_s: float | None = None
+        self.ended_s = 0.0
         self.is_evaluating = False
         self._has_batches = False
         self._last_steps = 0
@@ -90,7 +92,7 @@ class Pauses:
     def _end(self, now: float) -> None:
         assert self.began_s is not None
         self.total_s += now - self.began_s
-        self.began_s = None
+        self.began_s, self.ended_s = None, now
         self.is_evaluating = self._has_batches = False
         if self._train_wrapper is not None:
             self._train_wrapper.suspend()

@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sweeper.core.job import Job
-from sweeper.core.measurement import Quality, Window
+from sweeper.core.measurement import Quality, RunParts, Window
 from sweeper.core.script import WATCH, Script
 from sweeper.core.units import GIB
 from sweeper.core.workload import script_of
 from sweeper.script.run.output import Listener
 from sweeper.script.run.sandbox import Sandbox
-from sweeper.script.run.timeline import Stretch
+from sweeper.script.run.timeline import Stretch, Timeline
 from sweeper.system.process import peak_bytes
 from sweeper.trainer.timing.conditions import Conditions, window_between
 from sweeper.trainer.timing.windows import WindowSet
+
+
+def run_parts(timeline: Timeline, between: Mapping[str, float], started_s: float) -> RunParts | None:
+    """Returns what a script has done so far; None before its second step.
+
+    Args:
+        between: What was done between its steps (`sweeper.script.inside.between_steps`).
+        started_s: Time at which its process was started.
+    """
+    stretches = timeline.stretches
+    if not (stretches and between and timeline.began_s is not None):
+        return None
+    others_s = between["pass_s"] + between["save_s"] - between["paused_save_s"]
+    paused_s = sum(stretch.paused_seconds for stretch in stretches)
+    return RunParts(
+        startup_s=max(0.0, timeline.began_s - started_s),
+        steps_s=max(0.0, sum(stretch.seconds for stretch in stretches) - others_s),
+        num_steps=sum(stretch.steps for stretch in stretches),
+        pass_starts_s=between["pass_s"],
+        num_passes=int(between["passes"]),
+        evaluations_s=max(0.0, paused_s - between["paused_save_s"]),
+        checkpoints_s=between["save_s"],
+        num_checkpoints=int(between["saves"]),
+        pass_batches=int(between["batches"]),
+    )
 
 
 def window_of(stretches: Sequence[Stretch], before: Conditions, after: Conditions) -> Window:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from sweeper.core.job import RACE_STAGE, Job
-from sweeper.core.measurement import Breakdown, FailureKind, Measurement, Window
+from sweeper.core.measurement import Breakdown, FailureKind, Measurement, RunParts, Window
 from sweeper.core.progress import Progress, TrialFailedError
 from sweeper.core.units import GIB
 from sweeper.core.workload import script_of
@@ -23,7 +23,14 @@ from sweeper.errors import UserError
 from sweeper.race.policy import MIN_STEPS
 from sweeper.script.run import failure
 from sweeper.script.run.output import Listener
-from sweeper.script.run.result import exclusions, ineffective_settings, peak_gib, quality, window_of
+from sweeper.script.run.result import (
+    exclusions,
+    ineffective_settings,
+    peak_gib,
+    quality,
+    run_parts,
+    window_of,
+)
 from sweeper.script.run.start import RunningScript
 from sweeper.script.run.taken_apart import StepAnalysis
 from sweeper.script.run.timeline import Stretch, Timeline
@@ -182,6 +189,12 @@ class RunningTrial:
         paused = sum(stretch.paused_seconds for stretch in stretches)
         total = paused + sum(stretch.seconds for stretch in stretches)
         return paused / total if total else 0.0
+
+    @property
+    def run_parts(self) -> RunParts | None:
+        """What the script has done so far; None where torch does not report it."""
+        between = self._listener.watched.between
+        return run_parts(self._timeline, between, self._process.started_s) if self.is_watched else None
 
     @property
     def is_watched(self) -> bool:
@@ -448,6 +461,7 @@ class RunningTrial:
             warmup_seconds=seconds + (first[0].seconds if first and self._num_recorded else 0.0),
             warmup_steps=steps,
             reported_by=self._listener.source,
+            run=self.run_parts,
             effective=ineffective_settings(script, self._listener, self._sandbox),
             observed=self._sandbox.relative_facts(self._listener.watched.facts),
         )

@@ -39,6 +39,7 @@ class WatchedTraining:
         changes: For each change at run time that was reported, why it is not in effect; empty if it is.
         num_recorded: Number of steps in its record; None while that is not complete.
         shares: Number of steps that were timed in parts, their seconds, and those of data and optimizer.
+        between: What was done between its steps (`sweeper.script.inside.between_steps`).
         resting: Ids of the processes that rest, or have rested since it was cleared.
     """
 
@@ -56,6 +57,7 @@ class WatchedTraining:
         self._given_up: set[str] = set()
         self.num_recorded: int | None = None
         self.shares: Sequence[float] = ()
+        self.between: Mapping[str, float] = {}
         self.resting: set[int] = set()
 
     @property
@@ -114,6 +116,10 @@ class WatchedTraining:
     def _count(self, message: Mapping[str, Any]) -> None:
         self.source = message.get("source", self.source)
         self.facts = message.get("facts", self.facts)
+        if self.facts and "saved_at" in message:
+            places = {**self.facts.get("places", {}), "checkpoint": message["saved_at"]}
+            self.facts = {**self.facts, "places": places}
+        self.between = message.get("between", self.between)
         self.shares = message.get("shares", self.shares)
         self.is_pausing = message["pausing"]
         self._processes[message["pid"]] = _Totals(message["steps"], message["samples"], message["paused"])
