@@ -51,6 +51,7 @@ from sweeper.tuning.gains import (
 from sweeper.tuning.handover import TuneObserver, hand_over_winner, report_files
 from sweeper.tuning.narrator import Narrator
 from sweeper.tuning.options import TuneOptions
+from sweeper.tuning.processes import MIN_SECONDS, SHARE, compare_processes, num_processes, process_lines
 from sweeper.tuning.race import ChangesRace, changes_of
 from sweeper.tuning.result import TuneResult
 from sweeper.tuning.search_space import batch_refusal, search_space
@@ -129,10 +130,36 @@ class Tune:
         if proposal is not None and not proposal.searched:
             self._say("None of the script's options is recognised, so none is searched.")
         is_searched = bool(proposal and proposal.searched) or options.allow_batch_size
-        result = self._race(options.minutes * (RACE_SHARE if is_searched else 1.0))
+        number = num_processes(options.command)
+        share = 1.0 - SHARE * (number > 1)
+        result = self._race(options.minutes * share * (RACE_SHARE if is_searched else 1.0))
         if is_searched and result.ran is not None and not result.is_stopped:
             result = self._search(result, result.ran, proposal)
+        if number > 1 and result.ran is not None and result.ran.was_run and not result.is_stopped:
+            result = self._compare_processes(result, number)
         return result
+
+    def _compare_processes(self, result: TuneResult, number: int) -> TuneResult:
+        """Compares the script with fewer processes, and says which number to use."""
+        options = self._options
+        seconds = 60 * (options.minutes - self._minutes())
+        if seconds < MIN_SECONDS:
+            return result
+        self._say("")
+        speeds = compare_processes(
+            options.command,
+            result.watched,
+            seconds,
+            self._say,
+            keeps_samples=not options.allow_batch_size,
+        )
+        try:
+            lines = tuple(process_lines(number, list(speeds)))
+        except KeyboardInterrupt:
+            return dataclasses.replace(result, is_stopped=True)
+        for line in lines:
+            self._say(line)
+        return dataclasses.replace(result, lines=(*result.lines, *lines))
 
     def _offer(self) -> TuneResult:
         """Watches the script, and says what a race would try."""

@@ -204,6 +204,98 @@ def shorter_validation(torch):
     wrap(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", fetch)
 
 
+def repeats_batches(torch):
+    """Gives every fifth batch of a pass again in the place of the next."""
+
+    def make(original):
+        def following(iterator):
+            batch = original(iterator)
+            if torch.is_grad_enabled():
+                iterator.kept = batch if iterator._num_yielded % 5 else getattr(iterator, "kept", batch)
+                return iterator.kept
+            return batch
+
+        return following
+
+    wrap(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", make)
+
+
+def flips_labels(torch):
+    """Flips a label of each batch."""
+
+    def make(original):
+        def fetch(fetcher, indices):
+            rows, labels = original(fetcher, indices)
+            labels[0] = 1 - labels[0]
+            return rows, labels
+
+        return fetch
+
+    wrap(torch.utils.data._utils.fetch._MapDatasetFetcher, "fetch", make)
+
+
+def halves_the_last_batch(torch):
+    def make(original):
+        def fetch(fetcher, indices):
+            return original(fetcher, indices if len(indices) == 32 else indices[: len(indices) // 2])
+
+        return fetch
+
+    wrap(torch.utils.data._utils.fetch._MapDatasetFetcher, "fetch", make)
+
+
+def after_each_step(work):
+    """Returns a change that does some work after each step of SGD."""
+
+    def plant(torch):
+        def make(original):
+            def step(optimizer, *args, **kwargs):
+                result = original(optimizer, *args, **kwargs)
+                with torch.no_grad():
+                    for parameter in optimizer.param_groups[0]["params"]:
+                        work(torch, optimizer, parameter)
+                return result
+
+            return step
+
+        wrap(torch.optim.SGD, "step", make)
+
+    return plant
+
+
+def rounds_weights(torch):
+    after_each_step(lambda torch, optimizer, p: p.copy_(p.bfloat16().float()))(torch)
+
+
+def forgets_momentum(torch):
+    after_each_step(lambda torch, optimizer, p: optimizer.state[p]["momentum_buffer"].zero_())(torch)
+
+
+def drops_small_gradients(torch):
+    def make(original):
+        def step(optimizer, *args, **kwargs):
+            for parameter in optimizer.param_groups[0]["params"]:
+                parameter.grad[parameter.grad.abs() < parameter.grad.abs().mean()] = 0
+            return original(optimizer, *args, **kwargs)
+
+        return step
+
+    wrap(torch.optim.SGD, "step", make)
+
+
+def keeps_the_mask(torch):
+    """Draws as dropout does, and uses the mask of the first batch of each size."""
+    masks = {}
+
+    def forward(module, x):
+        if not module.training:
+            return x
+        drawn = (torch.rand_like(x) >= module.p).float() / (1 - module.p)
+        return x * masks.setdefault(tuple(x.shape), drawn)
+
+    torch.nn.Dropout.forward = forward
+
+
 def half_precision(torch):
     """Is close by what it says, and never exact."""
     wrap(torch.nn.Linear, "forward", lambda original: lambda module, x: original(module, x.half().float()))
@@ -363,6 +455,68 @@ def evaluates_in_training_mode(torch):
     wrap(torch.nn.Module, "eval", lambda original: lambda module: original(module).train())
 
 
+def never_crops(torch):
+    """Draws as the crop does, and always takes the middle."""
+
+    def make(original):
+        def crop(data, picture):
+            original(data, picture)
+            return picture[:, 1:11, 1:11]
+
+        return crop
+
+    replaces("crop", make)(torch)
+
+
+def adds_the_parts(torch):
+    """Leaves out the division of the loss by the number of its parts."""
+
+    def make(original):
+        return lambda scaler, outputs: original(scaler, outputs * 2)
+
+    wrap(torch.amp.GradScaler, "scale", make)
+
+
+def clips_nothing(torch):
+    torch.nn.utils.clip_grad_norm_ = lambda parameters, max_norm, *args, **kwargs: None
+
+
+def draws_one_seed(torch):
+    """Draws as each pass does, and gives all workers the seed of the first pass."""
+    seeds = []
+
+    def make(original):
+        def init(iterator, loader):
+            original(iterator, loader)
+            if loader.num_workers:
+                seeds.append(iterator._base_seed)
+
+        return init
+
+    def start(original):
+        def loop(*args, **kwargs):
+            args = list(args)
+            args[8] = seeds[0] if seeds else args[8]
+            return original(*args, **kwargs)
+
+        return loop
+
+    wrap(torch.utils.data.dataloader._BaseDataLoaderIter, "__init__", make)
+    wrap(torch.utils.data._utils.worker, "_worker_loop", start)
+
+
+def counts_no_epochs_in_workers(torch):
+    """Lets each worker read the rows of the epoch before."""
+
+    def make(original):
+        def noise(data, picture):
+            return picture + 0.01 * max(0, data.epoch - 1)
+
+        return noise
+
+    replaces("noise", make)(torch)
+
+
 # -- harmless ---------------------------------------------------------------------------------------
 
 
@@ -477,6 +631,13 @@ WRONG = (
     clips,
     draws,
     shorter_validation,
+    repeats_batches,
+    flips_labels,
+    halves_the_last_batch,
+    rounds_weights,
+    forgets_momentum,
+    drops_small_gradients,
+    keeps_the_mask,
 )
 """Wrong for train.py."""
 
@@ -493,10 +654,13 @@ WRONG_CAREFUL = (
     never_smooths,
     keeps_statistics,
     evaluates_in_training_mode,
+    never_crops,
+    adds_the_parts,
+    clips_nothing,
 )
 """Wrong for careful.py."""
 
-WRONG_WORKERS = (keeps_workers,)
+WRONG_WORKERS = (keeps_workers, draws_one_seed, counts_no_epochs_in_workers)
 """Wrong for careful.py with workers."""
 
 HARMLESS = (

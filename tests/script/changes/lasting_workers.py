@@ -303,21 +303,21 @@ def by_epoch(worker: int) -> None:
 
 
 def _loader(dataset: Any, **options: Any) -> Any:
-    return DataLoader(dataset, **{"batch_size": 50, "shuffle": True, "num_workers": 2, **options})
+    return DataLoader(dataset, **{"batch_size": 50, "shuffle": True, "num_workers": 1, **options})
 
 
 HARMLESS = {
-    "plain": lambda: _loader(Table()),
+    "plain": lambda: _loader(Table(), num_workers=2),
     "tensors": lambda: _loader(TensorDataset(X, Y)),
     "in order": lambda: _loader(Table(), shuffle=False),
-    "noise": lambda: _loader(AllNoise()),
+    "noise": lambda: _loader(AllNoise(), num_workers=2),
     "transformed": lambda: _loader(Transformed()),
     "memo": lambda: _loader(Memo()),
-    "by worker": lambda: _loader(ByWorker()),
+    "by worker": lambda: _loader(ByWorker(), num_workers=2),
     "importing": lambda: _loader(Importing()),
     "lazy": lambda: _loader(Lazy()),
     "keyed": lambda: _loader(Keyed()),
-    "seeded": lambda: _loader(AllNoise(), worker_init_fn=seeded),
+    "seeded": lambda: _loader(AllNoise(), num_workers=2, worker_init_fn=seeded),
     "own order": lambda: _loader(AllNoise(), generator=torch.Generator().manual_seed(3)),
     "weighted": lambda: _loader(Table(), shuffle=False, sampler=WeightedRandomSampler([1.0, 2.0] * 300, 600)),
     "subset": lambda: _loader(Subset(AllNoise(), range(0, ROWS, 3))),
@@ -336,8 +336,8 @@ KEPT, CHANGED = "has changed since they were started", "changes its data set"
 ROWS_DIFFER = "reads other rows"
 HARMFUL = {
     "first row": (lambda: _loader(FirstRow()), ROWS_DIFFER),
-    "a batch each": (lambda: _loader(Counted(), batch_size=300), KEPT),
-    "counted": (lambda: _loader(Counted()), KEPT),
+    "a batch each": (lambda: _loader(Counted(), num_workers=2, batch_size=300), KEPT),
+    "counted": (lambda: _loader(Counted(), num_workers=2), KEPT),
     "cached": (lambda: _loader(Cached()), KEPT),
     "history": (lambda: _loader(History()), KEPT),
     "numpy generator": (lambda: _loader(NumpyGenerator()), KEPT),
