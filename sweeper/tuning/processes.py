@@ -118,23 +118,23 @@ def process_lines(number: int, speeds: Sequence[ProcessSpeed]) -> Iterator[str]:
     Args:
         number: That of the script as it is.
     """
-    known = [(speed, speed.comparison) for speed in speeds if speed.comparison is not None]
+    compared = [(speed, speed.comparison) for speed in speeds if speed.comparison is not None]
     for speed in speeds:
         if speed.comparison is None:
             yield f"{_processes(speed.number)}: fails ({speed.why})."
-    for speed, ratio in known:
+    for speed, ratio in compared:
         samples = "" if speed.has_same_steps else ", with fewer samples in a step"
         yield (
             f"{_processes(speed.number)}: {rate(_throughput(ratio.after))},"
             f" {times(ratio.ratio)} {interval(ratio.low, ratio.high)} of your {number}{samples}."
         )
-    best = max(known, key=lambda pair: pair[1].ratio, default=None)
-    enough = [pair for pair in known if pair[1].answer in (Speed.FASTER, Speed.SAME)]
+    best = max(compared, key=lambda pair: pair[1].ratio, default=None)
+    enough = [pair for pair in compared if pair[1].answer in (Speed.FASTER, Speed.SAME)]
     if best is not None and enough:
         # Of what is about as fast, fewer processes leave room for others.
         chosen = best if best[1].answer is Speed.FASTER else min(enough, key=lambda pair: pair[0].number)
         yield f"Use {_processes(chosen[0].number)}."
-    elif (one := next((ratio for speed, ratio in known if speed.number == 1), None)) is not None:
+    elif (one := next((ratio for speed, ratio in compared if speed.number == 1), None)) is not None:
         gain = 1 / one.ratio
         yield (
             f"{_processes(number)} are {times(gain)} {interval(1 / one.high, 1 / one.low)} as fast as one:"
