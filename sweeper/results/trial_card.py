@@ -59,6 +59,7 @@ def card(measured: Measurement, config: TrialConfig) -> Iterator[str]:
         yield f"outside its folder: {deed}"
     if slow := straggler(measured, config.device.count):
         yield slow
+    yield from _waste(measured)
     if is_reported(measured):
         yield f"speed as reported by {measured.reported_by}"
     for part in measured.exclusions:
@@ -72,6 +73,23 @@ def card(measured: Measurement, config: TrialConfig) -> Iterator[str]:
         yield f"{count} disturbed window{'s were' if count > 1 else ' was'} measured again"
     for name, what in measured.effective.items():
         yield f"`{name}`: {what}"
+
+
+def _waste(measured: Measurement) -> Iterator[str]:
+    """Yields what wastes the work of a script's loader."""
+    seen = measured.observed
+    workers = int(seen.get("num_workers") or 0)
+    if idle := seen.get("idle_workers"):
+        yield f"{idle} of {workers} workers have nothing to read: the stream has fewer shards than workers"
+    if seen.get("repeats_rows"):
+        yield "rows come twice: each worker reads the whole stream; split it with `get_worker_info()`"
+    if share := seen.get("padding_share"):
+        yield f"{percent(share)} of a batch is padding: batch rows of similar lengths"
+    if measured.diagnosis and measured.diagnosis.usable_cpus == 1 and workers > 1:
+        yield (
+            f"{workers} workers share one core, which is all that this process may use: ask for more, as by"
+            f" `srun --cpus-per-task {workers}`"
+        )
 
 
 def tree(parts: Breakdown, cause: str, diagnosis: Diagnosis | None = None) -> Iterator[str]:

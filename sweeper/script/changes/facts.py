@@ -32,6 +32,9 @@ class Facts(TypedDict, total=False):
         batch: Type of a batch that has only tensors: `list`, `tuple` or `dict`; empty for any other.
         batch_size: Number of samples in a batch.
         accumulate_steps: Number of batches in a step.
+        idle_workers: Number of workers that have nothing to read of a stream; without a key, none.
+        repeats_rows: Whether the workers of a stream have given a batch twice.
+        padding_share: Share of the first batches that pads their rows; without a key, next to none.
         collector_share: Share of its time in which Python looks for garbage; without a key, next to none.
         places: The `file:line` of the script that makes its `loader`, that makes its `optimizer`, and that
             writes its first `checkpoint`.
@@ -56,6 +59,9 @@ class Facts(TypedDict, total=False):
     batch: str
     batch_size: int
     accumulate_steps: int
+    idle_workers: int
+    repeats_rows: bool
+    padding_share: float
     collector_share: float
     places: dict[str, str]
 

@@ -23,6 +23,7 @@ from .between_steps import BetweenSteps
 from .diagnoser import Diagnoser
 from .facts import FactFinder
 from .fast_path import FastPath
+from .first_batches import FirstBatches
 from .garbage import MIN_SHARE, CollectorClock, all_objects
 from .losses import StepLosses
 from .outside import OutsideAudit
@@ -105,7 +106,7 @@ class TrainingObserver:
         self._last_samples = 0
         self._losses = StepLosses(self._torch)
         self.pauses = Pauses(self._torch, self.points, self._pause_changed)
-        self._between = BetweenSteps()
+        self._between, self._first_batches = BetweenSteps(), FirstBatches(self._torch)
         self.steps = self.num_samples = 0
         self._stages, self._shares = Stages(), StepShares()
         self.has_backward = self.is_by_hand = False
@@ -160,6 +161,8 @@ class TrainingObserver:
     def fetch_ended(self, iterator: Any, batch: Any) -> None:
         """Notes that a loader's iterator returned a batch."""
         self.sample_counter.count_batch(iterator, batch, self.pauses.is_evaluating)
+        if not self.facts and self._torch.is_grad_enabled():
+            self._first_batches.add(iterator, batch)
         if self.sample_counter.trains(iterator):
             self._shares.fetch_ended(self._fetch_began_s)
             self._between.batch_arrived(iterator, time.perf_counter(), self.pauses.ended_s)
@@ -341,7 +344,8 @@ class TrainingObserver:
         self._losses.step_ended(self.steps, self._backwards // num_steps)
         if not self.facts and self.steps >= FACTS_AT:
             counter = self.sample_counter
-            self.facts = self._fact_finder.find(optimizer, counter.loader, counter.sampler)
+            seen = self._first_batches.facts()
+            self.facts = {**self._fact_finder.find(optimizer, counter.loader, counter.sampler), **seen}
             # Several backward passes on one batch, as for two losses, accumulate nothing.
             num_batches = counter.num_batches if counter.has_loader else self._backwards
             self.facts["accumulate_steps"] = max(1, num_batches // num_steps)
