@@ -12,6 +12,7 @@ patches     the programs' winners as patches: whether each hunk applies, and how
 hand        the programs' winners against versions edited by hand: `main_by_hand.py` beside a `main.py`
 planted     fast but wrong changes that are accepted, and harmless ones that are not (tests/tuning/planted.py)
 tenths      changes that bring 10%, one in each of twelve tunes of five minutes, that are not handed over
+asks        trainings with what people ask about, each with the change that answers it
 idle        harmless changes that bring nothing but are handed over
 frameworks  a training in each framework, and how fast `exec` is
 kills       a tune that is killed at random moments, and continued by the same command
@@ -466,6 +467,20 @@ def tenths(asked: Asked) -> Iterator[Figure]:
     yield _count("changes that bring 10%, not handed over, of 12", float(missed), "<= 2")
 
 
+def asks(asked: Asked) -> Iterator[Figure]:
+    """Yields what a tune gains for trainings with what people ask about, and if the change for it is made."""
+    script, missed = UNEDITED / "asks.py", 0
+    for name, change in runpy.run_path(str(script))["ASKS"].items():
+        if asked.only and name not in asked.only:
+            continue
+        tune = tuned(f"ask-{name}", [sys.executable, script.name, name], UNEDITED, asked.home, {})
+        yield from figures(name, tune)
+        is_made = change in {made["name"] for made in tune.verified.get("changes", ())}
+        print(f"{name}: {'' if is_made else 'not '}answered by {change}, with {tune.changes}", flush=True)
+        missed += not is_made
+    yield _count("asks that the change for them does not answer, of 4", float(missed))
+
+
 def _count(what: str, value: float, bar: str = "<= 0", repeats: int = 1) -> Figure:
     return Figure(figure=what, value=value, low=value, high=value, bar=bar, repeats=repeats)
 
@@ -599,6 +614,7 @@ PARTS: Mapping[str, Callable[[Asked], Iterator[Figure]]] = {
     "planted": planted,
     "idle": idle,
     "tenths": tenths,
+    "asks": asks,
     "frameworks": frameworks,
     "kills": kills,
     "interrupts": interrupts,

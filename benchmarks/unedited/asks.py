@@ -95,6 +95,15 @@ def network(width):
     )
 
 
+ASKS = {
+    "slow_workers": "persistent_workers",
+    "large_table": "loader",
+    "blas_in_workers": "worker_threads",
+    "many_objects": "collector",
+}
+"""The change that answers each."""
+
+
 def loader_of(name):
     if name == "slow_workers":
         return DataLoader(Augmented(), batch_size=32, shuffle=True, num_workers=2), 3 * 24 * 24

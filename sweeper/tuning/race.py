@@ -23,6 +23,7 @@ from sweeper.results.numbers.confirmation import Ratio, ratios
 from sweeper.results.numbers.confirmation_result import ConfirmationResult
 from sweeper.script.changes import CHANGES, takes_long
 from sweeper.script.changes.change import EXACT
+from sweeper.script.changes.environment import Threads
 from sweeper.script.run.taken_apart import usual_seconds
 from sweeper.script.run.warm import WarmProcess, read_warm
 from sweeper.sweep.folder.journal import DAMAGED_RACE, FINAL_RACE
@@ -52,9 +53,10 @@ START_SECONDS, START_SHARE, MORE_TIME = 60.0, 0.2, 5.0
 multiple of the script's own start in addition."""
 COMPILE_SHARE = 0.25
 """Share of the longest time that a change takes to make which it usually takes."""
-ORDER = ("threads", "optimizer", "precision", "layout", "tf32", "cudnn_benchmark", "ddp")
+ORDER = ("optimizer", "precision", "threads", "layout", "tf32", "cudnn_benchmark", "ddp")
 """Changes in the order in which they are tried, though all exact ones come first: of these, `ddp`. Changes
-without a place, such as the user's own, follow; what takes long comes last."""
+without a place, such as the user's own, follow; what takes long comes last. Threads are the first of the close
+ones where workers or ranks share the cores with them."""
 
 
 @dataclass(slots=True)
@@ -320,7 +322,9 @@ class _Phases:
                 is_own=change.name not in CHANGES,
             )
             candidates.append(candidate)
-        return sorted(candidates, key=_place)
+        seen = warm.measurement.observed
+        shares_cores = bool(seen.get("num_workers")) or seen.get("ranks", 1) > 1
+        return sorted(candidates, key=functools.partial(_place, shares_cores=shares_cores))
 
     # -- the race at the end -----------------------------------------------------------------------
 
@@ -401,7 +405,13 @@ def _charge(context: SweepContext, trials: TrialRunner) -> None:
         trials.budget.charge(max(0.0, left - (60 * minutes - spent)))
 
 
-def _place(candidate: Candidate) -> tuple[bool, bool, int, int]:
-    """Returns a key that puts candidates in the order in which they are tried."""
+def _place(candidate: Candidate, *, shares_cores: bool) -> tuple[bool, bool, int, int]:
+    """Returns a key that puts candidates in the order in which they are tried.
+
+    Args:
+        shares_cores: Whether other processes of the training compute on the cores of its threads.
+    """
     order = ORDER.index(candidate.name) if candidate.name in ORDER else len(ORDER)
+    if shares_cores and candidate.name == Threads.name:
+        order = -1
     return candidate.kind != EXACT, takes_long(candidate.name), order, candidate.rank

@@ -11,7 +11,8 @@ from sweeper.cli.confirm import _json, duration
 from sweeper.cli.screen import print_json
 from sweeper.errors import UserError
 from sweeper.results.numbers.confirmation import Ratio
-from sweeper.sweep.phases.reconfirm import Reconfirmation, Soak
+from sweeper.schema import SweepSpec
+from sweeper.sweep.phases.reconfirm import Reconfirmation, Soak, _require_script
 
 BEFORE = Ratio(
     trial=3,
@@ -70,3 +71,22 @@ def test_mistakes_are_one_line(in_process):
     done = in_process("confirm", "nothing", "--soak", "soon")
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_it_runs_where_the_script_is(tmp_path, monkeypatch):
+    values = {"type": "categorical", "choices": [1, 2]}
+    space = {"name": "mine", "space": {"n": values}, "baseline": {"n": 1}}
+    monkeypatch.chdir(tmp_path)
+    for command, is_here in (
+        (["python", "train.py", "{n}"], False),
+        (["python", "-m", "train", "{n}"], True),
+        (["torchrun", "--nproc-per-node", "2", "train.py", "{n}"], False),
+    ):
+        spec = SweepSpec.from_dict({**space, "command": command})
+        if is_here:
+            _require_script(spec)
+            continue
+        with pytest.raises(UserError, match=r"where the script of `mine` is, but 'train.py' is not in"):
+            _require_script(spec)
+    (tmp_path / "train.py").touch()
+    _require_script(spec)

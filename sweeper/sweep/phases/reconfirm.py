@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import shlex
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,8 @@ from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.results import words
 from sweeper.results.formatting import rate, seconds
 from sweeper.results.numbers.confirmation import Ratio
+from sweeper.schema import SweepSpec
+from sweeper.script.run.command_line import parse_command
 from sweeper.sweep.folder.catalog import find_sweep, lock_of, require_schema
 from sweeper.sweep.folder.fingerprint import differences
 from sweeper.sweep.folder.journal import REPEATED_RACE, Journal
@@ -102,7 +106,7 @@ def reconfirm(
         minutes: Longest time without that run; None for as long as it takes until the answer is clear.
 
     Raises:
-        UserError: There is no such sweep, it has not ended, or the long run failed.
+        UserError: There is no such sweep, it has not ended, its script is not here, or the long run failed.
         NothingFeasibleError: The sweep has no winner.
     """
     journal = find_sweep(home, name)
@@ -110,6 +114,7 @@ def reconfirm(
     number = _winner_of(journal)
     document = journal.read_sweep_file()
     spec = journal.spec(document)
+    _require_script(spec)
     marks = fingerprint(spec, setup.device_model(spec.execution))
     changes = list(differences(document["fingerprint"], marks))
     for changed in changes:
@@ -126,6 +131,20 @@ def reconfirm(
         raise KeyboardInterrupt from None
     finally:
         lock.release()
+
+
+def _require_script(spec: SweepSpec) -> None:
+    """Checks that the script of a sweep is in the current folder, if it has one.
+
+    Raises:
+        UserError: It is not.
+    """
+    script = parse_command(shlex.join(spec.command)).script if spec.command else ""
+    if script.endswith(".py") and "{" not in script and not os.path.isfile(script):
+        raise UserError(
+            f"`sweeper confirm` must run where the script of `{spec.name}` is, but {script!r} is not in"
+            f" {os.getcwd()!r}. Change to its folder."
+        )
 
 
 def _winner_of(journal: Journal) -> int:
