@@ -55,8 +55,8 @@ COMPILE_SHARE = 0.25
 """Share of the longest time that a change takes to make which it usually takes."""
 ORDER = ("optimizer", "precision", "threads", "layout", "tf32", "cudnn_benchmark", "ddp")
 """Changes in the order in which they are tried, though all exact ones come first: of these, `ddp`. Changes
-without a place, such as the user's own, follow; what takes long comes last. Threads are the first of the close
-ones where workers or ranks share the cores with them."""
+without a place, such as the user's own, follow; what takes long comes last. Threads come before all of these
+where workers or ranks share their cores."""
 
 
 @dataclass(slots=True)

@@ -106,7 +106,7 @@ def test_processes_of_torchrun_are_compared_with_the_same_samples_in_a_step(
     ]
     measured = dataclasses.replace(synthetic(100.0), observed={"batch_size": 64})
     said: list[str] = []
-    (one,) = compare_processes(command, measured, 20.0, said.append)
+    (one,) = compare_processes(command, measured, 10.0, said.append)
     assert said[0] == "Racing 1 process against 2."
     assert one.number == 1
     assert one.comparison is not None

@@ -404,6 +404,8 @@ def trained(make: Any) -> str:
 
 def main() -> None:
     kinds = {**HARMLESS, **NO_WORKERS, **{name: make for name, (make, _) in HARMFUL.items()}}
+    if sys.argv[1:]:
+        kinds = {name: kinds[name] for name in sys.argv[1].split(",")}
     before = {name: trained(make) for name, make in kinds.items()}
     messages: list[Any] = []
     apply(torch, "persistent_workers=on", messages.append)

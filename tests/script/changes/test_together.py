@@ -12,7 +12,7 @@ from hearing import completed
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=["tables.py", "loaders.py"])
+@pytest.fixture(scope="module", params=["tables.py", pytest.param("loaders.py", marks=pytest.mark.soak)])
 def report(request: pytest.FixtureRequest) -> dict[str, Any]:
     driver = str(Path(__file__).parent / request.param)
     return completed([sys.executable, "-W", "ignore", driver, "batched"]).truth

@@ -345,7 +345,7 @@ def in_turns(tmp_path: Path, steps: int, evaluation: float, requests: Requests) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("steps", "is_seen"), [(700, False), (60, True)])
+@pytest.mark.parametrize(("steps", "is_seen"), [(700, False), pytest.param(60, True, marks=pytest.mark.soak)])
 def test_a_turn_in_which_a_rare_evaluation_ends_begins_anew(tmp_path: Path, steps: int, is_seen: bool):
     """Where evaluations are frequent, the first step after each of them is part of the speed."""
     found = in_turns(tmp_path, steps, 0.7, Requests(12 if steps > 100 else 4))
