@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import random
+import sys
 import threading
 import time
 from typing import Any
