@@ -12,7 +12,8 @@ from sweeper.cli.screen import print_json
 from sweeper.errors import UserError
 from sweeper.results.numbers.confirmation import Ratio
 from sweeper.schema import SweepSpec
-from sweeper.sweep.phases.reconfirm import Reconfirmation, Soak, _require_script
+from sweeper.sweep.phases.reconfirm import Reconfirmation, Soak
+from sweeper.sweep.workloads import workload_of
 
 BEFORE = Ratio(
     trial=3,
@@ -73,20 +74,16 @@ def test_mistakes_are_one_line(in_process):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_it_runs_where_the_script_is(tmp_path, monkeypatch):
+def test_a_script_that_is_not_in_the_current_folder_is_named(tmp_path, monkeypatch):
     values = {"type": "categorical", "choices": [1, 2]}
     space = {"name": "mine", "space": {"n": values}, "baseline": {"n": 1}}
     monkeypatch.chdir(tmp_path)
-    for command, is_here in (
-        (["python", "train.py", "{n}"], False),
-        (["python", "-m", "train", "{n}"], True),
-        (["torchrun", "--nproc-per-node", "2", "train.py", "{n}"], False),
+    for command, absent in (
+        (["python", "train.py", "{n}"], "train.py"),
+        (["python", "-m", "train", "{n}"], ""),
+        (["torchrun", "--nproc-per-node", "2", "train.py", "{n}"], "train.py"),
     ):
         spec = SweepSpec.from_dict({**space, "command": command})
-        if is_here:
-            _require_script(spec)
-            continue
-        with pytest.raises(UserError, match=r"where the script of `mine` is, but 'train.py' is not in"):
-            _require_script(spec)
+        assert workload_of(spec).absent_file(spec) == absent
     (tmp_path / "train.py").touch()
-    _require_script(spec)
+    assert workload_of(spec).absent_file(spec) == ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shlex
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,6 @@ from sweeper.errors import NothingFeasibleError, UserError
 from sweeper.results import words
 from sweeper.results.formatting import rate, seconds
 from sweeper.results.numbers.confirmation import Ratio
-from sweeper.schema import SweepSpec
-from sweeper.script.run.command_line import parse_command
 from sweeper.sweep.folder.catalog import find_sweep, lock_of, require_schema
 from sweeper.sweep.folder.fingerprint import differences
 from sweeper.sweep.folder.journal import REPEATED_RACE, Journal
@@ -30,7 +27,7 @@ from sweeper.sweep.start.bootstrap import Launch, OpenSweep, supervised
 from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.stopping import StopAskedError
 from sweeper.sweep.trial_runner import TrialRunner
-from sweeper.sweep.workloads import fingerprint
+from sweeper.sweep.workloads import fingerprint, workload_of
 from sweeper.system.files import write_json
 from sweeper.tracking import NullTracker
 
@@ -114,7 +111,11 @@ def reconfirm(
     number = _winner_of(journal)
     document = journal.read_sweep_file()
     spec = journal.spec(document)
-    _require_script(spec)
+    if script := workload_of(spec).absent_file(spec):
+        raise UserError(
+            f"`sweeper confirm` must run where the script of `{name}` is, but {script!r} is not in"
+            f" {os.getcwd()!r}. Change to its folder."
+        )
     marks = fingerprint(spec, setup.device_model(spec.execution))
     changes = list(differences(document["fingerprint"], marks))
     for changed in changes:
@@ -131,20 +132,6 @@ def reconfirm(
         raise KeyboardInterrupt from None
     finally:
         lock.release()
-
-
-def _require_script(spec: SweepSpec) -> None:
-    """Checks that the script of a sweep is in the current folder, if it has one.
-
-    Raises:
-        UserError: It is not.
-    """
-    script = parse_command(shlex.join(spec.command)).script if spec.command else ""
-    if script.endswith(".py") and "{" not in script and not os.path.isfile(script):
-        raise UserError(
-            f"`sweeper confirm` must run where the script of `{spec.name}` is, but {script!r} is not in"
-            f" {os.getcwd()!r}. Change to its folder."
-        )
 
 
 def _winner_of(journal: Journal) -> int:

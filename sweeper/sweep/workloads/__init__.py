@@ -40,6 +40,10 @@ class Workload(ABC):
     def template(self, spec: SweepSpec, home: Path) -> Job:
         """Returns what the jobs of all trials have in common."""
 
+    def absent_file(self, spec: SweepSpec) -> str:
+        """Returns the file of what is trained that is not in the current folder; empty if none is missing."""
+        return ""
+
     def code(self, spec: SweepSpec) -> Mapping[str, str]:
         """Returns the files that travel to a cluster's workers, as texts by relative path."""
         return {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from sweeper.core.modules import import_paths
 from sweeper.core.script import Script
 from sweeper.launch.local import own_environment
 from sweeper.schema import SweepSpec
+from sweeper.script.run.command_line import parse_command
 from sweeper.sweep.folder.fingerprint import digest_of_command, settings_of
 from sweeper.sweep.workloads import Workload
 from sweeper.system.environment import PASS_ENV, pass_env_names
@@ -29,6 +31,11 @@ class ScriptWork(Workload):
         tree = spec.to_dict()
         code = digest_of_command(spec.command, _script(spec).files)
         return {"command": tree["command"], "script": settings_of(spec.script), "code": code}
+
+    def absent_file(self, spec: SweepSpec) -> str:
+        """Returns the script if it is a file that is not in the current folder."""
+        script = parse_command(shlex.join(spec.command)).script
+        return script if script.endswith(".py") and "{" not in script and not os.path.isfile(script) else ""
 
     def template(self, spec: SweepSpec, home: Path) -> Job:
         """Returns what the jobs of all trials have in common."""
