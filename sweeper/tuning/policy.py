@@ -347,10 +347,12 @@ class TunePolicy:
         ready = [one for one in ready if self._is_due(state, one)]
         ready = [one for one in ready if one.rank or one.kind != EXACT]
         ready.sort(key=lambda one: one.kind != EXACT)
+        environment = {one.word for one in exact if one.is_of_environment and not one.is_own} - requested
+        if not leading:
+            # It runs in any case, and gives a number.
+            yield frozenset(environment)
         yield from (leading | {one.word} for one in ready if not one.seconds)
-        environment = {one.word for one in exact if one.is_of_environment and not one.is_own}
-        if not environment & requested:
-            yield leading | environment
+        yield leading | environment
         yield from (leading | {one.word} for one in ready if one.seconds)
         yield from (leading | part for part in parts)
         yield from self._drop_doubts(state, leading)

@@ -66,6 +66,16 @@ def test_environment_variables_come_first_where_nothing_else_may_bring_much():
     assert raced.arms[0] == {"pin=off", "malloc=retain", "pages=on"}
 
 
+def test_environment_variables_come_next_where_nothing_leads():
+    candidates = exact("loader=gathered", ceiling=4.0) + ENVIRONMENT + close("threads=one")
+    script = Script({"threads=one": 0.2}, missing={"loader=gathered": "its rows draw"}, **QUIET)
+    assert tuned(script, candidates).arms[:3] == [
+        {"loader=gathered"},
+        {"malloc=retain", "pages=on"},
+        {"threads=one"},
+    ]
+
+
 def test_environment_variables_come_before_what_takes_long():
     candidates = exact("loader=gathered", ceiling=4.0) + ENVIRONMENT + close("compile=on", seconds=5.0)
     raced = tuned(Script({"loader=gathered": 1.0, "malloc=retain": -0.2}, **QUIET), candidates)
