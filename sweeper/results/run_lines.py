@@ -28,9 +28,9 @@ def run_lines(
             yield "How long an epoch is was not seen, so there are no figures of the whole run."
         return
     what = "what was watched" if costs.num_epochs is None else count_of(costs.num_epochs, "epoch")
-    yield f"Of {what} ({seconds(costs.seconds)}{_money(costs.seconds, price)}), apart from the arithmetic:"
+    yield f"Of {what} ({_with_cost(costs.seconds, price)}), apart from the arithmetic:"
     for part in costs.parts:
-        took = f"{seconds(part.seconds)}{_money(part.seconds, price)}"
+        took = _with_cost(part.seconds, price)
         where = f"{part.place}: " if part.place else ""
         yield (
             f"  {part.title:<{TITLE_WIDTH}} {percent(part.share):>4}  {took:<{TIME_WIDTH}}"
@@ -53,10 +53,18 @@ def price_line(measured: Measurement, ratio: float, num_epochs: float, price: fl
     if not num_steps:
         return ""
     before = num_steps * measured.step_ms / 1000
-    pair = [f"{seconds(took)}{_money(took, price)}" for took in (before, before / ratio)]
+    pair = [
+        f"{seconds(took)} ({cost})" if (cost := _cost(took, price)) else seconds(took)
+        for took in (before, before / ratio)
+    ]
     what = f"The steps of {count_of(num_epochs, 'epoch')}"
     return f"{what} take {pair[0]} as they are, {pair[1]} with the changes."
 
 
-def _money(took: float, price: float | None) -> str:
-    return "" if price is None else f", {took / HOUR * price:,.3g}"
+def _with_cost(took: float, price: float | None) -> str:
+    cost = _cost(took, price)
+    return f"{seconds(took)}, {cost}" if cost else seconds(took)
+
+
+def _cost(took: float, price: float | None) -> str:
+    return "" if price is None else f"{took / HOUR * price:,.3g}"

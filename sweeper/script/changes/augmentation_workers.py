@@ -13,9 +13,9 @@ from typing import Any
 
 from .change import DRAWS, LOADER, Change, ChangeRefusedError, Editor, ReportCallback, begin_passes
 from .facts import has_loader
-from .loader import CORES, check_once, check_sampler, with_more_workers
+from .loader import CORES, check_once, with_more_workers
 from .rows.children import be_worker, fault_in_child
-from .rows.collating import fetcher, num_rows_of
+from .rows.collating import check_sampler, fetcher, num_rows_of
 from .rows.generators import states_held, states_of_all
 from .rows.trees import are_equal
 

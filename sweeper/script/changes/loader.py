@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .change import EXACT, LOADER, Change, ChangeRefusedError, Editor, ReportCallback, begin_passes, reason_of
+from .change import EXACT, LOADER, Change, Editor, ReportCallback, begin_passes, reason_of
 from .facts import has_loader, is_on_gpu
 from .rows import collating
 from .rows.gathered import gather, iterator_class
@@ -69,18 +69,6 @@ class LoaderChange(Change):
             editor.set_argument("loader", "num_workers", str(len(os.sched_getaffinity(0))))
 
 
-def check_sampler(loader: Any) -> None:
-    """Checks that a loader's sampler is torch's own, which draws as a pass begins.
-
-    Raises:
-        ChangeRefusedError: It is not, so reading its indices ahead for workers could change the order of
-            draws.
-    """
-    samplers = (loader.batch_sampler, loader.sampler)
-    if not all(type(sampler).__module__.startswith("torch.utils.data.") for sampler in samplers):
-        raise ChangeRefusedError("its sampler is the script's own, and may draw random numbers during a pass")
-
-
 def check_once(check: Callable[[Any], None], report: ReportCallback) -> Callable[[Any], bool]:
     """Returns a function that says whether a loader passes a check; runs and reports it once per loader."""
     results: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
@@ -107,7 +95,7 @@ def _change_workers(torch: Any, value: str, report: ReportCallback) -> None:
     def check(loader: Any) -> None:
         """Checks that the rows of a loader are the same in any process."""
         if wanted:
-            check_sampler(loader)
+            collating.check_sampler(loader)
         collating.check_rows(torch, loader)
 
     is_free = check_once(check, report)

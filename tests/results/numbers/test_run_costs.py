@@ -118,5 +118,5 @@ def test_the_lines_are_in_hours_and_money() -> None:
 
 def test_the_price_of_the_steps_falls_with_their_speed() -> None:
     line = price_line(measured(), 2.0, 720, 2.0)
-    assert line == "The steps of 720 epochs take 1 h, 2 as they are, 30 min 00 s, 1 with the changes."
+    assert line == "The steps of 720 epochs take 1 h (2) as they are, 30 min 00 s (1) with the changes."
     assert "as they are" in price_line(measured(), 2.0, 720, None)

@@ -10,6 +10,7 @@ import random
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -337,7 +338,7 @@ KEPT, CHANGED = "has changed since they were started", "changes its data set"
 ROWS_DIFFER = "reads other rows"
 HARMFUL = {
     "first row": (lambda: _loader(FirstRow()), ROWS_DIFFER),
-    "a batch each": (lambda: _loader(Counted(), num_workers=2, batch_size=300), KEPT),
+    "a batch each": (lambda: _loader(Counted(), num_workers=2, batch_size=300), "too few batches"),
     "counted": (lambda: _loader(Counted(), num_workers=2), KEPT),
     "cached": (lambda: _loader(Cached()), KEPT),
     "history": (lambda: _loader(History()), KEPT),
@@ -403,13 +404,15 @@ def trained(make: Any) -> str:
     return found.hexdigest()
 
 
-def main() -> None:
-    kinds = {**HARMLESS, **NO_WORKERS, **{name: make for name, (make, _) in HARMFUL.items()}}
-    if sys.argv[1:]:
-        kinds = {name: kinds[name] for name in sys.argv[1].split(",")}
+def print_report(kinds: Mapping[str, Any], change: str, expected: Mapping[str, str]) -> None:
+    """Trains on each kind of loader as it is and with a change, and prints what was equal.
+
+    Args:
+        expected: Why the change is not made, for kinds with which it must not be.
+    """
     before = {name: trained(make) for name, make in kinds.items()}
     messages: list[Any] = []
-    apply(torch, "persistent_workers=on", messages.append)
+    apply(torch, change, messages.append)
     report = {}
     for name, make in kinds.items():
         messages.clear()
@@ -419,9 +422,16 @@ def main() -> None:
             "equal": after == before[name],
             "applied": bool(changes) and all(change["applied"] for change in changes),
             "why": next((change["why"] for change in changes if change["why"]), ""),
-            "expected": HARMFUL[name][1] if name in HARMFUL else "",
+            "expected": expected.get(name, ""),
         }
     print(json.dumps(report))
+
+
+def main() -> None:
+    kinds = {**HARMLESS, **NO_WORKERS, **{name: make for name, (make, _) in HARMFUL.items()}}
+    if sys.argv[1:]:
+        kinds = {name: kinds[name] for name in sys.argv[1].split(",")}
+    print_report(kinds, "persistent_workers=on", {name: why for name, (_, why) in HARMFUL.items()})
 
 
 if __name__ == "__main__":

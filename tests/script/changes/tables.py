@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
 from typing import Any
 
 import numpy as np
 import torch
-from lasting_workers import trained
+from lasting_workers import print_report
 from loaders import ROWS
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate, get_worker_info
-
-from sweeper.script.changes import apply
 
 GENERATOR = np.random.default_rng(0)
 IMAGES = GENERATOR.integers(0, 255, (ROWS, 4, 4, 3), dtype=np.uint8)
@@ -150,24 +146,5 @@ EXPECTED = {
 }
 
 
-def main() -> None:
-    kinds = loaders()
-    before = {name: trained(make) for name, make in kinds.items()}
-    messages: list[Any] = []
-    apply(torch, "loader=batched", messages.append)
-    report = {}
-    for name, make in kinds.items():
-        messages.clear()
-        after = trained(make)
-        changes = [message["change"] for message in messages]
-        report[name] = {
-            "equal": after == before[name],
-            "applied": bool(changes) and all(change["applied"] for change in changes),
-            "why": next((change["why"] for change in changes if change["why"]), ""),
-            "expected": EXPECTED.get(name, ""),
-        }
-    print(json.dumps(report))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    print_report(loaders(), "loader=batched", EXPECTED)

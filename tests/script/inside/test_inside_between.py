@@ -64,20 +64,22 @@ def trained(
 def test_passes_after_the_first_are_counted_with_the_start_of_their_workers(tmp_path: Path) -> None:
     between = trained(tmp_path, workers=1)["between"]
     assert (between["passes"], between["batches"]) == (3, 10)
-    assert 3 * 0.2 <= between["pass_s"] <= 3 * 0.6
+    assert between["pass_s"] >= 3 * 0.2
 
 
 def test_workers_that_live_on_begin_a_pass_at_once(tmp_path: Path) -> None:
     between = trained(tmp_path, workers=1, persistent=True)["between"]
     assert between["passes"] == 3
-    assert between["pass_s"] < 0.2
+    # Otherwise, each would take 0.2 s to start them.
+    assert between["pass_s"] < 0.5
 
 
 def test_an_evaluation_is_no_start_of_a_pass(tmp_path: Path) -> None:
     message = trained(tmp_path, evaluates=True)
     between = message["between"]
     assert between["passes"] == 3
-    assert between["pass_s"] < 0.1
+    # An evaluation takes 0.1 s.
+    assert between["pass_s"] < 0.25
     assert message["paused"] >= 4 * 0.1
 
 

@@ -201,6 +201,17 @@ def num_rows_of(torch: Any, loader: Any) -> int:
     return num_rows
 
 
+def check_sampler(loader: Any) -> None:
+    """Checks that a loader's sampler is torch's own, which draws as a pass begins.
+
+    Raises:
+        ChangeRefusedError: It is not, so another order of its calls could change what it draws.
+    """
+    samplers = (loader.batch_sampler, loader.sampler)
+    if not all(type(sampler).__module__.startswith("torch.utils.data.") for sampler in samplers):
+        raise ChangeRefusedError("its sampler is the script's own, and may draw random numbers during a pass")
+
+
 def digest_of(torch: Any, loader: Any) -> str:
     """Returns the name under which a loader's data set is stored; empty if nothing is stored."""
     if not os.environ.get(KEPT_VARIABLE):

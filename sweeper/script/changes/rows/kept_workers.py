@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ..change import ChangeRefusedError
 from .children import fault_in_child, result_of_child, seed_worker
-from .collating import fetcher, num_rows_of
+from .collating import check_sampler, fetcher, num_rows_of
 from .dataset_file import digest_of_state
 from .trees import are_equal
 
@@ -44,7 +44,7 @@ _MAX_DEPTH = 8
 
 
 class Renewal(NamedTuple):
-    """What a worker receives in place of row numbers, to begin a pass.
+    """A message that makes a worker begin a pass; it is sent like the row numbers of a batch.
 
     Attributes:
         seed: The base seed of the pass.
@@ -108,7 +108,9 @@ class WorkerStart:
     ) -> RenewalAnswer:
         dataset, batch = fetcher.dataset, None
         state = _State.of(torch, dataset, fetcher.collate_fn)
-        if self._num_batches == FIRST_BATCHES or self._state not in (None, state):
+        if self._num_batches == FIRST_BATCHES:
+            return RenewalAnswer("its workers read too few batches to show whether they keep anything")
+        if self._state not in (None, state):
             return RenewalAnswer("what its workers read has changed since they were started")
         count = torch.utils.data._utils.worker._worker_info.num_workers
         if renewal.rows:
@@ -159,11 +161,7 @@ class KeptWorkers:
         """
         self._torch = torch
         self._num_rows = num_rows_of(torch, loader)
-        samplers = (loader.batch_sampler, loader.sampler)
-        if not all(type(sampler).__module__.startswith("torch.utils.data.") for sampler in samplers):
-            raise ChangeRefusedError(
-                "its sampler is the script's own, and may draw random numbers as a pass begins"
-            )
+        check_sampler(loader)
         began_s = time.perf_counter()
         self._state = self._digest(loader)
         if (took_s := time.perf_counter() - began_s) > MAX_DIGEST_SECONDS:
