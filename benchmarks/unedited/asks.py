@@ -1,6 +1,7 @@
 """Trainings with what people ask about in public threads: one name for each.
 
 python asks.py NAME
+torchrun --nproc-per-node=2 asks.py accumulated_ranks
 """
 
 import gc
@@ -10,8 +11,10 @@ import time
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, RandomSampler
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler, TensorDataset
 
 
 class Augmented(Dataset):
@@ -100,6 +103,7 @@ ASKS = {
     "large_table": "loader",
     "blas_in_workers": "worker_threads",
     "many_objects": "collector",
+    "accumulated_ranks": "exchange",
 }
 """The change that answers each."""
 
@@ -118,7 +122,32 @@ def loader_of(name):
     return DataLoader(data, batch_size=64, sampler=sampler), 64
 
 
+def accumulate():
+    """Trains in ranks that exchange gradients at each of the four backward passes of a step."""
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    rows = TensorDataset(torch.randn(2048, 1024), torch.randint(0, 10, (2048,)))
+    sampler = DistributedSampler(rows)
+    loader = DataLoader(rows, batch_size=16, sampler=sampler)
+    layers = [nn.Linear(1024, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10)]
+    model = DistributedDataParallel(nn.Sequential(*layers))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(1000):
+        sampler.set_epoch(epoch)
+        for number, (x, labels) in enumerate(loader, 1):
+            loss = nn.functional.cross_entropy(model(x), labels) / 4
+            loss.backward()
+            if number % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        if dist.get_rank() == 0:
+            print(f"epoch {epoch} loss {4 * loss.item():.4f}", flush=True)
+
+
 def main(name):
+    if name == "accumulated_ranks":
+        accumulate()
+        return
     torch.manual_seed(0)
     np.random.seed(0)
     loader, width = loader_of(name)

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from sweeper.core.measurement import Measurement
 from sweeper.results.formatting import count_of, seconds, times
-from sweeper.results.numbers.run_costs import run_costs, steps_per_pass
+from sweeper.results.numbers.run_costs import RunCosts, run_costs
 from sweeper.results.verdict.remedies import percent
 
 TITLE_WIDTH, TIME_WIDTH = 22, 14
 HOUR = 3600
+_NO_EPOCH = "How long an epoch is was not seen, so there are no figures of the whole run."
 
 
 def run_lines(
@@ -25,10 +26,43 @@ def run_lines(
     costs = run_costs(measured, num_epochs)
     if costs is None:
         if num_epochs is not None:
-            yield "How long an epoch is was not seen, so there are no figures of the whole run."
+            yield _NO_EPOCH
         return
     what = "what was watched" if costs.num_epochs is None else count_of(costs.num_epochs, "epoch")
     yield f"Of {what} ({_with_cost(costs.seconds, price)}), apart from the arithmetic:"
+    yield from _part_lines(costs, price)
+    if not costs.parts:
+        yield "  nothing that takes 1%"
+    if not costs.has_ends:
+        yield "  The end of an epoch was not seen: evaluations and checkpoints there come on top."
+
+
+def changed_run_lines(
+    measured: Measurement, ratio: float, *, num_epochs: float | None = None, price: float | None = None
+) -> Iterator[str]:
+    """Yields what a run takes as it is and with changes, and the parts that the changes leave as they are.
+
+    Args:
+        measured: The script as it is.
+        ratio: Speed of its epochs with the changes over the speed as they are.
+        num_epochs: Number of epochs of the run; by default, its length is not said.
+        price: Price of an hour, in any currency.
+    """
+    before, after = run_costs(measured, num_epochs), run_costs(measured, num_epochs, ratio)
+    if before is None or after is None:
+        if num_epochs is not None:
+            yield _NO_EPOCH
+        return
+    if num_epochs is not None:
+        took = [_with_cost_in_brackets(costs.seconds, price) for costs in (before, after)]
+        what = f"A run of {count_of(num_epochs, 'epoch')}"
+        yield f"{what} takes {took[0]} as it is, {took[1]} with the changes."
+    if after.parts:
+        yield "What the changes leave as it is:"
+        yield from _part_lines(after, price)
+
+
+def _part_lines(costs: RunCosts, price: float | None) -> Iterator[str]:
     for part in costs.parts:
         took = _with_cost(part.seconds, price)
         where = f"{part.place}: " if part.place else ""
@@ -36,34 +70,16 @@ def run_lines(
             f"  {part.title:<{TITLE_WIDTH}} {percent(part.share):>4}  {took:<{TIME_WIDTH}}"
             f" at most {times(part.max_gain)} without  {where}{part.advice}"
         )
-    if not costs.parts:
-        yield "  nothing that takes 1%"
-    if not costs.has_ends:
-        yield "  The end of an epoch was not seen: evaluations and checkpoints there come on top."
-
-
-def price_line(measured: Measurement, ratio: float, num_epochs: float, price: float | None) -> str:
-    """Returns what the steps of a run take as they are, and `ratio` times as fast; empty if not known.
-
-    Args:
-        num_epochs: Number of epochs of the run.
-        price: Price of an hour, in any currency.
-    """
-    num_steps = num_epochs * steps_per_pass(measured)
-    if not num_steps:
-        return ""
-    before = num_steps * measured.step_ms / 1000
-    pair = [
-        f"{seconds(took)} ({cost})" if (cost := _cost(took, price)) else seconds(took)
-        for took in (before, before / ratio)
-    ]
-    what = f"The steps of {count_of(num_epochs, 'epoch')}"
-    return f"{what} take {pair[0]} as they are, {pair[1]} with the changes."
 
 
 def _with_cost(took: float, price: float | None) -> str:
     cost = _cost(took, price)
     return f"{seconds(took)}, {cost}" if cost else seconds(took)
+
+
+def _with_cost_in_brackets(took: float, price: float | None) -> str:
+    cost = _cost(took, price)
+    return f"{seconds(took)} ({cost})" if cost else seconds(took)
 
 
 def _cost(took: float, price: float | None) -> str:

@@ -10,6 +10,7 @@ from sweeper.core.measurement import Breakdown, Diagnosis, Measurement
 from sweeper.core.record import TrialRecord
 from sweeper.core.workload import is_reported
 from sweeper.results.formatting import figure
+from sweeper.results.run_lines import run_lines
 from sweeper.results.verdict.bottleneck import as_timed, verdict_of
 from sweeper.results.verdict.remedies import percent
 from sweeper.results.verdict.straggler import straggler
@@ -37,12 +38,14 @@ PARTS = (
 _BAR = 40
 _MIN_SHARE = 0.005
 _MIN_EVALUATION = 0.05
+_MIN_COLLECTING = 0.02
 
 
 def trial_card(record: TrialRecord) -> Iterator[str]:
     """Yields the lines of the card; none without a measurement."""
     if record.measurement is not None:
         yield from card(record.measurement, record.config)
+        yield from run_lines(record.measurement)
 
 
 def card(measured: Measurement, config: TrialConfig) -> Iterator[str]:
@@ -53,7 +56,9 @@ def card(measured: Measurement, config: TrialConfig) -> Iterator[str]:
         yield from tree(measured.breakdown, verdict.phase, measured.diagnosis)
         if as_timed(measured) is not None:
             yield f"  while it was taken apart; when it was timed, a step took {figure(measured.step_ms)} ms"
-    if (diagnosis := measured.diagnosis) and (diagnosis.evaluation_share or 0.0) >= _MIN_EVALUATION:
+    diagnosis = measured.diagnosis
+    # Of a run that was watched, all parts are said together: `run_lines`.
+    if measured.run is None and diagnosis and (diagnosis.evaluation_share or 0.0) >= _MIN_EVALUATION:
         yield f"evaluation takes {percent(diagnosis.evaluation_share or 0.0)} of the time"
     for deed in diagnosis.outside if diagnosis else ():
         yield f"outside its folder: {deed}"
@@ -85,6 +90,8 @@ def _waste(measured: Measurement) -> Iterator[str]:
         yield "rows come twice: each worker reads the whole stream; split it with `get_worker_info()`"
     if share := seen.get("padding_share"):
         yield f"{percent(share)} of a batch is padding: batch rows of similar lengths"
+    if (share := seen.get("collector_share") or 0.0) >= _MIN_COLLECTING:
+        yield f"Python looks for garbage {percent(share)} of the time: `sweeper tune` can freeze it"
     if measured.diagnosis and measured.diagnosis.usable_cpus == 1 and workers > 1:
         yield (
             f"{workers} workers share one core, which is all that this process may use: ask for more, as by"

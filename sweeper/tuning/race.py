@@ -53,7 +53,7 @@ START_SECONDS, START_SHARE, MORE_TIME = 60.0, 0.2, 5.0
 multiple of the script's own start in addition."""
 COMPILE_SHARE = 0.25
 """Share of the longest time that a change takes to make which it usually takes."""
-ORDER = ("optimizer", "precision", "threads", "layout", "tf32", "cudnn_benchmark", "ddp")
+ORDER = ("exchange", "optimizer", "precision", "threads", "layout", "tf32", "cudnn_benchmark", "ddp")
 """Changes in the order in which they are tried, though all exact ones come first: of these, `ddp`. Changes
 without a place, such as the user's own, follow; what takes long comes last. Threads come before all of these
 where workers or ranks share their cores."""

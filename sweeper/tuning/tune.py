@@ -19,7 +19,7 @@ from sweeper.core.workload import script_of
 from sweeper.errors import UserError
 from sweeper.exports import verification
 from sweeper.results.decision_lines import decision_lines
-from sweeper.results.run_lines import price_line
+from sweeper.results.run_lines import changed_run_lines, run_lines
 from sweeper.scaffold.command_space import Proposal, help_of, propose
 from sweeper.schema import load
 from sweeper.script.changes import BATCH_SIZE
@@ -318,6 +318,8 @@ class Tune:
             nothing = tuple(
                 words.bound_lines(gain, left, has_refused=has_refused(sweep), has_failed=has_failed(sweep))
             )
+            if not sweep.confirmation.infeasible:
+                nothing += self._run_lines(sweep, None)
             for line in nothing:
                 self._say(line)
             result = dataclasses.replace(result, lines=(*result.lines, *nothing))
@@ -337,20 +339,23 @@ class Tune:
             line = words.start_line(cost)
             self._say(line)
             result = dataclasses.replace(result, lines=(*result.lines, line))
-        if line := self._run_line(sweep, record.number):
+        of_run = self._run_lines(sweep, record.number)
+        for line in of_run:
             self._say(line)
-            result = dataclasses.replace(result, lines=(*result.lines, line))
+        result = dataclasses.replace(result, lines=(*result.lines, *of_run))
         export = hand_over_winner(sweep, record.number, self._options.home, self._observer)
         return dataclasses.replace(result, export=export)
 
-    def _run_line(self, sweep: LoadedSweep, winner: int) -> str:
-        """Returns what a whole run takes without the winner's changes and with them; empty if not wanted."""
+    def _run_lines(self, sweep: LoadedSweep, winner: int | None) -> tuple[str, ...]:
+        """Returns what a whole run takes, and its parts that no change mends."""
         measured = sweep.table.records[BASELINE].measurement
+        epochs, price = self._options.epochs, self._options.price
+        if measured is None:
+            return ()
         ratio = next((one.ratio for one in sweep.confirmation.ratios if one.trial == winner), None)
-        epochs = self._options.epochs
-        if epochs is None or measured is None or ratio is None:
-            return ""
-        return price_line(measured, ratio, epochs, self._options.price)
+        if ratio is None:
+            return tuple(run_lines(measured, num_epochs=epochs, price=price))
+        return tuple(changed_run_lines(measured, ratio, num_epochs=epochs, price=price))
 
 
 class _BriefObserver:

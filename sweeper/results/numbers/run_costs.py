@@ -52,13 +52,17 @@ class RunCosts:
     has_ends: bool
 
 
-def run_costs(measured: Measurement, num_epochs: float | None = None) -> RunCosts | None:
+def run_costs(
+    measured: Measurement, num_epochs: float | None = None, ratio: float | None = None
+) -> RunCosts | None:
     """Returns what a run of a script takes; None if its parts are not known.
 
     What is done between steps is taken to be as frequent in the whole run as in the part that was watched.
 
     Args:
         num_epochs: Number of passes over its loader of the run; by default, it is what was watched.
+        ratio: Speed of its epochs with changes over the speed as they are. The parts are then those that the
+            changes leave as they are: evaluations, checkpoints, and the start of a run of known length.
     """
     run = measured.run
     if run is None or not run.num_steps or run.steps_s <= 0:
@@ -69,15 +73,13 @@ def run_costs(measured: Measurement, num_epochs: float | None = None) -> RunCost
     scale = 1.0 if num_epochs is None else num_epochs * per_pass / run.num_steps
     num_starts = run.num_passes if num_epochs is None else max(0.0, num_epochs - 1)
     start_s = run.pass_starts_s / run.num_passes if run.num_passes else 0.0
-    took = {
-        "start-up": run.startup_s,
-        "starts of epochs": num_starts * start_s,
-        "evaluations": scale * run.evaluations_s,
-        "checkpoints": scale * run.checkpoints_s,
-    }
-    steps_s = scale * run.steps_s
-    total = steps_s + sum(took.values())
-    took.update(_of_steps(measured, steps_s))
+    took = {"evaluations": scale * run.evaluations_s, "checkpoints": scale * run.checkpoints_s}
+    if ratio is None or num_epochs is not None:
+        took["start-up"] = run.startup_s
+    steps_s, starts_s = scale * run.steps_s, num_starts * start_s
+    total = sum(took.values()) + (steps_s + starts_s) / (ratio or 1.0)
+    if ratio is None:
+        took.update({"starts of epochs": starts_s, **dict(_of_steps(measured, steps_s))})
     lines: Mapping[str, tuple[str, ...]] = measured.diagnosis.lines if measured.diagnosis else {}
     parts = [
         RunPart(
@@ -85,7 +87,7 @@ def run_costs(measured: Measurement, num_epochs: float | None = None) -> RunCost
             seconds=seconds,
             share=seconds / total,
             place=_place(title, lines, measured),
-            advice=_ADVICE[title],
+            advice=_advice(title, measured),
         )
         for title, seconds in took.items()
         if seconds >= MIN_SHARE * total
@@ -128,7 +130,7 @@ _ADVICE = {
     "other work in a step": "log and print less often",
     "evaluations": "evaluate less often, or on fewer samples",
     "checkpoints": "write them less often, or from a copy, in a thread",
-    "starts of epochs": "keep the workers: `persistent_workers on` in `sweeper tune`",
+    "starts of epochs": "prepare once what is prepared at the start of each",
     "start-up": "import less, and keep prepared data in a file",
 }
 _PHASES = {
@@ -138,6 +140,12 @@ _PHASES = {
     "evaluations": "evaluation",
 }
 """What `Diagnosis.lines` calls a part."""
+
+
+def _advice(title: str, measured: Measurement) -> str:
+    if title == "starts of epochs" and measured.observed.get("num_workers"):
+        return "keep the workers: `persistent_workers on` in `sweeper tune`"
+    return _ADVICE[title]
 
 
 def _place(title: str, lines: Mapping[str, tuple[str, ...]], measured: Measurement) -> str:

@@ -19,6 +19,7 @@ from .change import CLOSE, EXACT, ORIGINAL, Change
 from .collector import Collector
 from .ddp import Ddp
 from .environment import Allocator, Malloc, Pages, Spinning, Threads
+from .exchange import Exchange
 from .gpu import Cudnn, Pinned, Tf32
 from .images import Images
 from .loader import LoaderChange
@@ -49,6 +50,7 @@ _ALL = (
     Layout(),
     Precision(),
     Ddp(),
+    Exchange(),
     Tf32(),
     Cudnn(),
     BATCH_SIZE,

@@ -10,7 +10,7 @@ from parts.noop import synthetic
 
 from sweeper.core.measurement import Breakdown, Diagnosis, Measurement, RunParts
 from sweeper.results.numbers.run_costs import RunCosts, run_costs, steps_per_pass
-from sweeper.results.run_lines import price_line, run_lines
+from sweeper.results.run_lines import changed_run_lines, run_lines
 
 RUN = RunParts(
     startup_s=4.0,
@@ -90,7 +90,6 @@ def test_there_are_no_figures_of_a_whole_run_without_an_epoch(run: RunParts | No
     assert list(run_lines(measured(run), num_epochs=10)) == [
         "How long an epoch is was not seen, so there are no figures of the whole run."
     ]
-    assert price_line(measured(run), 2.0, 10, None) == "" or run is not None
 
 
 def test_the_end_of_an_epoch_that_was_not_seen_is_said() -> None:
@@ -116,7 +115,21 @@ def test_the_lines_are_in_hours_and_money() -> None:
     ]
 
 
-def test_the_price_of_the_steps_falls_with_their_speed() -> None:
-    line = price_line(measured(), 2.0, 720, 2.0)
-    assert line == "The steps of 720 epochs take 1 h (2) as they are, 30 min 00 s (1) with the changes."
-    assert "as they are" in price_line(measured(), 2.0, 720, None)
+def test_changes_make_steps_and_starts_of_epochs_faster_and_leave_the_rest() -> None:
+    lines = list(changed_run_lines(measured(), 2.0, num_epochs=1000, price=3.6))
+    # 100,000 steps of 0.1 s, starts of 0.5 s, evaluations and checkpoints of 2,500 s, a start of 4 s.
+    assert lines[0] == "A run of 1,000 epochs takes 2.22 h (8) as it is, 1.46 h (5.25) with the changes."
+    assert [" ".join(line.split()[:2]) for line in lines[1:]] == [
+        "What the",
+        "evaluations 29%",
+        "checkpoints 19%",
+    ]
+
+
+def test_without_its_length_a_run_has_no_start() -> None:
+    (title, *parts) = changed_run_lines(measured(), 2.0)
+    assert title == "What the changes leave as it is:"
+    assert [line.split()[0] for line in parts] == ["evaluations", "checkpoints"]
+    assert parts[0].split()[1] == "29%"
+    assert not [*changed_run_lines(measured(None), 2.0)]
+    assert "no figures" in next(changed_run_lines(measured(None), 2.0, num_epochs=3))

@@ -38,6 +38,7 @@ ON_CPU = {
     "num_workers": 1,
     "batch_size": 32,
     "ranks": 2,
+    "accumulate_steps": 4,
     "collector_share": 0.1,
 }
 ON_GPU = {**ON_CPU, "device": "cuda"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -103,12 +104,14 @@ def test_tables_and_full_rows_have_no_padding(tmp_path: Path, data: str) -> None
 
 
 def test_the_card_says_what_is_wasted() -> None:
-    observed = {"num_workers": 4, "idle_workers": 3, "repeats_rows": True, "padding_share": 0.4}
+    observed = dict(num_workers=4, idle_workers=3, repeats_rows=True, padding_share=0.4, collector_share=0.3)
     measured = dataclasses.replace(synthetic(100.0), observed=observed, diagnosis=Diagnosis(usable_cpus=1))
     lines = list(card(measured, TrialConfig(args={})))
     assert "3 of 4 workers have nothing to read: the stream has fewer shards than workers" in lines
     assert any(line.startswith("rows come twice: each worker reads the whole stream") for line in lines)
     assert "40% of a batch is padding: batch rows of similar lengths" in lines
     assert any(line.startswith("4 workers share one core, which is all") for line in lines)
-    clean = dataclasses.replace(measured, observed={"num_workers": 1})
-    assert not [line for line in card(clean, TrialConfig(args={})) if "worker" in line or "padding" in line]
+    assert any(line.startswith("Python looks for garbage 30% of the time") for line in lines)
+    clean = dataclasses.replace(measured, observed={"num_workers": 1, "collector_share": 0.019})
+    waste = re.compile("worker|padding|garbage")
+    assert not [line for line in card(clean, TrialConfig(args={})) if waste.search(line)]
