@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
@@ -60,10 +61,19 @@ def _space(given: Path) -> Path:
 
 
 def interpret(words: list[str] | None) -> list[str] | None:
-    """Returns a command as it was meant (`sweeper.script.run.command_line.as_typed`)."""
-    from sweeper.script.run.command_line import as_typed
+    """Returns a command as it was meant, with a program whose environment has torch.
 
-    return as_typed(words) if words else words
+    Says so if that is another one than a shell would take (`sweeper.script.run.interpreter`).
+    """
+    if not words:
+        return words
+    from sweeper.script.run.command_line import as_typed
+    from sweeper.script.run.interpreter import with_interpreter
+
+    meant, line = with_interpreter(as_typed(words), Path.cwd())
+    if line:
+        print(line, file=sys.stderr)
+    return meant
 
 
 def export_unprotected(paths: list[str] | None) -> list[str] | None:
@@ -158,15 +168,11 @@ PassEnv = Annotated[
         callback=export_pass_env,
     ),
 ]
-Command = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="-- COMMAND...",
-        help="The command of the script.",
-        show_default=False,
-        callback=interpret,
-    ),
-]
+_COMMAND = typer.Argument(
+    metavar="-- COMMAND...", help="The command of the script.", show_default=False, callback=interpret
+)
+Command = Annotated[list[str], _COMMAND]
+OptionalCommand = Annotated[list[str] | None, _COMMAND]
 Home = Annotated[
     Path,
     typer.Option(

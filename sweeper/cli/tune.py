@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from sweeper.cli.exit_codes import FAILED, INTERRUPTED, PENDING
-from sweeper.cli.options import Command, Epochs, Home, PassEnv, Price, Unprotected, Uri
+from sweeper.cli.options import Epochs, Home, OptionalCommand, PassEnv, Price, Unprotected, Uri, interpret
 from sweeper.cli.screen import Screen, console, prose
 from sweeper.core.home import DEFAULT_HOME
 from sweeper.core.progress import TrialFailedError
+from sweeper.errors import UserError
+from sweeper.scaffold.example import FOLDER, write_example
+from sweeper.system.files import write_atomic
+from sweeper.tuning.answer_card import card_of, check_files
 from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.tune import Tune
 
+USUAL_MINUTES, EXAMPLE_MINUTES = 5.0, 1.5
+
 
 def tune(
-    command: Command,
+    command: OptionalCommand = None,
     minutes: Annotated[
-        float, typer.Option("--minutes", metavar="M", min=0.1, help="Time limit for everything.")
-    ] = 5.0,
+        float | None,
+        typer.Option("--minutes", metavar="M", min=0.1, help="Time limit for everything. Default: 5."),
+    ] = None,
+    example: Annotated[
+        bool,
+        typer.Option("--example", help=f"Write a small training into {FOLDER}/, and tune it for 90 seconds."),
+    ] = False,
     with_flags: Annotated[
         bool, typer.Option("--with-flags", help="Then search the script's own options that are recognised.")
     ] = False,
@@ -40,6 +54,14 @@ def tune(
     dry: Annotated[
         bool, typer.Option("--dry-run", help="Show what could be tried, and why; race nothing.")
     ] = False,
+    card: Annotated[
+        list[Path] | None,
+        typer.Option("--card", metavar="FILE", help="Write the answer as a picture: .svg or .png."),
+    ] = None,
+    markdown: Annotated[
+        Path | None,
+        typer.Option("--export-markdown", metavar="FILE", help="Write the answer for a pull request."),
+    ] = None,
     epochs: Epochs = None,
     price: Price = None,
     name: Annotated[
@@ -61,9 +83,15 @@ def tune(
 
     Example: sweeper tune --minutes 5 -- python train.py --epochs 3
     """
+    check_files(card or [], markdown)
+    out = console()
+    if example:
+        command = _example(command, out)
+    if not command:
+        raise UserError("the command of the script is missing: sweeper tune -- python train.py")
     options = TuneOptions.of(
         command,
-        minutes=minutes,
+        minutes=minutes or (EXAMPLE_MINUTES if example else USUAL_MINUTES),
         with_flags=with_flags,
         allow_batch_size=allow_batch_size,
         allow_other_draws=allow_other_draws,
@@ -75,7 +103,6 @@ def tune(
         home=home,
         uri=uri,
     )
-    out = console()
     # The script's output goes elsewhere meanwhile.
     out.file = sys.stdout
     try:
@@ -84,6 +111,22 @@ def tune(
     except TrialFailedError as error:
         prose(out, f"{error.kind}: {error}")
         raise typer.Exit(FAILED) from None
+    if (answer := card_of(result)) is not None:
+        out.print(answer.panel())
+        for path in card or []:
+            answer.write(path)
+        if markdown is not None:
+            write_atomic(markdown, answer.markdown())
     if result.is_stopped:
         raise typer.Exit(INTERRUPTED)
     raise typer.Exit(FAILED if result.fault else PENDING if result.unsent else 0)
+
+
+def _example(command: list[str] | None, out: Console) -> list[str]:
+    """Writes the example, changes to its folder, and returns its command."""
+    if command:
+        raise UserError("`--example` has a command of its own. Leave out yours, or the option.")
+    path = write_example(Path(FOLDER))
+    prose(out, f"{path} reads its rows one at a time, which is too slow on purpose.")
+    os.chdir(path.parent)
+    return interpret(["python" if shutil.which("python") else sys.executable, path.name]) or []

@@ -56,7 +56,9 @@ COMPILE_SHARE = 0.25
 ORDER = ("exchange", "optimizer", "precision", "threads", "layout", "tf32", "cudnn_benchmark", "ddp")
 """Changes in the order in which they are tried, though all exact ones come first: of these, `ddp`. Changes
 without a place, such as the user's own, follow; what takes long comes last. Threads come before all of these
-where workers or ranks share their cores."""
+where workers, ranks or other programs share their cores."""
+MIN_FOREIGN_CORES = 0.3
+"""Number of cores kept busy by other programs from which on threads of an operation wait for one another."""
 
 
 @dataclass(slots=True)
@@ -323,7 +325,8 @@ class _Phases:
             )
             candidates.append(candidate)
         seen = warm.measurement.observed
-        shares_cores = bool(seen.get("num_workers")) or seen.get("ranks", 1) > 1
+        has_company = bool(seen.get("num_workers")) or seen.get("ranks", 1) > 1
+        shares_cores = has_company or warm.foreign_cores >= MIN_FOREIGN_CORES
         return sorted(candidates, key=functools.partial(_place, shares_cores=shares_cores))
 
     # -- the race at the end -----------------------------------------------------------------------
@@ -409,7 +412,7 @@ def _place(candidate: Candidate, *, shares_cores: bool) -> tuple[bool, bool, int
     """Returns a key that puts candidates in the order in which they are tried.
 
     Args:
-        shares_cores: Whether other processes of the training compute on the cores of its threads.
+        shares_cores: Whether other processes compute on the cores of its threads.
     """
     order = ORDER.index(candidate.name) if candidate.name in ORDER else len(ORDER)
     if shares_cores and candidate.name == Threads.name:

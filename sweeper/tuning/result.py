@@ -26,6 +26,7 @@ class TuneResult:
         changes: All changes; those that were not tried have the reason.
         gains: The speedup of each change that was measured.
         lines: The decision in words; empty if nothing was raced.
+        bound: How much more what was tried may bring, without a winner; empty with one.
         fault: Why the winning changes together do not train the same; empty if they do.
         export: The winner's file for `sweeper exec`; None without a winner.
         unsent: What MLflow lacks, and the command that sends it; empty if nothing is missing.
@@ -39,6 +40,7 @@ class TuneResult:
     changes: tuple[ChangeValue, ...]
     gains: tuple[ChangeGain, ...] = ()
     lines: tuple[str, ...] = ()
+    bound: str = ""
     fault: str = ""
     export: Path | None = None
     unsent: tuple[str, ...] = ()

@@ -318,11 +318,12 @@ class Tune:
             nothing = tuple(
                 words.bound_lines(gain, left, has_refused=has_refused(sweep), has_failed=has_failed(sweep))
             )
+            bound = "" if gain is None else nothing[0]
             if not sweep.confirmation.infeasible:
                 nothing += self._run_lines(sweep, None)
             for line in nothing:
                 self._say(line)
-            result = dataclasses.replace(result, lines=(*result.lines, *nothing))
+            result = dataclasses.replace(result, lines=(*result.lines, *nothing), bound=bound)
         numbers = (sweep.confirmation.winner, *sweep.confirmation.infeasible)
         records = [sweep.table.records[number] for number in numbers if number is not None]
         checks = ((record, check) for record in records if (check := verification.read(record)) is not None)

@@ -115,8 +115,13 @@ def stack_lines(verified: Verification, changes: Sequence[ChangeValue]) -> list[
         return [f"The changes failed verification together: {verified.difference}. Nothing is exported."]
     values = {change.name: change.value for change in verified.changes}
     matches = [change for change in changes if values.get(change.name) == change.value]
-    how = _HOW[_RACES if verified.is_nondeterministic else verified.kind]
+    how = how_it_trains(verified)
     return [f"Verified together: the training {how}, over {verified.extent}."] if matches else []
+
+
+def how_it_trains(verified: Verification) -> str:
+    """Returns how a training with the changes compares with the original."""
+    return _HOW[_RACES if verified.is_nondeterministic else verified.kind]
 
 
 def start_line(cost: StartCost) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Sequence
 from typing import NoReturn
 
 from sweeper.core.measurement import FailureKind
@@ -19,7 +20,8 @@ from sweeper.worker import failures
 _OFFLINE = re.compile(r"HF_HUB_OFFLINE|OfflineMode|outgoing traffic has been disabled")
 _PORT_IS_TAKEN = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
 _OUT_OF_MEMORY = (FailureKind.HOST_OOM, FailureKind.OOM, FailureKind.SHM)
-_RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*")
+_RAISED = re.compile(r"^(?:\[rank\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)")
+_BY_ANOTHER_RANK = re.compile(r"ChildFailedError|ProcessRaisedException|Connection (closed|reset) by peer")
 
 
 def is_for_want_of_room(kind: str, message: str) -> bool:
@@ -50,7 +52,7 @@ def explain(
     if status == 0:
         _explain_silence(process, listener, source)
     kind, message = failures.of_exit(status, "\n".join(lines), failures.oom_kills() - oom_kills)
-    raised = next((line.strip() for line in reversed(lines) if _RAISED.match(line.strip())), "")
+    raised = _raised(lines)
     message = message.replace("the trial", "the script").replace(" without a result", "")
     if kind is FailureKind.CRASH and os.WIFEXITED(status):
         kind = FailureKind.USER_ERROR
@@ -64,6 +66,13 @@ def explain(
     if refused:
         text += f". The script may not write to {refused} here; `--unprotected PATH` allows it"
     raise TrialFailedError(kind, text)
+
+
+def _raised(lines: Sequence[str]) -> str:
+    """Returns the error that ended a script; empty if its lines do not say. Where a rank fails, others do."""
+    errors = [match[1] for line in lines if (match := _RAISED.match(line.strip()))]
+    first = [error for error in errors if not _BY_ANOTHER_RANK.search(error)]
+    return (first or errors or [""])[-1]
 
 
 def _explain_silence(process: ScriptProcess, listener: Listener, source: str) -> NoReturn:

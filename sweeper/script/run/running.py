@@ -38,7 +38,7 @@ from sweeper.script.run.warm import WarmProcess, write_warm
 from sweeper.script.run.watched import WatchedTraining
 from sweeper.system.process import proportional_bytes, tree, usage
 from sweeper.trainer.on_demand import WindowRequests
-from sweeper.trainer.timing.conditions import Conditions, read_conditions
+from sweeper.trainer.timing.conditions import Conditions, read_conditions, window_between
 from sweeper.trainer.timing.windows import TimedWindow, WindowSet, collect_windows
 from sweeper.worker.deadlines import STALL_RATIO
 
@@ -71,6 +71,7 @@ class RunningTrial:
         self._last_heard_s = 0.0
         self._num_earlier = self._num_recorded = 0
         self._is_short = False
+        self._recorded: tuple[float, Conditions] | None = None
 
     @property
     def _timeline(self) -> Timeline:
@@ -92,15 +93,17 @@ class RunningTrial:
             why = f"its training cannot be watched: {watched.failures[0]}"
             raise TrialFailedError(FailureKind.NO_RESULT, why)
         self._num_recorded = len(self._timeline.stretches)
+        self._recorded = time.perf_counter(), self._read_conditions()
         self._write_warm()
 
-    def _write_warm(self) -> None:
+    def _write_warm(self, foreign_cores: float = 0.0) -> None:
         """Writes what is known so far for the race that this process is in."""
         runs = self._process.status is None
         warm = WarmProcess(
             measurement=self._warm_measurement(len(self._timeline.stretches)),
             changes=dict(self._listener.watched.changes),
             memory_gib=sum(map(proportional_bytes, tree(self._process.pid))) / GIB if runs else 0.0,
+            foreign_cores=foreign_cores,
         )
         write_warm(Path(self._job.folder), warm)
 
@@ -143,8 +146,10 @@ class RunningTrial:
         if self._process.status is not None and not self._timeline.stretches:
             self._fail()
         num_warm = len(self._timeline.stretches)
-        if self._job.recording is not None and self._process.status is None:
-            self._write_warm()
+        if self._recorded is not None and self._process.status is None:
+            began_s, before = self._recorded
+            warm = window_between(before, self._read_conditions(), 0.0, time.perf_counter() - began_s, 0, 0)
+            self._write_warm(foreign_cores=warm.foreign_cpu_seconds / warm.seconds)
         self._progress.stage("window")
         timed = collect_windows(plan, self._progress, self._take, is_in_turns=self._turn is not None)
         return steady, num_warm, timed
@@ -185,10 +190,7 @@ class RunningTrial:
     @property
     def evaluation_share(self) -> float:
         """The share of evaluations in the time since the first step."""
-        stretches = self._timeline.stretches
-        paused = sum(stretch.paused_seconds for stretch in stretches)
-        total = paused + sum(stretch.seconds for stretch in stretches)
-        return paused / total if total else 0.0
+        return self._timeline.paused_share
 
     @property
     def run_parts(self) -> RunParts | None:
@@ -464,6 +466,7 @@ class RunningTrial:
             run=self.run_parts,
             effective=ineffective_settings(script, self._listener, self._sandbox),
             observed=self._sandbox.relative_facts(self._listener.watched.facts),
+            versions=self._listener.watched.versions,
         )
 
     def _fail(self) -> NoReturn:

@@ -58,6 +58,13 @@ class Timeline:
         self.val_losses: list[tuple[float, float]] = []
         self._last: tuple[float, float, int, float] | None = None
 
+    @property
+    def paused_share(self) -> float:
+        """The share of pauses in the time since the first step."""
+        paused = sum(stretch.paused_seconds for stretch in self.stretches)
+        total = paused + sum(stretch.seconds for stretch in self.stretches)
+        return paused / total if total else 0.0
+
     def count(self, moment: float, samples: float, steps: int, paused_seconds: float = 0.0) -> None:
         """Adds the total samples, steps and pauses as of `moment`."""
         if self.began_s is None:

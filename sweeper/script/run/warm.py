@@ -26,11 +26,13 @@ class WarmProcess:
         measurement: Its speed so far, and the parts of a step as the host sees them; 0 before it is warm.
         changes: For each change at run time that was reported, why it is not in effect; empty if it is.
         memory_gib: Memory of its processes in GiB, what they share counted once; 0 if unknown.
+        foreign_cores: Number of its cores that other programs kept busy while it became warm; 0 if unknown.
     """
 
     measurement: Measurement
     changes: Mapping[str, str] = field(default_factory=dict)
     memory_gib: float = 0.0
+    foreign_cores: float = 0.0
 
 
 def write_warm(folder: Path, warm: WarmProcess) -> None:

@@ -76,6 +76,12 @@ class WatchedTraining:
         return self._per_step > 0 or any(process.samples for process in self._processes.values())
 
     @property
+    def versions(self) -> Mapping[str, str]:
+        """The version of torch; empty before its first message."""
+        first = next(iter(self.programs.values()), None)
+        return {} if first is None else {"torch": first["torch"]}
+
+    @property
     def by(self) -> str:
         """The source of the timeline, in words."""
         return f"torch ({self.source})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 
 import guard
 import pytest
@@ -37,6 +38,36 @@ def test_a_failure_is_named_in_the_scripts_own_words(run, how: str, kind: Failur
     found = evil(run, how)
     assert isinstance(found, Failure), found
     assert (found.kind, words in found.message) == (kind, True), found.message
+
+
+RANKS = """
+import torch
+import torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+model = nn.parallel.DistributedDataParallel(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(100_000):
+    if step == 20 and dist.get_rank() == 1:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_out_of_memory_on_one_rank_ends_all_within_seconds(run, tmp_path):
+    (tmp_path / "ranks.py").write_text(RANKS)
+    script = Script(command=("torchrun", "--nproc-per-node=2", str(tmp_path / "ranks.py")))
+    began = time.monotonic()
+    found = run(job_of(script, {}))
+    assert time.monotonic() - began < 30
+    assert (found.kind, found.message) == (
+        FailureKind.OOM,
+        "the script exited with status 1: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate"
+        " 2.00 GiB.",
+    )
 
 
 def test_the_scripts_last_lines_are_kept(run):

@@ -1,0 +1,76 @@
+"""The answer of a tune as a card: in a terminal, as pictures, and as Markdown."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from sweeper.errors import UserError
+from sweeper.tuning.answer_card import Card, check_files
+
+CARD = Card(
+    headline="3.9x as fast [3.6, 4.3]",
+    rows=(
+        ("speed", "12,345/s, was 3,165/s"),
+        (
+            "changes",
+            "loader gathered, optimizer fused, precision bf16, layout channels_last, threads one, more",
+        ),
+        ("on", "a machine, 2 cores | $x_1$"),
+    ),
+    command="sweeper tune -- python train.py",
+)
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_terminal_of_any_width_shows_all_of_it(width: int) -> None:
+    file = io.StringIO()
+    Console(file=file, width=width).print(CARD.panel())
+    lines = file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    shown = " ".join(re.sub("[│╭╮╰╯─]", " ", file.getvalue()).split())
+    for word in ("3.9x as fast", "12,345/s", "channels_last,", "2 cores", "train.py"):
+        assert word in shown
+
+
+def test_it_is_a_picture_of_either_kind(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for name, start in (("card.svg", b"<svg"), ("card.png", b"\x89PNG")):
+        CARD.write(tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(start)
+    assert "3.9x&#160;as&#160;fast" in (tmp_path / "card.svg").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["card.png", "card.svg"]
+
+
+def test_its_markdown_is_a_table() -> None:
+    lines = CARD.markdown().splitlines()
+    assert lines[0] == "### 3.9x as fast [3.6, 4.3]"
+    assert r"| on | a machine, 2 cores \| $x_1$ |" in lines
+    assert lines[-1] == "    sweeper tune -- python train.py"
+
+
+@pytest.mark.parametrize(
+    ("cards", "markdown", "why"),
+    [
+        (["card.gif"], None, "must name a file that ends with .svg or .png, but got 'card.gif'"),
+        (["missing/card.svg"], None, "must be a file in a folder that exists"),
+        ([], "missing/card.md", "`--export-markdown` must be a file"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cards: list[str], markdown: str | None, why: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=re.escape(why)):
+        check_files([Path(name) for name in cards], Path(markdown) if markdown else None)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_without_matplotlib_a_png_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sweeper.tuning.answer_card.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="pip install matplotlib"):
+        check_files([Path("card.png")], None)
