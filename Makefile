@@ -10,12 +10,12 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # The tests start a thousand interpreters, which share compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup help services debian sweep test docs lint check bench soak clean
+.PHONY: setup help services debian sweep test docs lint check bench soak dist release-check clean
 
 setup: $(READY)  ## makes .venv, with sweeper and what its tests need
 
 help:  ## lists the targets
-	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 11
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 # The constraints pin tested versions. torch is a CPU build if only that is offered; on a machine
 # with an NVIDIA GPU the same line installs the CUDA build.
@@ -65,6 +65,19 @@ bench: $(READY)  ## measures overhead, trainer, telemetry, verdicts and search
 soak: $(READY)  ## runs the soak tests: hours of kills and faults
 	$(BIN)/python benchmarks/chaos.py
 	$(BIN)/python -m pytest -m soak
+
+dist: $(READY)  ## builds the two distributions into dist/
+	rm -rf dist build
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build twine
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --outdir dist distributions/sweeper-torch
+	$(BIN)/twine check --strict dist/*
+
+# The workflow `release` uploads what this has checked, when a tag such as v0.3.0 is pushed.
+release-check: dist  ## checks all of a release but its upload: an install of the core in an empty environment
+	$(PYTHON) -m venv --clear build/release
+	build/release/bin/python -m pip install --quiet --disable-pip-version-check --find-links dist sweeper-torch-core
+	cd build && release/bin/sweeper --version
 
 clean:  ## removes .venv, caches and site/
 	rm -rf $(VENV) .venv-* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache site

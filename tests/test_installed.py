@@ -191,7 +191,7 @@ def test_the_same_code_has_the_same_digest_here_and_in_the_repository(
 
 
 def test_matplotlib_is_an_extra(installed: Installed):
-    code = "import importlib.metadata as m; print(*m.requires('sweeper'), sep='\\n')"
+    code = "import importlib.metadata as m; print(*m.requires('sweeper-torch-core'), sep='\\n')"
     lines = installed.run("python", "-c", code).splitlines()
     extras = [line.partition(" extra == ")[2] for line in lines if line.startswith("matplotlib")]
     assert sorted(extras) == ['"dev"', '"figures"']

@@ -22,6 +22,7 @@ from sweeper.cli.exit_codes import BUG, INTERRUPTED
 from sweeper.cli.options import with_paths
 from sweeper.errors import SweeperError, UserError
 from sweeper.system.files import cannot_write
+from sweeper.system.installed import missing_line
 
 _OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 """Errors that are the disk's, wherever they are raised."""
@@ -180,6 +181,8 @@ def _report_error(error: BaseException) -> int:
         return int(error.exit_code)
     if isinstance(error, OSError) and error.errno in _OF_DISK:
         return _print_error(cannot_write(error))
+    if line := missing_line(error):
+        return _print_error(UserError(f"{line}."))
     return _report_bug(error)
 
 

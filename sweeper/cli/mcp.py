@@ -59,7 +59,8 @@ def mcp(
     """
     if importlib.util.find_spec("mcp") is None or importlib.util.find_spec("mcp.server.mcpserver") is None:
         raise UserError(
-            "`sweeper mcp` needs the package mcp, 2 or newer. Install it with `pip install 'sweeper[mcp]'`."
+            "`sweeper mcp` needs the package mcp, 2 or newer."
+            " Install it with `pip install 'sweeper-torch[mcp]'`."
         )
     if not folder.is_dir():
         raise UserError(f"`--folder` must be a folder, but got {str(folder)!r}.")

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from sweeper.cli.answer_card import card_of, check_files
 from sweeper.cli.exit_codes import FAILED, INTERRUPTED, PENDING
 from sweeper.cli.options import Epochs, Home, OptionalCommand, PassEnv, Price, Unprotected, Uri, interpret
 from sweeper.cli.screen import Screen, console, prose
@@ -19,7 +20,6 @@ from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
 from sweeper.scaffold.example import FOLDER, write_example
 from sweeper.system.files import write_atomic
-from sweeper.tuning.answer_card import card_of, check_files
 from sweeper.tuning.options import TuneOptions
 from sweeper.tuning.tune import Tune
 

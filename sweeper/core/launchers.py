@@ -72,7 +72,7 @@ def _batch(cluster: str, jobqueue_class: str) -> LauncherTraits:
         jobqueue_class=jobqueue_class,
         job_script="sweeper.launch.batch:script_of",
         requires="dask_jobqueue",
-        install="sweeper[dask]",
+        install="sweeper-torch[dask]",
     )
 
 
@@ -91,7 +91,7 @@ BUILTIN = {
         needs_address=True,
         takes_tls=True,
         requires="distributed",
-        install="sweeper[dask]",
+        install="sweeper-torch[dask]",
     ),
     "ray": LauncherTraits(
         factory="sweeper.launch.ray:launch",
@@ -99,7 +99,7 @@ BUILTIN = {
         cluster="Ray",
         example_address="HOST:6379",
         requires="ray",
-        install="sweeper[ray]",
+        install="sweeper-torch[ray]",
     ),
 }
 LAUNCHERS = Registry("`execution.launcher`", LauncherTraits, BUILTIN)

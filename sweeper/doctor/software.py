@@ -12,6 +12,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from sweeper.doctor.finding import Check, State
+from sweeper.system.installed import CORE
 
 SHOWN = ("torch", "optuna", "mlflow", "nvidia-ml-py")
 
@@ -26,7 +27,7 @@ _HOLES = " Servers of older versions have known vulnerabilities (CVE-2026-2614, 
 def look() -> Iterator[Check]:
     """Yields a check of Python, and one for each package that is wrong; if none is, one for all."""
     try:
-        demands, needed = metadata.requires("sweeper") or [], metadata.metadata("sweeper")["Requires-Python"]
+        demands, needed = metadata.requires(CORE) or [], metadata.metadata(CORE)["Requires-Python"]
         yield python(platform.python_version(), needed or "")
     except metadata.PackageNotFoundError:
         remedy = "Install it from its folder: `pip install .`"
@@ -67,16 +68,18 @@ def packages(demands: Sequence[str], version_of: Callable[[str], str]) -> Iterat
     """Yields a failure for each package that is missing or has a wrong version; else one check for all.
 
     Args:
-        demands: Requirements as in package metadata; those of extras are skipped.
+        demands: Requirements as in package metadata; those of extras are skipped, but for `whole`, if any
+            of that is installed.
         version_of: Returns the version of a distribution, or an empty string.
     """
     wrong = False
+    is_whole = any(map(version_of, ("torch", "mlflow", "optuna")))
     for text in demands:
         try:
             demand = Requirement(text)
         except InvalidRequirement:
             continue
-        if demand.marker is not None and not demand.marker.evaluate({"extra": ""}):
+        if demand.marker is not None and not demand.marker.evaluate({"extra": "whole" * is_whole}):
             continue
         version = version_of(demand.name)
         # A nightly build above the minimum will do.
@@ -92,8 +95,11 @@ def packages(demands: Sequence[str], version_of: Callable[[str], str]) -> Iterat
             f'`pip install "{demand.name}{demand.specifier}"`',
         )
     if not wrong:
-        shown = ", ".join(f"{name} {version_of(name)}" for name in SHOWN)
-        yield Check("packages", State.OK, f"{shown}; all other requirements are met")
+        shown = ", ".join(f"{name} {version}" for name in SHOWN if (version := version_of(name)))
+        rest = "all other requirements are met"
+        if not is_whole:
+            rest = "watch, tune, judge and exec need no more; `pip install sweeper-torch` brings the rest"
+        yield Check("packages", State.OK, f"{shown}; {rest}")
         yield from look_for_newer(version_of)
 
 
@@ -101,6 +107,6 @@ def look_for_newer(version_of: Callable[[str], str]) -> Iterator[Check]:
     """Yields a line for each package that is newer than the versions that the tests pass with."""
     for name, versions in TESTED.items():
         # Without what a build adds: 2.14.1+cu130 is 2.14.1.
-        if Version(Version(version_of(name)).public) > Version(versions[-1]):
-            text = f"{version_of(name)} is newer than {versions[-1]}, the newest that sweeper is tested with"
+        if (version := version_of(name)) and Version(Version(version).public) > Version(versions[-1]):
+            text = f"{version} is newer than {versions[-1]}, the newest that sweeper is tested with"
             yield Check(name, State.OK, text)

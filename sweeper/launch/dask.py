@@ -35,7 +35,7 @@ def import_dask_module(module: str) -> Any:
     except ImportError as error:
         raise UserError(
             f"`execution.launcher` needs {module.partition('.')[0]}, which is not installed ({error}). "
-            "`pip install 'sweeper[dask]'` installs it."
+            "`pip install 'sweeper-torch[dask]'` installs it."
         ) from None
     finally:
         if signal.getsignal(signal.SIGINT) is not before:

@@ -51,7 +51,7 @@ def import_ray(settings: Mapping[str, str] = _SETTINGS) -> Any:
     except ImportError as error:
         raise UserError(
             f"`execution.launcher: ray` needs ray, which is not installed ({error}). "
-            "`pip install 'sweeper[ray]'` installs it."
+            "`pip install 'sweeper-torch[ray]'` installs it."
         ) from None
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     # Lines such as "(raylet) A worker died" have no public switch; sweeper reports lost trials.

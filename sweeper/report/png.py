@@ -36,7 +36,7 @@ def pngs(m: ReportData, folder: Path) -> list[Path]:
     except ModuleNotFoundError:
         raise UserError(
             "PNG figures need matplotlib, which is not installed."
-            " Install it with `pip install 'sweeper[figures]'`."
+            " Install it with `pip install 'sweeper-torch[figures]'`."
         ) from None
     folder.mkdir(parents=True, exist_ok=True)
     written = []

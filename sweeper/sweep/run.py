@@ -10,7 +10,6 @@ from pathlib import Path
 from sweeper.core.job import OUTCOME
 from sweeper.errors import UserError
 from sweeper.schema import SweepSpec
-from sweeper.search import copy_study
 from sweeper.sweep.folder.catalog import open_sweep
 from sweeper.sweep.folder.journal import Journal
 from sweeper.sweep.folder.load import LoadedSweep, load_sweep
@@ -22,6 +21,7 @@ from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.supervisor import run_phases
 from sweeper.sweep.workloads import fingerprint
 from sweeper.system.files import cannot_write, write_json, writing
+from sweeper.system.installed import missing_line
 from sweeper.tracking import Tracker
 
 Phases = Callable[[SweepContext], None]
@@ -151,6 +151,8 @@ def _sweep_run(
 def _copy_study(done: SweepRun, spec: SweepSpec, observer: SweepObserver) -> None:
     """Copies the study of a sweep that has ended to `storage`, if that is set; a line says if it cannot."""
     if spec.storage and done.sweep.state == "finished" and done.journal.study.exists():
+        from sweeper.search import copy_study
+
         line = copy_study(done.journal.study, spec.storage, done.journal.name)
         if line:
             observer.line(line)
@@ -167,9 +169,8 @@ def _make_files(
         try:
             paths = [path.resolve() for path in finish(sweep)]
         except Exception as error:
-            observer.line(
-                f"No report was made ({type(error).__name__}: {error}); the sweep itself is complete."
-            )
+            why = missing_line(error) or f"{type(error).__name__}: {error}"
+            observer.line(f"No report was made ({why}); the sweep itself is complete.")
             return ()
         inside = sweep.journal.folder
         relative = [path.relative_to(inside) if path.is_relative_to(inside) else path for path in paths]

@@ -22,7 +22,6 @@ from sweeper.sweep.phases.confirm import confirm, confirm_in_a_hurry
 from sweeper.sweep.phases.interference import check_interference
 from sweeper.sweep.phases.losses import measure_losses
 from sweeper.sweep.phases.preflight import preflight
-from sweeper.sweep.phases.search import Search
 from sweeper.sweep.phases.traces import is_traced, trace_seconds, write_traces
 from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.stopping import StopAskedError
@@ -97,6 +96,9 @@ def _run_until_confirmation(context: SweepContext, trials: TrialRunner, unfinish
     # These come last, and neither the search nor the confirmation may take their time.
     trials.budget.charge(trace_seconds(context.spec, trials.table) + REPORT_SECONDS)
     searched = [entry for number, entry in unfinished.items() if number >= len(references)]
+    # A tune searches nothing, and Optuna is slow to import.
+    from sweeper.sweep.phases.search import Search
+
     return Search(context, trials, spec, passed, searched).run()
 
 

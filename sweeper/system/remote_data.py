@@ -209,7 +209,7 @@ def _list_files(address: str) -> _Listing:
     except ImportError as error:
         raise UserError(
             f"`data.path` {_public_address(address)!r} needs a package that is not installed ({error}). "
-            "Install it with `pip install 'sweeper[remote]'`."
+            "Install it with `pip install 'sweeper-torch[remote]'`."
         ) from error
     except ValueError as error:
         raise UserError(

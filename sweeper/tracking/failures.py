@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sweeper.errors import StorageError, SweeperError
+from sweeper.system.installed import missing_line
 from sweeper.system.sqlite import database_in, why_unusable
 from sweeper.tracking.tracker import RejectedError, TrackerRefusedError
 from sweeper.tracking.uri import TrackingPlace
@@ -34,10 +35,8 @@ def reported(problem: str, place: TrackingPlace) -> Iterator[None]:
     except SweeperError:
         raise
     except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and error.name == "mlflow":
-            raise TrackerRefusedError(
-                "MLflow is not installed here. Install it: `pip install mlflow`"
-            ) from error
+        if line := missing_line(error):
+            raise TrackerRefusedError(line) from error
         if "Invalid Host header" in str(error):
             raise TrackerRefusedError(
                 f"MLflow at {place.shown} refuses requests to {place.netloc} (Invalid Host header)."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from importlib.util import find_spec
 
 MODULES = (
     "numpy",
@@ -18,6 +19,9 @@ MODULES = (
 
 
 def preload() -> None:
-    """Imports `MODULES`; runs no tensor operation, starts no thread, never touches CUDA."""
-    for name in MODULES:
+    """Imports `MODULES`; runs no tensor operation, starts no thread, never touches CUDA.
+
+    Imports nothing without torch: then only scripts are run, which bring their own.
+    """
+    for name in MODULES if find_spec("torch") is not None else ():
         importlib.import_module(name)

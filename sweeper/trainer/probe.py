@@ -13,9 +13,7 @@ from sweeper.core.progress import Progress
 from sweeper.system.cpu import usable_cpus
 from sweeper.trainer import device as devices
 from sweeper.trainer.support import lacks
-from sweeper.trainer.timing.conditions import canary_ms
-
-CANARIES = 5
+from sweeper.trainer.timing.conditions import CANARIES, canary_ms
 
 
 def run(job: Job, progress: Progress) -> Report:

@@ -202,4 +202,4 @@ def test_without_the_package_it_says_what_to_install(folder: Path) -> None:
         text=True,
     )
     assert done.returncode == 2
-    assert "pip install 'sweeper[mcp]'" in done.stderr
+    assert "pip install 'sweeper-torch[mcp]'" in done.stderr

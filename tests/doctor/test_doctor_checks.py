@@ -20,6 +20,7 @@ from sweeper.core.units import GIB, MIB
 from sweeper.doctor import State, host, software, storage
 from sweeper.doctor.software import TESTED
 from sweeper.system import cpu
+from sweeper.system.installed import CORE
 from sweeper.system.memory import available_bytes, group_memory
 
 REPOSITORY = Path(__file__).parents[2]
@@ -404,8 +405,18 @@ def test_the_versions_that_are_tested_are_those_that_are_installed_for_the_tests
     (others,) = re.findall(r"torch: (\[.*\])", (REPOSITORY / ".github/workflows/check.yml").read_text())
     assert {pinned["torch"], *json.loads(others)} == {*TESTED["torch"]}
     # The oldest that may be installed is among them.
-    needed = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["dependencies"]
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    needed = project["optional-dependencies"]["whole"]
     assert TESTED["torch"][0].startswith(next(each for each in needed if "torch" in each).partition(">=")[2])
+
+
+def test_the_core_alone_is_fine():
+    demands = ["psutil>=6", "torch>=2.9; extra == 'whole'", "ray>=2; extra == 'ray'"]
+    (check,) = software.packages(demands, {"psutil": "6.1"}.get)
+    assert check.state is OK
+    assert "`pip install sweeper-torch` brings the rest" in check.text
+    (check,) = software.packages(demands, {"psutil": "6.1", "optuna": "5.0"}.get)
+    assert (check.name, check.state) == ("torch", FAIL)
 
 
 @pytest.mark.parametrize(
@@ -453,7 +464,7 @@ def names(monkeypatch, **versions: str) -> dict[str, State]:
 
 def test_the_packages_of_this_environment(monkeypatch):
     everything = {
-        entry.partition(";")[0].split(">")[0].split("<")[0]: "9999" for entry in metadata.requires("sweeper")
+        entry.partition(";")[0].split(">")[0].split("<")[0]: "9999" for entry in metadata.requires(CORE)
     }
     everything |= {name: versions[-1] for name, versions in TESTED.items()}
     assert names(monkeypatch, **everything) == {"python": OK, "packages": OK}

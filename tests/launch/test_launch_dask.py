@@ -14,7 +14,7 @@ import pytest
 from launch.every_launcher import EveryLauncher
 from parts.faults import WAIT_SECONDS, fault_job
 
-pytest.importorskip("distributed", reason="dask is not installed (pip install 'sweeper[dask]')")
+pytest.importorskip("distributed", reason="dask is not installed (pip install 'sweeper-torch[dask]')")
 
 from launch.clusters import LocalDask, local_dask
 
@@ -159,7 +159,7 @@ def test_a_stranger_cannot_use_the_scheduler_of_batch_jobs(tmp_path: Path) -> No
     import distributed
 
     pytest.importorskip(
-        "dask_jobqueue", reason="dask-jobqueue is not installed (pip install 'sweeper[dask]')"
+        "dask_jobqueue", reason="dask-jobqueue is not installed (pip install 'sweeper-torch[dask]')"
     )
     pool = BatchPool("slurm", BatchJob(interface="lo"), 0, tmp_path)
     try:
@@ -178,7 +178,7 @@ def test_a_stranger_cannot_use_the_scheduler_of_batch_jobs(tmp_path: Path) -> No
 
 def test_ctrl_c_stays_ours_when_dask_jobqueue_is_imported() -> None:
     pytest.importorskip(
-        "dask_jobqueue", reason="dask-jobqueue is not installed (pip install 'sweeper[dask]')"
+        "dask_jobqueue", reason="dask-jobqueue is not installed (pip install 'sweeper-torch[dask]')"
     )
     program = (
         "import signal; from sweeper.launch.dask import import_dask_module\n"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is not installed (pip install 'sweeper[dask]')")
+pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is missing (pip install 'sweeper-torch[dask]')")
 
 from pydantic import ValidationError
 

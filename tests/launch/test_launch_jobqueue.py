@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is not installed (pip install 'sweeper[dask]')")
+pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is missing (pip install 'sweeper-torch[dask]')")
 
 from sweeper.errors import UserError
 from sweeper.launch.batch import BatchPool

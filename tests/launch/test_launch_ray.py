@@ -33,7 +33,7 @@ HAS_RAY = importlib.util.find_spec("ray") is not None
 pytestmark = [
     pytest.mark.soak,
     pytest.mark.ray,
-    pytest.mark.skipif(not HAS_RAY, reason="ray is not installed (pip install 'sweeper[ray]')"),
+    pytest.mark.skipif(not HAS_RAY, reason="ray is not installed (pip install 'sweeper-torch[ray]')"),
 ]
 Wait = Callable[..., bool]
 SCRIPT = Path(__file__).with_name("ray_cluster.py")

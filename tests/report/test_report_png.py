@@ -49,7 +49,7 @@ def test_without_matplotlib_the_page_is_written_and_one_line_says_what_to_instal
     sweep = odd.loaded(odd.finished(tmp_path))
     line = (
         "PNG figures need matplotlib, which is not installed."
-        " Install it with `pip install 'sweeper[figures]'`."
+        " Install it with `pip install 'sweeper-torch[figures]'`."
     )
     with pytest.raises(UserError) as caught:
         write(sweep, "png")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from sweeper.core.config import Scalar, TrialConfig
 from sweeper.schema import CategoricalParameter, Parameter, SweepSpec
 from sweeper.schema.neighbours import place
 from sweeper.schema.space import acts
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 RIDGE = 0.1
 """Penalty on large effects, for columns from -1 to 1; it weighs as much as a tenth of a trial."""
@@ -92,6 +94,8 @@ class Design:
 
     def __init__(self, flats: Sequence[Flat], spec: SweepSpec) -> None:
         """Finds the columns; a value that no known configuration has gets none."""
+        import numpy as np
+
         self._spec = spec
         self._seen = {
             name: dict.fromkeys(flat[name] for flat in flats if name in flat) for name in spec.space
@@ -102,6 +106,8 @@ class Design:
 
     def row(self, flat: Flat) -> NDArray[np.float64]:
         """Returns the row of any configuration."""
+        import numpy as np
+
         columns: list[float] = []
         for name, parameter in self._spec.space.items():
             across = self._ranges[name]
@@ -131,6 +137,8 @@ class Effects:
 
     def __init__(self, trials: Sequence[tuple[TrialConfig, float]], spec: SweepSpec) -> None:
         """Fits the sum to trials: configurations of one space and their throughput in samples/s."""
+        import numpy as np
+
         self._acting = ActiveValues(spec)
         self._design = Design([self._acting(config) for config, _ in trials], spec)
         logs = np.log([throughput for _, throughput in trials])

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,8 @@ def survey(
         folder: Folder that holds the folders of the two jobs.
         prepared: Folder of the prepared data, which may not exist yet; ignored if nothing is prepared.
     """
+    if _lacks_torch(spec):
+        return setup.machine_of(setup.values_without_torch(spec), spec), setup.NO_DATA
     device = "cpu" if spec.execution.gpus == 0 else "auto"
     runner = JobRunner(launcher, [Slot(device), Slot(device)], lambda: None)
     runner.start(0, folder / "probe", setup.probe_job(spec))
@@ -193,10 +196,17 @@ def launcher_to_try_out(spec: SweepSpec, launch: Launch | None) -> Iterator[tupl
 
 def probe_machine(launcher: Launcher, folder: Path, spec: SweepSpec) -> setup.Machine:
     """Probes the machine with a job in `folder` and returns it."""
+    if _lacks_torch(spec):
+        return setup.machine_of(setup.values_without_torch(spec), spec)
     device = "cpu" if spec.execution.gpus == 0 else "auto"
     runner = JobRunner(launcher, [Slot(device)], lambda: None)
     outcome = runner.run(folder, setup.probe_job(spec))
     return setup.machine_of(setup.probe_report(outcome, elsewhere=spec.execution.is_remote), spec)
+
+
+def _lacks_torch(spec: SweepSpec) -> bool:
+    """Returns whether a probe on this machine would find no torch."""
+    return not spec.execution.is_remote and find_spec("torch") is None
 
 
 def end_earlier_run(folder: Path) -> None:

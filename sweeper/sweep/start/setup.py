@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.codec import decode
+import psutil
+
+from sweeper.core.codec import decode, encode
 from sweeper.core.config import Scalar
 from sweeper.core.job import ANYWHERE, PROBE_RUNNER, Job, MeasurePlan
 from sweeper.core.launchers import traits as launcher_traits
@@ -24,10 +26,11 @@ from sweeper.schema.enough_steps import whole_range
 from sweeper.schema.sections import ExecutionOptions
 from sweeper.sweep.job_runner import Slot
 from sweeper.sweep.start.gpu_memory import uuids_of
-from sweeper.system.cpu import cpu_name
+from sweeper.system.cpu import cpu_name, usable_cpus
 from sweeper.system.cpu_shares import shares
 from sweeper.telemetry.gpu_advice import Build, cuda_remedy, first_sentence, gpu_lines, why_unused
 from sweeper.telemetry.nvml.devices import awake, cores_near, describe_gpus, full_uuid, gpu_names, gpu_uuids
+from sweeper.trainer.timing.conditions import CANARIES, canary_ms
 
 NO_WINDOWS = MeasurePlan(repeats=0)
 NO_DATA: Mapping[str, Any] = {"notes": (), "synthetic": False}
@@ -93,6 +96,31 @@ def probe_job(spec: SweepSpec) -> Job:
     """Returns the job that probes the devices."""
     device = "cpu" if spec.execution.gpus == 0 else "auto"
     return Job(uid="probe", runner=PROBE_RUNNER, device=device, plan=NO_WINDOWS, timeout_seconds=120)
+
+
+def values_without_torch(spec: SweepSpec) -> Mapping[str, Any]:
+    """Returns what a probe would report, as the driver says it; a script brings its own torch.
+
+    Raises:
+        UserError: The sweep trains with sweeper's own torch, which is not installed.
+    """
+    if spec.traits.uses_own_torch:
+        raise UserError(
+            "a pipeline needs torch, which is not installed with sweeper. Install it: `pip install torch`."
+        )
+    host_gib = round(psutil.virtual_memory().total / GIB, 2)
+    memory = {gpu.uuid: gpu.memory_gib for gpu in describe_gpus()}
+    uuids = gpu_uuids() if spec.execution.gpus != 0 else []
+    gpus = [
+        DeviceInfo(
+            kind="cuda", name=name, uuid=uuid, memory_gib=memory.get(uuid, 0.0), host_memory_gib=host_gib
+        )
+        for name, uuid in zip(gpu_names(), uuids, strict=False)
+    ]
+    cpu = DeviceInfo(kind="cpu", name=cpu_name(), host_memory_gib=host_gib)
+    canary = min(canary_ms() for _ in range(CANARIES))
+    devices = encode(gpus or [cpu])
+    return {"devices": devices, "usable_cpus": usable_cpus(), "lacks": {}, "canary_ms": canary}
 
 
 def report_of(

@@ -97,5 +97,13 @@ def fingerprint(spec: SweepSpec, device: str) -> dict[str, Any]:
         "measure": settings_of(spec.measure),
         "seed": spec.search.seed,
         "device": device,
-        "torch": importlib.metadata.version("torch"),
+        "torch": _version_of_torch(),
     }
+
+
+def _version_of_torch() -> str:
+    """Returns the version of torch in this environment; empty if it has none, and only scripts have one."""
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return ""

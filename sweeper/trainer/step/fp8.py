@@ -24,7 +24,7 @@ def lacks_fp8(capability: str) -> str:
     if tuple(map(int, capability.split("."))) < MIN_CAPABILITY:
         return f"float8 needs compute capability 8.9, but this GPU has {capability}"
     if importlib.util.find_spec("torchao") is None:
-        return "torchao is not installed (`pip install 'sweeper[fp8]'`)"
+        return "torchao is not installed (`pip install 'sweeper-torch[fp8]'`)"
     return ""
 
 

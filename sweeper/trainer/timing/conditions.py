@@ -15,6 +15,8 @@ from sweeper.system.process import involuntary_switches, ran_seconds, tree, usag
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CANARY = bytes(2**20)
 _CANARY_ROUNDS = 18
+CANARIES = 5
+"""Number of canaries whose best time is that of a quiet machine."""
 _HELPER_SHARE = 0.1
 # Columns of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal.
 _BUSY, _STEAL = (0, 1, 2, 5, 6), 7

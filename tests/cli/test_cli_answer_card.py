@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from sweeper.cli.answer_card import Card, check_files
 from sweeper.errors import UserError
-from sweeper.tuning.answer_card import Card, check_files
 
 CARD = Card(
     headline="3.9x as fast [3.6, 4.3]",
@@ -71,6 +71,6 @@ def test_a_file_that_cannot_be_written_is_refused_at_once(
 
 
 def test_without_matplotlib_a_png_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sweeper.tuning.answer_card.find_spec", lambda name: None)
+    monkeypatch.setattr("sweeper.cli.answer_card.find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install matplotlib"):
         check_files([Path("card.png")], None)
