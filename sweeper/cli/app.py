@@ -50,6 +50,14 @@ COMMANDS = {
 }
 """Commands and their help, in listed order. `sweeper.cli.NAME` has the command, as its function NAME."""
 
+FIRST_LINES = """\
+sweeper makes PyTorch training faster, and shows that it trains the same.
+  sweeper tune -- python train.py     make a script faster; nothing of yours is written
+  sweeper watch -- python train.py    see what holds it up
+  sweeper tune --example              see it work on a small training
+  sweeper --help                      list all commands"""
+"""What `sweeper` prints without a command."""
+
 
 class Commands(TyperGroup):
     """Imports each command only when it is used, so that help is fast."""
@@ -86,7 +94,6 @@ app = typer.Typer(
     name="sweeper",
     cls=Commands,
     help="Finds the training configuration that keeps your GPU busy and your run short, and confirms it.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -96,12 +103,15 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def root(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
 ) -> None:
     """Options of the program itself."""
     if version:
         print(f"sweeper {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(FIRST_LINES)
 
 
 def run_app() -> NoReturn:

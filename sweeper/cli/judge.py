@@ -14,11 +14,13 @@ import typer
 
 from sweeper.cli import signals
 from sweeper.cli.exit_codes import FAILED, INTERRUPTED
+from sweeper.cli.judge_comment import comment as markdown
 from sweeper.cli.options import Json, PassEnv, Unprotected, interpret
 from sweeper.cli.screen import LiveScreen, console, prose
 from sweeper.core.progress import TrialFailedError
 from sweeper.errors import UserError
-from sweeper.judging.arms import Arm, commands, patched, since
+from sweeper.judging.arms import Arm, commands, commits_of, patched, since
+from sweeper.judging.history import JudgedCommit, judgement_of, read_history, with_judgement, write_history
 from sweeper.judging.speed import Speed, SpeedComparison
 from sweeper.judging.verdict import SCHEMA, RequiredSpeed, Verdict, words
 from sweeper.judging.verdict import judge as judge_change
@@ -26,8 +28,8 @@ from sweeper.judging.whole import WholeRun, common_numbers
 from sweeper.results.formatting import times
 from sweeper.results.words import interval_text
 from sweeper.schema.rules import leads_elsewhere
-from sweeper.script.run.command_line import as_typed
 from sweeper.system.environment import script_held_back_line
+from sweeper.system.files import check_out, write_atomic
 from sweeper.telemetry.gpu_advice import gpus_for
 
 _COSTS = (
@@ -78,6 +80,16 @@ def judge(
         bool,
         typer.Option("--whole", help="Then run both to their end, and compare the numbers they print last."),
     ] = False,
+    comment: Annotated[
+        Path | None,
+        typer.Option("--comment", metavar="FILE", help="Write the verdict as Markdown, for a pull request."),
+    ] = None,
+    history: Annotated[
+        Path | None,
+        typer.Option(
+            "--history", metavar="FILE", help="With --ref: keep what the last 30 commits were judged there."
+        ),
+    ] = None,
     unprotected: Unprotected = None,
     pass_env: PassEnv = None,
     as_json: Json = False,
@@ -94,6 +106,8 @@ def judge(
     Example: sweeper judge --ref main --require not-slower -- python train.py
     """
     signals.allow_answer()
+    judgements = _check_files(comment, history, ref)
+    commits = commits_of(ref, Path.cwd()) if history is not None and ref is not None else None
     # Only the JSON goes to standard output.
     out = console(stderr=as_json)
     if line := script_held_back_line(os.environ):
@@ -115,6 +129,11 @@ def judge(
         if as_json:
             print(json.dumps({"schema": SCHEMA, "error": failure}))
         raise typer.Exit(FAILED)
+    if history is not None and commits is not None and not verdict.speed.is_stopped:
+        judgements = with_judgement(judgements, judgement_of(verdict, *commits))
+        write_history(history, judgements)
+    if comment is not None:
+        write_atomic(comment, markdown(verdict, judgements))
     if as_json:
         is_met = {} if require is None else {"require": str(require), "met": verdict.meets(require)}
         print(json.dumps({**verdict.to_dict(), **is_met}, indent=1))
@@ -124,6 +143,22 @@ def judge(
     if verdict.speed.is_stopped:
         raise typer.Exit(INTERRUPTED)
     raise typer.Exit(FAILED if require is not None and not verdict.meets(require) else 0)
+
+
+def _check_files(comment: Path | None, history: Path | None, ref: str | None) -> list[JudgedCommit]:
+    """Checks the files that the verdict goes to, before anything runs; returns what the history has.
+
+    Raises:
+        UserError: A folder is not there, a history has no revision, or its file has other content.
+    """
+    if comment is not None:
+        check_out(comment, "--comment")
+    if history is None:
+        return []
+    check_out(history, "--history")
+    if ref is None:
+        raise UserError("`--history` is of commits, and needs `--ref`. Name the revision to compare with.")
+    return read_history(history)
 
 
 @contextlib.contextmanager
@@ -171,7 +206,7 @@ def _words(option: str, text: str) -> list[str]:
         words = shlex.split(text)
     except ValueError as error:
         raise UserError(f"`{option}` must be a command line, but got {text!r}: {error}.") from None
-    words = as_typed(words)
+    words = interpret(words) or []
     if not words:
         raise UserError(f"`{option}` must be a command line, but got {text!r}.")
     _check_stays(words)

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sweeper.cli.mcp_install import install as entries
 from sweeper.errors import UserError
 from sweeper.system.process import python_module
 
@@ -49,6 +50,10 @@ def mcp(
     minutes: Annotated[
         float, typer.Option("--minutes", metavar="M", min=0.1, help="Time limit of one call.")
     ] = MAX_MINUTES,
+    install: Annotated[
+        bool,
+        typer.Option("--install", help="Write the entry for the agents that are here; asks before each."),
+    ] = False,
 ) -> None:
     """Serve watch, tune, judge and show to a coding agent, over standard input and output (MCP).
 
@@ -57,14 +62,27 @@ def mcp(
 
     Example: sweeper mcp --folder ~/project -- python train.py
     """
+    if not folder.is_dir():
+        raise UserError(f"`--folder` must be a folder, but got {str(folder)!r}.")
+    if install:
+        for line in entries(command, folder.resolve(), confirmed):
+            print(line)
+        return
     if importlib.util.find_spec("mcp") is None or importlib.util.find_spec("mcp.server.mcpserver") is None:
         raise UserError(
             "`sweeper mcp` needs the package mcp, 2 or newer."
             " Install it with `pip install 'sweeper-torch[mcp]'`."
         )
-    if not folder.is_dir():
-        raise UserError(f"`--folder` must be a folder, but got {str(folder)!r}.")
     server(Runner(folder=folder.resolve(), command=tuple(command), max_minutes=minutes)).run("stdio")
+
+
+def confirmed(question: str) -> bool:
+    """Returns whether the user says yes; without a terminal, nobody does."""
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        return False
 
 
 class RequestError(Exception):

@@ -143,7 +143,7 @@ def with_paths(words: list[str]) -> list[str]:
     """Returns a command line in which options that need a path, but stand alone, have their usual one."""
     ours = words[: words.index("--")] if "--" in words else words
     complete = []
-    for word, following in zip(ours, [*ours[1:], "-"], strict=True):
+    for word, following in zip(ours, [*ours[1:], "-"], strict=False):
         complete.append(word)
         if word in _PATHS and following.startswith("-"):
             complete.append(_PATHS[word])

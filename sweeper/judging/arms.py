@@ -62,13 +62,7 @@ def since(revision: str, command: Sequence[str], folder: Path) -> Iterator[tuple
     Raises:
         UserError: The folder is in no repository, the repository has no such revision, or git cannot read it.
     """
-    root = _repository(folder)
-    if root is None:
-        raise UserError(f"`--ref` needs a git repository, but {str(folder)!r} is in none.")
-    output = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-    if output is None:
-        raise UserError(f"`--ref` must be a revision of {str(root)!r}, but got {revision!r}.")
-    commit = output.decode().strip()
+    root, commit = _commit_of(revision, folder)
     listed = _git(root, "diff", "--raw", "--no-renames", "-z", commit)
     if listed is None:
         raise UserError(
@@ -172,6 +166,28 @@ def _mirror_arm(name: str, command: Sequence[str], folder: Path, root: Path, mir
 def root_of(folder: Path) -> Path:
     """Returns the folder that patches are relative to: the repository's root, or else the folder itself."""
     return _repository(folder) or folder.resolve()
+
+
+def commits_of(revision: str, folder: Path) -> tuple[str, str]:
+    """Returns the commit of the working tree, with `+` if files differ from it, and that of a revision.
+
+    Raises:
+        UserError: The folder is in no repository, or the repository has no such revision.
+    """
+    root, base = _commit_of(revision, folder)
+    _, here = _commit_of("HEAD", folder)
+    return here + "+" * bool(_git(root, "status", "--porcelain", "--untracked-files=no")), base
+
+
+def _commit_of(revision: str, folder: Path) -> tuple[Path, str]:
+    """Returns a folder's repository and the commit of a revision."""
+    root = _repository(folder)
+    if root is None:
+        raise UserError(f"`--ref` needs a git repository, but {str(folder)!r} is in none.")
+    output = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    if output is None:
+        raise UserError(f"`--ref` must be a revision of {str(root)!r}, but got {revision!r}.")
+    return root, output.decode().strip()
 
 
 def _repository(folder: Path) -> Path | None:

@@ -120,3 +120,11 @@ def test_what_the_readme_shows_exists(line):
 )
 def test_unprotected_without_a_path_is_the_current_folder(words: str, complete: str):
     assert with_paths(words.split()) == complete.split()
+
+
+def test_without_a_command_five_lines_say_what_to_do(sweeper):
+    done = sweeper()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 5
+    named = re.findall(r"^  sweeper (\w+)", done.stdout, re.M)
+    assert set(named) <= set(COMMANDS)
