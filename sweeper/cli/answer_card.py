@@ -19,8 +19,9 @@ from sweeper._version import __version__
 from sweeper.core.record import BASELINE
 from sweeper.errors import UserError
 from sweeper.exports import verification
-from sweeper.results.formatting import count_of, interval, rate, times
+from sweeper.results.formatting import rate, times
 from sweeper.results.numbers.confirmation import Ratio
+from sweeper.results.words import later_interval
 from sweeper.sweep.folder.load import LoadedSweep
 from sweeper.system.files import check_out, write_atomic
 from sweeper.tuning.handover import command_of
@@ -149,7 +150,7 @@ def card_of(result: TuneResult) -> Card | None:
     if not ratio.has_interval:
         return None
     rows = (*_rows(sweep, ratio), *_place(sweep))
-    headline = f"{times(ratio.ratio)} as fast {interval(ratio.low, ratio.high)}"
+    headline = f"{times(ratio.ratio)} as fast"
     return Card(headline=headline, rows=rows, command=command)
 
 
@@ -162,10 +163,7 @@ def _rows(sweep: LoadedSweep, ratio: Ratio) -> Iterator[tuple[str, str]]:
     if verified is not None:
         yield "changes", ", ".join(f"{change.name} {change.value}" for change in verified.changes)
         yield "training", f"{how_it_trains(verified)}, over {verified.extent}"
-    yield (
-        "measured",
-        f"{count_of(len(ratio.rounds), 'round')} in turns with the script as it is; 95% interval",
-    )
+    yield "measured", f"in turns with the script as it is: {later_interval(ratio)}"
 
 
 def _place(sweep: LoadedSweep) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from sweeper.judging.history import JudgedCommit, slower_since
 from sweeper.judging.verdict import Verdict, words
 from sweeper.results.formatting import interval, times
+from sweeper.results.words import interval_text
 
 SHORT = 9
 """Letters of a commit that are shown."""
@@ -24,12 +25,13 @@ def comment(verdict: Verdict, history: Sequence[JudgedCommit]) -> str:
 
 def _lines(verdict: Verdict, history: Sequence[JudgedCommit]) -> Iterator[str]:
     speed, arm = verdict.speed, verdict.arms[1]
-    yield f"### {speed.answer}: {times(speed.ratio)} {interval(speed.low, speed.high)}"
+    yield f"### {speed.answer}: {times(speed.ratio)}"
     yield ""
     yield "| `sweeper judge` | |"
     yield "|---|---|"
     yield f"| losses | {_cell(words(verdict.training))} |"
-    yield f"| measured | {len(speed.before)} starts of each version, in turns; 95% interval |"
+    measured = interval_text(speed.low, speed.high, len(speed.before), of="", what="start")
+    yield f"| measured | in turns: {measured} |"
     yield f"| command | `{_cell(shlex.join(arm.command))}` |"
     if (first := slower_since(history)) is not None:
         yield ""
@@ -38,7 +40,7 @@ def _lines(verdict: Verdict, history: Sequence[JudgedCommit]) -> Iterator[str]:
         yield ""
         yield f"<details><summary>The last {len(history)} commits</summary>"
         yield ""
-        yield "| commit | compared with | speed | 95% interval | losses |"
+        yield "| commit | compared with | speed | from to | losses |"
         yield "|---|---|---|---|---|"
         for one in reversed(history):
             yield (

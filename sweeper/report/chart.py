@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
@@ -110,9 +110,25 @@ class Chart:
     note: str = ""
 
     @property
+    def axes(self) -> tuple[Axis, Axis]:
+        """The two axes as they are drawn: one with a single value says so, and has only that tick."""
+        return (
+            _axis_of(self.x, (marks.x for marks in self.marks)),
+            _axis_of(self.y, (marks.y for marks in self.marks)),
+        )
+
+    @property
     def rows(self) -> int:
         """Number of rows of bars; 0 without bars."""
         return len(self.y.categories) if any(marks.kind == "bars" for marks in self.marks) else 0
+
+
+def _axis_of(axis: Axis, given: Iterable[Sequence[float | None]]) -> Axis:
+    """Returns an axis for some values; automatic ticks around a single one would suggest a range."""
+    values = {value for some in given for value in some if value is not None}
+    if axis.categories or axis.ticks or axis.max_value is not None or len(values) != 1:
+        return axis
+    return replace(axis, title=f"{axis.title} (one value)".strip(), log=False, ticks=tuple(values))
 
 
 def kinds_of_marks(charts: Iterable[Chart]) -> dict[tuple[str, str], str]:

@@ -15,6 +15,7 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-se
 def plotly(chart: Chart) -> dict[str, Any]:
     """Returns `{data, layout}`; a colour is a name that the page fills in (`tone:good`, `ink`)."""
     bars = chart.rows
+    across, up = chart.axes
     layout: dict[str, Any] = {
         "height": 96 + ROW * bars if bars else TALL if chart.wide else HEIGHT,
         "margin": {"l": 8, "r": 12, "t": 8, "b": 8},
@@ -27,8 +28,8 @@ def plotly(chart: Chart) -> dict[str, Any]:
         "hovermode": "closest",
         "hoverlabel": {"font": {"family": FONT, "size": 12}, "align": "left"},
         "dragmode": False,
-        "xaxis": _axis(chart.x),
-        "yaxis": _axis(chart.y),
+        "xaxis": _axis(across),
+        "yaxis": _axis(up),
         "shapes": [],
     }
     if bars:

@@ -106,10 +106,11 @@ def _draw(place: Any, chart: Chart) -> None:
     place.tick_params(labelsize=8, colors=FAINT, length=0)
     place.grid(True, axis="x" if chart.rows else "both", color=LINE, linewidth=0.6)
     place.set_axisbelow(True)
-    place.set_xlabel(_text(chart.x.title), fontsize=8, color=FAINT)
-    place.set_ylabel(_text(chart.y.title), fontsize=8, color=FAINT)
-    _scale(place, "x", chart.x)
-    _scale(place, "y", chart.y)
+    across, up = chart.axes
+    place.set_xlabel(_text(across.title), fontsize=8, color=FAINT)
+    place.set_ylabel(_text(up.title), fontsize=8, color=FAINT)
+    _scale(place, "x", across)
+    _scale(place, "y", up)
     if chart.rows:
         # The names are above their bars, as on the page.
         place.set_yticks([])

@@ -143,7 +143,7 @@ def failures(m: ReportData) -> Table | None:
 
 
 def all_trials(m: ReportData) -> Table:
-    """Returns every trial with its settings and results."""
+    """Returns every trial with its settings and results, the fastest first."""
     names = [n for n in m.sweep.varied_names() if any(n in r.config.flatten() for r in m.summary.records)]
     used = next((n for n in USED if any(r.metric(n) is not None for r in m.ended)), None)
     extra = [
@@ -156,10 +156,12 @@ def all_trials(m: ReportData) -> Table:
     ]
     shown = ["throughput", "epoch_seconds", "val_loss", *([used] if used else []), *extra]
     stages = m.sweep.stages()
+    speedups = {record.number: m.sweep.table.speedup(record) for record in m.summary.records}
+    records = sorted(m.summary.records, key=lambda record: -(speedups[record.number] or 0.0))
     rows = []
-    for record in m.summary.records:
+    for record in records:
         flat = record.config.canonical().flatten()
-        faster = m.sweep.table.speedup(record)
+        faster = speedups[record.number]
         rows.append(
             cells(
                 Cell(f"{record.number:03d}", record.number),
@@ -183,7 +185,7 @@ def all_trials(m: ReportData) -> Table:
             *names,
         ),
         rows=tuple(rows),
-        strong=frozenset(i for i, r in enumerate(m.summary.records) if m.best and r.number == m.best.number),
+        strong=frozenset(i for i, r in enumerate(records) if m.best and r.number == m.best.number),
     ).without_empty()
 
 

@@ -90,7 +90,7 @@ def test_a_file_with_other_content_is_refused(tmp_path: Path, text: str):
 def test_the_comment_names_the_slower_commit_and_lists_the_latest():
     history = [judged("a1" * 20, "f0" * 20, "same"), judgement_of(verdict(), "b2" * 20 + "+", "a1" * 20)]
     lines = comment(verdict(), history).splitlines()
-    assert lines[0] == "### slower: 0.87x [0.85, 0.9]"
+    assert lines[0] == "### slower: 0.87x"
     assert r"| command | `python train.py --name 'a\|b'` |" in lines
     assert "**Slower since `b2b2b2b2b+`** (0.87x)." in lines
     assert "| `b2b2b2b2b+` | `a1a1a1a1a` | slower, 0.87x | [0.85, 0.9] | equal |" in lines

@@ -190,13 +190,17 @@ def test_the_breakdown_sums_to_a_step_and_a_script_has_none(material: ReportData
     assert [row[0].text for row in table.rows] == ["baseline", "winner", "best of workers"]
 
 
-def test_the_table_of_trials_sorts_by_numbers(material: ReportData) -> None:
+def test_the_table_of_trials_has_the_fastest_first_and_sorts_by_numbers(material: ReportData) -> None:
     table = all_trials(material)
     assert len(table.rows) == 40
     by_title = {column.title: i for i, column in enumerate(table.columns)}
     assert {"trial", "outcome", "vs baseline", "throughput, samples/s", "batch_size"} <= set(by_title)
     sizes = [row[by_title["batch_size"]].value for row in table.rows]
-    assert sizes == [float(record.config.batch_size) for record in material.summary.records]
+    assert sorted(sizes) == sorted(float(record.config.batch_size) for record in material.summary.records)
+    faster = [row[by_title["vs baseline"]].value for row in table.rows]
+    measured = [value for value in faster if value is not None]
+    # Those without a speed, such as failures, come last.
+    assert faster == [*sorted(measured, reverse=True), *[None] * (len(faster) - len(measured))]
     (strong,) = table.strong
     assert material.best is not None
     assert int(table.rows[strong][0].text) == material.best.number

@@ -82,7 +82,7 @@ def test_a_sample_is_what_is_printed(page: Path, printed: list[str]):
 
 def test_the_pages_with_samples_are_known(printed: list[str]):
     found = {page.stem for page in PAGES if list(samples(page.read_text(encoding="utf-8")))}
-    assert found == {"README", "judge", "verdicts"}
+    assert found == {"judge", "verdicts"}
     old = "stocks-a10: 2.67x your baseline, confirmed (95% interval [2.23, 3.19], 7 rounds)."
     assert list(samples(f"```text\n{old}\n```")) == [[old]]
     assert not is_printed(old, printed)
