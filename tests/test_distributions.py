@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import tomllib
+import venv
+from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import sweeper
+from sweeper.cli.exit_codes import PENDING
 from sweeper.system.installed import CORE, WHOLE, missing_line
 
 REPOSITORY = Path(__file__).parents[1]
@@ -54,6 +61,84 @@ def test_the_core_needs_nothing_of_the_whole(command: str) -> None:
     text = WITHOUT.format(missing=sorted(WHOLE), modules=[f"sweeper.cli.{command}", *others])
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
+
+
+def closure(name: str, seen: set[str]) -> Iterator[metadata.Distribution]:
+    """Yields a distribution and all that it requires without extras."""
+    if canonicalize_name(name) in seen:
+        return
+    seen.add(canonicalize_name(name))
+    distribution = metadata.distribution(name)
+    yield distribution
+    for text in distribution.requires or ():
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield from closure(requirement.name, seen)
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Path:
+    """An environment with the core and what it requires; returns its `sweeper`."""
+    site = tmp_path / "site"
+    site.mkdir()
+    for distribution in closure(CORE, set()):
+        for path in {file.parts[0] for file in distribution.files or () if ".." not in file.parts}:
+            source = Path(str(distribution.locate_file(path)))
+            if source.exists() and not (site / path).exists():
+                (site / path).symlink_to(source)
+    venv.create(tmp_path / "core", symlinks=True)
+    packages = next((tmp_path / "core" / "lib").glob("python*")) / "site-packages"
+    (packages / "core.pth").write_text(f"{site}\n{REPOSITORY}\n")
+    program = tmp_path / "core" / "bin" / "sweeper"
+    program.write_text(f"#!{program.with_name('python')}\nfrom sweeper.__main__ import main\nmain()\n")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.slow
+def test_the_core_tunes_a_script_of_another_environment(core: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "a prøject"
+    folder.mkdir()
+    (folder / "train.py").write_text((REPOSITORY / "benchmarks/unedited/mlp.py").read_text())
+    (folder / ".venv").symlink_to(sys.prefix)
+    environment = {
+        "PATH": f"{core.parent}:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "COLUMNS": "200",
+        "LANG": "C.UTF-8",
+    }
+
+    def run(*words: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            ["sweeper", *words],
+            executable=core,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+
+    none = run("run", "quick")
+    assert (none.returncode, none.stderr.count("\n")) == (2, 1), none.stderr
+    assert "`pip install sweeper-torch`" in none.stderr
+    done = run("tune", "--minutes", "0.5", "--", "python", "train.py")
+    # What MLflow lacks is sent later.
+    assert done.returncode == PENDING, done.stdout + done.stderr
+    assert f"`python` has no torch; using {folder}/.venv/bin/python" in done.stderr
+    assert "`sweeper sync tune-train` sends them" in done.stdout
+    shown = run("show", "tune-train")
+    assert shown.returncode == 0, shown.stderr
+    # A whole installation sends it, and draws its report.
+    sent = subprocess.run(
+        [sys.executable, "-m", "sweeper", "sync", "tune-train"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert sent.returncode == 0, sent.stdout + sent.stderr
 
 
 def test_what_needs_more_says_what_to_install() -> None:

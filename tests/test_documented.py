@@ -22,8 +22,9 @@ def benchmarks() -> list[list[str]]:
     found: list[list[str]] = []
     for page in PAGES:
         for name, words in BENCHMARK.findall(page.read_text(encoding="utf-8")):
-            # A word in capitals stands for any part.
-            command = [name, *(word for word in words.split() if not word.isupper())]
+            # A word in capitals stands for any part, or for the value of an option.
+            plain = re.sub(r"--[\w-]+ +[A-Z]+\b", "", words)
+            command = [name, *(word for word in plain.split() if not word.isupper())]
             if name not in ("gpu", "printed", "tournament") and command not in found:
                 found.append(command)
     return found

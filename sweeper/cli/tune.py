@@ -84,6 +84,8 @@ def tune(
     Example: sweeper tune --minutes 5 -- python train.py --epochs 3
     """
     check_files(card or [], markdown)
+    # The example has a folder of its own.
+    card, markdown = [path.absolute() for path in card or []], markdown and markdown.absolute()
     out = console()
     if example:
         command = _example(command, out)
@@ -113,7 +115,7 @@ def tune(
         raise typer.Exit(FAILED) from None
     if (answer := card_of(result)) is not None:
         out.print(answer.panel())
-        for path in card or []:
+        for path in card:
             answer.write(path)
         if markdown is not None:
             write_atomic(markdown, answer.markdown())
@@ -128,5 +130,6 @@ def _example(command: list[str] | None, out: Console) -> list[str]:
         raise UserError("`--example` has a command of its own. Leave out yours, or the option.")
     path = write_example(Path(FOLDER))
     prose(out, f"{path} reads its rows one at a time, which is too slow on purpose.")
+    prose(out, f"To run the commands below, change to {path.parent}/.")
     os.chdir(path.parent)
     return interpret(["python" if shutil.which("python") else sys.executable, path.name]) or []
