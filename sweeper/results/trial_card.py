@@ -39,6 +39,7 @@ _BAR = 40
 _MIN_SHARE = 0.005
 _MIN_EVALUATION = 0.05
 _MIN_COLLECTING = 0.02
+_MIN_FOREIGN_CORES = 0.3
 
 
 def trial_card(record: TrialRecord) -> Iterator[str]:
@@ -92,11 +93,27 @@ def _waste(measured: Measurement) -> Iterator[str]:
         yield f"{percent(share)} of a batch is padding: batch rows of similar lengths"
     if (share := seen.get("collector_share") or 0.0) >= _MIN_COLLECTING:
         yield f"Python looks for garbage {percent(share)} of the time: `sweeper tune` can freeze it"
+    threads = int(seen.get("threads") or 1)
+    if (
+        threads > 1
+        and not measured.trains_on_gpu
+        and (cores := _foreign_cores(measured)) >= _MIN_FOREIGN_CORES
+    ):
+        yield (
+            f"other programs keep {cores:.1f} cores busy, and the {threads} threads of an operation wait for"
+            " one another there: `OMP_NUM_THREADS=1` may be many times faster, and so may an idle machine"
+        )
     if measured.diagnosis and measured.diagnosis.usable_cpus == 1 and workers > 1:
         yield (
             f"{workers} workers share one core, which is all that this process may use: ask for more, as by"
             f" `srun --cpus-per-task {workers}`"
         )
+
+
+def _foreign_cores(measured: Measurement) -> float:
+    """Returns how many of its cores other programs kept busy meanwhile."""
+    seconds = sum(window.seconds for window in measured.windows)
+    return sum(window.foreign_cpu_seconds for window in measured.windows) / seconds if seconds else 0.0
 
 
 def tree(parts: Breakdown, cause: str, diagnosis: Diagnosis | None = None) -> Iterator[str]:

@@ -112,6 +112,10 @@ def test_the_card_says_what_is_wasted() -> None:
     assert "40% of a batch is padding: batch rows of similar lengths" in lines
     assert any(line.startswith("4 workers share one core, which is all") for line in lines)
     assert any(line.startswith("Python looks for garbage 30% of the time") for line in lines)
+    (window,) = measured.windows
+    shared = dataclasses.replace(window, foreign_cpu_seconds=0.9 * window.seconds)
+    busy = dataclasses.replace(measured, windows=(shared,), observed={"threads": 2})
+    assert any("keep 0.9 cores busy, and the 2 threads" in line for line in card(busy, TrialConfig(args={})))
     clean = dataclasses.replace(measured, observed={"num_workers": 1, "collector_share": 0.019})
     waste = re.compile("worker|padding|garbage")
     assert not [line for line in card(clean, TrialConfig(args={})) if waste.search(line)]
