@@ -76,7 +76,7 @@ dist: $(READY)  ## builds the two distributions into dist/
 # The workflow `release` uploads what this has checked, when a tag such as v0.3.0 is pushed.
 release-check: dist  ## checks all of a release but its upload: an install of the core in an empty environment
 	$(PYTHON) -m venv --clear build/release
-	build/release/bin/python -m pip install --quiet --disable-pip-version-check --find-links dist sweeper-torch-core
+	build/release/bin/python -m pip install --quiet --disable-pip-version-check dist/sweeper_torch_core-*.whl
 	cd build && release/bin/sweeper --version
 
 clean:  ## removes .venv, caches and site/

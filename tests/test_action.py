@@ -72,7 +72,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def test_a_slower_commit_fails_with_a_summary_and_a_history(
     clone: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    inputs = {"command": f"{sys.executable} train.py", "ref": "HEAD~1", "minutes": "0.3"}
+    inputs = {"command": f"{sys.executable} train.py", "ref": "HEAD~1", "minutes": "0.15"}
     done = run("Judge", inputs, clone, environment)
     assert done.returncode == 1, done.stdout + done.stderr
     head = subprocess.run([*GIT, "rev-parse", "HEAD"], cwd=clone, capture_output=True, text=True, check=True)
@@ -95,16 +95,29 @@ def test_the_comment_is_made_where_there_is_one(
 ) -> None:
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "gh"
-    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/said\n')
+    # It answers a question for comments with what `found` has.
+    program.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/said\ncase "$*" in *--paginate*) cat {tmp_path}/found;; esac\n'
+    )
     program.chmod(0o755)
-    environment["PATH"] = f"{tmp_path / 'bin'}:{environment['PATH']}"
+    (tmp_path / "found").write_text("")
+    environment |= {"PATH": f"{tmp_path / 'bin'}:{environment['PATH']}", "GITHUB_REPOSITORY": "a/b"}
     comment = step("Comment on the pull request")
-    comment["env"] = {**comment["env"], "NUMBER": "7"}
-    assert run("Comment on the pull request", {}, clone, environment).returncode == 0
-    assert not (tmp_path / "said").exists()
+    comment["env"] = {**comment["env"], "NUMBER": "7", "JOB": "judge", "GH_TOKEN": "x"}
+
+    def said() -> str:
+        done = run("Comment on the pull request", {}, clone, environment)
+        assert done.returncode == 0, done.stderr
+        lines = (tmp_path / "said").read_text().splitlines() if (tmp_path / "said").exists() else [""]
+        return lines[-1]
+
+    assert said() == ""
     (Path(environment["RUNNER_TEMP"]) / "sweeper.md").write_text("### slower\n")
-    assert run("Comment on the pull request", {}, clone, environment).returncode == 0
-    assert (tmp_path / "said").read_text().startswith("pr comment 7 --body-file ")
+    assert said().startswith("api --method POST repos/a/b/issues/7/comments ")
+    written = (Path(environment["RUNNER_TEMP"]) / "comment.md").read_text()
+    assert written == "<!-- sweeper judge, job judge -->\n### slower\n"
+    (tmp_path / "found").write_text("12\n")
+    assert said().startswith("api --method PATCH repos/a/b/issues/comments/12 ")
 
 
 def test_the_example_uses_inputs_that_the_action_has() -> None:

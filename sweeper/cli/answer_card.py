@@ -46,7 +46,7 @@ class Card:
     Attributes:
         headline: The gain, or that nothing brings more.
         rows: Pairs of a title and a text.
-        command: The command that repeats the tune.
+        command: The command of the tune.
     """
 
     headline: str
@@ -58,7 +58,7 @@ class Card:
         table = Table.grid(padding=(0, 2))
         table.add_column(style="dim", no_wrap=True)
         table.add_column(overflow="fold")
-        for title, text in (*self.rows, ("repeat", self.command)):
+        for title, text in (*self.rows, ("command", self.command)):
             table.add_row(Text(title), Text(text))
         whole = Table.grid()
         whole.add_row(Text(self.headline, style="bold green"))
@@ -104,12 +104,15 @@ class Card:
                 parse_math=False,
             )
         temporary = path.with_name(f".{path.name}.tmp")
-        picture.savefig(temporary, dpi=DPI, facecolor=DARK, format="png")
-        temporary.replace(path)
+        try:
+            picture.savefig(temporary, dpi=DPI, facecolor=DARK, format="png")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def _lines(self) -> Iterator[tuple[str, str, str]]:
         """Yields the rows as lines with color and weight."""
-        rows = (*self.rows, ("repeat", self.command))
+        rows = (*self.rows, ("command", self.command))
         indent = max(len(title) for title, _ in rows) + 2
         for title, text in rows:
             for number, line in enumerate(textwrap.wrap(text, WIDTH - indent) or [""]):
@@ -135,12 +138,17 @@ def check_files(cards: list[Path], markdown: Path | None) -> None:
         check_out(markdown, "--export-markdown")
 
 
-def card_of(result: TuneResult) -> Card | None:
-    """Returns the card of a tune; None if it was stopped before it had an answer."""
+def card_of(result: TuneResult, options: str = "") -> Card | None:
+    """Returns the card of a tune; None if it was stopped before it had an answer.
+
+    Args:
+        options: The options of the tune, as they are typed.
+    """
     sweep = result.ran.sweep if result.ran is not None else None
     if sweep is None or result.fault:
         return None
-    command = shlex.join(["sweeper", "tune", "--", *command_of(sweep.journal.trial_folder(BASELINE))])
+    script = shlex.join(command_of(sweep.journal.trial_folder(BASELINE)))
+    command = f"sweeper tune {options} -- {script}".replace("  ", " ", 1)
     winner = sweep.confirmation.winner
     ratio = next((one for one in sweep.confirmation.ratios if one.trial == winner), None)
     if ratio is None:
@@ -149,7 +157,7 @@ def card_of(result: TuneResult) -> Card | None:
         return Card(headline=result.bound, rows=tuple(_place(sweep)), command=command)
     if not ratio.has_interval:
         return None
-    rows = (*_rows(sweep, ratio), *_place(sweep))
+    rows = (*_rows(sweep, ratio), *_searched(result), *_place(sweep))
     headline = f"{times(ratio.ratio)} as fast"
     return Card(headline=headline, rows=rows, command=command)
 
@@ -164,6 +172,14 @@ def _rows(sweep: LoadedSweep, ratio: Ratio) -> Iterator[tuple[str, str]]:
         yield "changes", ", ".join(f"{change.name} {change.value}" for change in verified.changes)
         yield "training", f"{how_it_trains(verified)}, over {verified.extent}"
     yield "measured", f"in turns with the script as it is: {later_interval(ratio)}"
+
+
+def _searched(result: TuneResult) -> Iterator[tuple[str, str]]:
+    """Yields what a search of options or of the batch has brought on top of the changes."""
+    sweep = result.searched.sweep if result.searched is not None else None
+    for ratio in sweep.confirmation.ratios if sweep is not None else ():
+        if sweep is not None and ratio.trial == sweep.confirmation.winner and ratio.has_interval:
+            yield "on top", f"{times(ratio.ratio)} by a search of its options: {later_interval(ratio)}"
 
 
 def _place(sweep: LoadedSweep) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from sweeper.exports import read, variables_of
 from sweeper.script import inside
 from sweeper.script.changes.loader import COLLATED, LoaderChange
 from sweeper.script.changes.rows.dataset_file import KEPT_VARIABLE
+from sweeper.script.run.interpreter import torch_of
 from sweeper.sweep.folder.fingerprint import digest_of_scripts
 
 
@@ -51,14 +51,18 @@ def exec(
 def differences(value: Mapping[str, Any], command: Sequence[str]) -> Iterator[str]:
     """Yields the differences from the training that was measured and verified."""
     measured = value["conditions"].get("torch")
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        if measured and measured != (here := importlib.metadata.version("torch")):
-            yield f"measured with torch {measured}, but this is {here}"
+    # A build adds to its version what its metadata may lack: 2.14.1+cu130 is 2.14.1.
+    if measured and (here := torch_of(command)) and _without_build(here) != _without_build(measured):
+        yield f"measured with torch {measured}, but this is {here}"
     verified = value.get("verification")
     with contextlib.suppress(UserError):
         if verified and verified["code"] != digest_of_scripts(command):
             again = "`sweeper tune` verifies it again"
             yield f"the script has changed since it was verified and measured; {again}"
+
+
+def _without_build(version: str) -> str:
+    return version.partition("+")[0]
 
 
 def folder_variable(exported: Path, value: Mapping[str, Any]) -> dict[str, str]:

@@ -67,7 +67,7 @@ def install(command: Sequence[str], folder: Path, ask: Callable[[str], bool]) ->
         raise UserError(f"`--install` needs a coding agent, but none is here ({names}). Install one first.")
     entry = {"command": _own_program(), "args": ["mcp", "--folder", str(folder), "--", *command]}
     for agent in here:
-        path = agent.path(folder)
+        path = agent.path(folder).resolve()
         try:
             before = path.read_text(encoding="utf-8") if path.exists() else ""
             after = _with_entry(before, agent.key, entry)
@@ -82,12 +82,17 @@ def install(command: Sequence[str], folder: Path, ask: Callable[[str], bool]) ->
             line.rstrip("\n")
             for line in difflib.unified_diff(before.splitlines(True), after.splitlines(True), *both)
         )
-        if ask(f"Write this for {agent.name}?"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, after)
-            yield f"{agent.name}: written. Restart it to see the tools."
-        else:
+        if not ask(f"Write this for {agent.name}?"):
             yield f"{agent.name}: nothing was changed."
+        elif (path.read_text(encoding="utf-8") if path.exists() else "") != before:
+            yield f"{agent.name}: {path} has changed meanwhile; nothing was changed. Run it again."
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            mode = path.stat().st_mode if path.exists() else None
+            write_atomic(path, after)
+            if mode is not None:
+                path.chmod(mode)
+            yield f"{agent.name}: written. Restart it to see the tools."
 
 
 def _with_entry(text: str, key: str, entry: Mapping[str, Any]) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -113,7 +115,10 @@ def tune(
     except TrialFailedError as error:
         prose(out, f"{error.kind}: {error}")
         raise typer.Exit(FAILED) from None
-    if (answer := card_of(result)) is not None:
+    answer = None if dry else card_of(result, _typed(minutes, changes, with_flags, allow_batch_size))
+    if answer is None and (card or markdown):
+        prose(out, "No card is written: the tune has no answer.")
+    if answer is not None:
         out.print(answer.panel())
         for path in card:
             answer.write(path)
@@ -121,7 +126,16 @@ def tune(
             write_atomic(markdown, answer.markdown())
     if result.is_stopped:
         raise typer.Exit(INTERRUPTED)
-    raise typer.Exit(FAILED if result.fault else PENDING if result.unsent else 0)
+    # Without MLflow, the folder is the record, and nothing is pending here.
+    is_pending = bool(result.unsent) and find_spec("mlflow") is not None
+    raise typer.Exit(FAILED if result.fault else PENDING if is_pending else 0)
+
+
+def _typed(minutes: float | None, changes: Path | None, with_flags: bool, allow_batch_size: bool) -> str:
+    """Returns the options that decide what a tune tries, as they are typed."""
+    words = [f"--minutes {minutes:g}"] if minutes else []
+    words += ["--with-flags"] * with_flags + ["--allow-batch-size"] * allow_batch_size
+    return " ".join([*words, *([f"--changes {shlex.quote(str(changes))}"] if changes else [])])
 
 
 def _example(command: list[str] | None, out: Console) -> list[str]:

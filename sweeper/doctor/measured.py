@@ -16,6 +16,7 @@ from sweeper.core.measurement import Failure, Report
 from sweeper.doctor import gpus as nvidia
 from sweeper.doctor.finding import Ceiling, Check, State
 from sweeper.launch.local import TRIAL_ENV
+from sweeper.system.installed import is_whole
 from sweeper.system.process import python_module
 from sweeper.telemetry.nvml.devices import GpuFacts
 
@@ -39,6 +40,8 @@ def measure(cache: Path | None, num_gpus: int | None = 0, runner: str = CEILINGS
         cache: Folder for compiled code, which is kept; None if nothing can be written.
         num_gpus: GPUs that the job will see and measure; None if it must ask nothing of them.
     """
+    if not is_whole():
+        return Check("measuring", State.OK, "only the core of sweeper is installed, so nothing is measured")
     try:
         folder = Path(tempfile.mkdtemp(prefix="sweeper-doctor-"))
     except OSError as error:

@@ -73,7 +73,7 @@ def packages(demands: Sequence[str], version_of: Callable[[str], str]) -> Iterat
         version_of: Returns the version of a distribution, or an empty string.
     """
     wrong = False
-    is_whole = any(map(version_of, ("torch", "mlflow", "optuna")))
+    is_whole = any(map(version_of, ("mlflow", "optuna")))
     for text in demands:
         try:
             demand = Requirement(text)

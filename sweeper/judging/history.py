@@ -15,6 +15,8 @@ from sweeper.system.files import write_json
 
 MAX_JUDGEMENTS = 30
 """Number of latest commits that the file keeps."""
+MADE_UP = 0.97
+"""Ratio to what it was from which a training is no longer slower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +85,17 @@ def with_judgement(history: Sequence[JudgedCommit], latest: JudgedCommit) -> lis
 def slower_since(history: Sequence[JudgedCommit]) -> JudgedCommit | None:
     """Returns the first of the latest judgements since which the training is slower; None if it is not.
 
-    Where each commit is compared with the one before it, one that is no faster leaves the training slower.
-    Where all are compared with the same commit, one that is as fast as that ends it.
+    Where each commit is compared with the one before it, the training is slower until the ratios make up for
+    it. Where all are compared with the same commit, only those that are slower count.
     """
     first: JudgedCommit | None = None
+    ratio = 1.0
     for before, now in zip([None, *history], history, strict=False):
-        follows = before is not None and now.base == before.commit
-        if now.speed == Speed.SLOWER:
-            first = first or now
-        elif now.speed == Speed.FASTER or (now.speed == Speed.SAME and not follows):
+        follows = before is not None and now.base == before.commit.rstrip("+")
+        is_change = now.speed in (Speed.SLOWER, Speed.FASTER)
+        ratio = (ratio if follows else 1.0) * (now.ratio if is_change else 1.0)
+        if ratio > MADE_UP or not (follows or now.speed == Speed.SLOWER):
             first = None
+        elif now.speed == Speed.SLOWER:
+            first = first or now
     return first

@@ -11,6 +11,7 @@ from sweeper.results.verdict.remedies import percent
 
 TITLE_WIDTH, TIME_WIDTH = 22, 14
 HOUR = 3600
+_NO_ENDS = "  The end of an epoch was not seen: evaluations and checkpoints there come on top."
 _NO_EPOCH = "How long an epoch is was not seen, so there are no figures of the whole run."
 
 
@@ -34,17 +35,23 @@ def run_lines(
     if not costs.parts:
         yield "  nothing that takes 1%"
     if not costs.has_ends:
-        yield "  The end of an epoch was not seen: evaluations and checkpoints there come on top."
+        yield _NO_ENDS
 
 
 def changed_run_lines(
-    measured: Measurement, ratio: float, *, num_epochs: float | None = None, price: float | None = None
+    measured: Measurement,
+    ratio: float,
+    *,
+    start_s: float = 0.0,
+    num_epochs: float | None = None,
+    price: float | None = None,
 ) -> Iterator[str]:
-    """Yields what a run takes as it is and with changes, and the parts that the changes leave as they are.
+    """Yields what a run takes as it is and with changes, and its parts beside its epochs.
 
     Args:
         measured: The script as it is.
         ratio: Speed of its epochs with the changes over the speed as they are.
+        start_s: Seconds that the changes take at the start.
         num_epochs: Number of epochs of the run; by default, its length is not said.
         price: Price of an hour, in any currency.
     """
@@ -54,12 +61,14 @@ def changed_run_lines(
             yield _NO_EPOCH
         return
     if num_epochs is not None:
-        took = [_with_cost_in_brackets(costs.seconds, price) for costs in (before, after)]
+        took = [_with_cost_in_brackets(one, price) for one in (before.seconds, after.seconds + start_s)]
         what = f"A run of {count_of(num_epochs, 'epoch')}"
         yield f"{what} takes {took[0]} as it is, {took[1]} with the changes."
     if after.parts:
-        yield "What the changes leave as it is:"
+        yield "Beside its epochs, counted as they are without the changes:"
         yield from _part_lines(after, price)
+    if num_epochs is not None and not after.has_ends:
+        yield _NO_ENDS
 
 
 def _part_lines(costs: RunCosts, price: float | None) -> Iterator[str]:

@@ -93,12 +93,10 @@ def _waste(measured: Measurement) -> Iterator[str]:
         yield f"{percent(share)} of a batch is padding: batch rows of similar lengths"
     if (share := seen.get("collector_share") or 0.0) >= _MIN_COLLECTING:
         yield f"Python looks for garbage {percent(share)} of the time: `sweeper tune` can freeze it"
-    threads = int(seen.get("threads") or 1)
-    if (
-        threads > 1
-        and not measured.trains_on_gpu
-        and (cores := _foreign_cores(measured)) >= _MIN_FOREIGN_CORES
-    ):
+    threads, cores = int(seen.get("threads") or 1), _foreign_cores(measured)
+    usable = measured.diagnosis.usable_cpus if measured.diagnosis else 0
+    lack = usable and cores >= _MIN_FOREIGN_CORES and cores + threads > usable
+    if threads > 1 and lack and not measured.trains_on_gpu:
         yield (
             f"other programs keep {cores:.1f} cores busy, and the {threads} threads of an operation wait for"
             " one another there: `OMP_NUM_THREADS=1` may be many times faster, and so may an idle machine"

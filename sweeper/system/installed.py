@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 CORE = "sweeper-torch-core"
 """Name of the distribution that has the code."""
 WHOLE = frozenset(
     {
         *("torch", "optuna", "mlflow", "pandas", "pyarrow", "numpy", "safetensors", "scipy"),
-        *("tqdm", "plotly", "fsspec", "jinja2"),
+        *("plotly", "fsspec", "jinja2"),
     }
 )
 """Modules that only the whole brings (`project.optional-dependencies.whole` of pyproject.toml)."""
+
+
+def is_whole() -> bool:
+    """Returns whether all of it is here. The core may be beside a training's own torch and numpy."""
+    return all(find_spec(name) is not None for name in WHOLE)
 
 
 def missing_line(error: BaseException) -> str:

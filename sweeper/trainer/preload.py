@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from importlib.util import find_spec
+
+from sweeper.system.installed import is_whole
 
 MODULES = (
     "numpy",
@@ -21,7 +22,7 @@ MODULES = (
 def preload() -> None:
     """Imports `MODULES`; runs no tensor operation, starts no thread, never touches CUDA.
 
-    Imports nothing without torch: then only scripts are run, which bring their own.
+    Imports nothing where only the core is installed: then only scripts are run, which bring their own torch.
     """
-    for name in MODULES if find_spec("torch") is not None else ():
+    for name in MODULES if is_whole() else ():
         importlib.import_module(name)

@@ -340,15 +340,19 @@ class Tune:
             line = words.start_line(cost)
             self._say(line)
             result = dataclasses.replace(result, lines=(*result.lines, line))
-        of_run = self._run_lines(sweep, record.number)
+        of_run = self._run_lines(sweep, record.number, cost.first if cost is not None else 0.0)
         for line in of_run:
             self._say(line)
         result = dataclasses.replace(result, lines=(*result.lines, *of_run))
         export = hand_over_winner(sweep, record.number, self._options.home, self._observer)
         return dataclasses.replace(result, export=export)
 
-    def _run_lines(self, sweep: LoadedSweep, winner: int | None) -> tuple[str, ...]:
-        """Returns what a whole run takes, and its parts that no change mends."""
+    def _run_lines(self, sweep: LoadedSweep, winner: int | None, start_s: float = 0.0) -> tuple[str, ...]:
+        """Returns what a whole run takes, and its parts that no change mends.
+
+        Args:
+            start_s: Seconds that the winner's changes take at the start.
+        """
         measured = sweep.table.records[BASELINE].measurement
         epochs, price = self._options.epochs, self._options.price
         if measured is None:
@@ -356,7 +360,8 @@ class Tune:
         ratio = next((one.ratio for one in sweep.confirmation.ratios if one.trial == winner), None)
         if ratio is None:
             return tuple(run_lines(measured, num_epochs=epochs, price=price))
-        return tuple(changed_run_lines(measured, ratio, num_epochs=epochs, price=price))
+        lines = changed_run_lines(measured, ratio, start_s=start_s, num_epochs=epochs, price=price)
+        return tuple(lines)
 
 
 class _BriefObserver:

@@ -39,7 +39,11 @@ def verdict(answer: Speed = Speed.SLOWER) -> Verdict:
 
 
 def judged(commit: str, base: str, speed: str) -> JudgedCommit:
-    return JudgedCommit(commit=commit, base=base, speed=speed, ratio=0.9, low=0.88, high=0.92, losses="equal")
+    ratio = {"slower": 0.9, "faster": 1.2, "little": 1.04}.get(speed, 1.0)
+    speed = "faster" if speed == "little" else speed
+    return JudgedCommit(
+        commit=commit, base=base, speed=speed, ratio=ratio, low=0.88, high=1.3, losses="equal"
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,12 +53,15 @@ def judged(commit: str, base: str, speed: str) -> JudgedCommit:
         ([("b", "a", "slower"), ("c", "b", "same"), ("d", "c", "undecided")], "b"),
         ([("b", "a", "slower"), ("c", "b", "slower")], "b"),
         ([("b", "a", "slower"), ("c", "b", "faster")], None),
+        ([("b", "a", "slower"), ("c", "b", "little")], "b"),
         ([("b", "a", "same"), ("c", "b", "slower")], "c"),
         # All are compared with `main`.
         ([("b", "main", "slower"), ("c", "main", "slower")], "b"),
         ([("b", "main", "slower"), ("c", "main", "same")], None),
         ([("b", "main", "slower"), ("c", "main", "same"), ("d", "main", "slower")], "d"),
-        ([("b", "main", "slower"), ("c", "main", "undecided")], "b"),
+        ([("b", "main", "slower"), ("c", "main", "undecided")], None),
+        # Files that differ from a commit are those of its successor.
+        ([("b+", "a", "slower"), ("c", "b", "same")], "b+"),
         ([], None),
     ],
 )

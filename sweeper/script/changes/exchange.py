@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .change import ARITHMETIC, CLOSE, NO_EDIT, Change, ReportCallback
 
 LEARN_STEPS = 3
 """Number of first steps that must have the same number of backward passes."""
-_REFUSED_OPTIONS = (
+_REFUSED_ATTRIBUTES = (
     *("find_unused_parameters", "static_graph", "mixed_precision"),
-    "delay_all_reduce_named_params",
+    *("_delay_all_reduce_params", "parameters_to_ignore"),
 )
-"""Options of DistributedDataParallel with which ranks might disagree on what is exchanged."""
+"""Attributes of DistributedDataParallel with which ranks might disagree on what is exchanged."""
 
 
 class Exchange(Change):
@@ -39,23 +39,35 @@ class Exchange(Change):
     def apply(self, torch: Any, value: str, report: ReportCallback) -> None:
         """Changes the model that is wrapped from now on."""
         wrapper = torch.nn.parallel.DistributedDataParallel
-        original = wrapper.__init__
         exchange = _Exchange(torch, report)
-
-        @functools.wraps(original)
-        def init(model: Any, *args: Any, **options: Any) -> None:
-            original(model, *args, **options)
-            refused = [name for name in _REFUSED_OPTIONS if options.get(name)]
-            exchange.begin(model, f"the script sets {refused[0]}" if refused else "")
-
-        wrapper.__init__ = init
+        wrapper.__init__ = _after(wrapper.__init__, exchange.begin)
+        # Not a hook of the module: a script may copy or save it whole.
+        wrapper.forward = _before(wrapper.forward, exchange.forward_begins)
         sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(exchange.step_begins)
         # What reads gradients before a step must find those of all ranks.
-        clips = torch.nn.utils
-        for name in ("clip_grad_norm_", "clip_grad_value_"):
-            setattr(clips, name, exchange.before(getattr(clips, name)))
+        for module in (torch.nn.utils, torch.nn.utils.clip_grad):
+            for name in ("clip_grad_norm_", "clip_grad_value_"):
+                setattr(module, name, exchange.before_clipping(getattr(module, name)))
         scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
-        scaler.unscale_ = exchange.before(scaler.unscale_)
+        scaler._unscale_grads_ = _before(scaler._unscale_grads_, exchange.unscaling_begins)
+
+
+def _after(original: Callable[..., None], then: Callable[[Any], None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def init(model: Any, *args: Any, **options: Any) -> None:
+        original(model, *args, **options)
+        then(model)
+
+    return init
+
+
+def _before(original: Callable[..., Any], first: Callable[..., None]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def method(owner: Any, *args: Any, **options: Any) -> Any:
+        first(owner, *args)
+        return original(owner, *args, **options)
+
+    return method
 
 
 class _Exchange:
@@ -66,42 +78,49 @@ class _Exchange:
         self._model: Any = None
         self._is_off = False
         self._counts: list[int] = []
+        # Backward passes since the last step, and usually from one to the next; 0 until that is clear.
         self._count = self._per_step = 0
         # Whether a backward pass of this step was not exchanged yet.
         self._is_due = False
         self._trained: set[int] = set()
 
-    def begin(self, model: Any, refusal: str) -> None:
+    def begin(self, model: Any) -> None:
         """Watches a model that the script has wrapped, unless there is a reason not to."""
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        refused = [name for name in _REFUSED_ATTRIBUTES if getattr(model, name, None)]
         if self._model is not None:
-            refusal = "the script trains several models in parallel"
             self._exchange()
             self._model.require_backward_grad_sync = True
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        if not refusal and not (trained and hasattr(trained[-1], "register_post_accumulate_grad_hook")):
-            refusal = "this version of torch does not say when a gradient is ready"
-        if refusal:
-            self._stop(refusal)
-            return
-        self._model, self._trained = model, {id(parameter) for parameter in trained}
-        model.register_forward_pre_hook(self._forward_begins)
-        # The last parameters are near the loss, and take part in every backward pass.
-        trained[-1].register_post_accumulate_grad_hook(self._backward_ran)
+            self._stop("the script trains several models in parallel")
+        elif refused:
+            self._stop(f"the script sets {refused[0]}")
+        elif not (trained and hasattr(trained[-1], "register_post_accumulate_grad_hook")):
+            self._stop("this version of torch does not say when a gradient is ready")
+        else:
+            self._model, self._trained = model, {id(parameter) for parameter in trained}
+            # The last parameters are near the loss, and take part in every backward pass.
+            trained[-1].register_post_accumulate_grad_hook(self._backward_ran)
 
-    def before(self, function: Any) -> Any:
-        """Returns a function that exchanges what is due, then does the same as `function`."""
+    def before_clipping(self, clip: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function that exchanges what is due before it clips gradients of the model."""
 
-        @functools.wraps(function)
-        def exchanged(*args: Any, **options: Any) -> Any:
+        @functools.wraps(clip)
+        def clipped(parameters: Any, *args: Any, **options: Any) -> Any:
+            some = [parameters] if hasattr(parameters, "grad") else list(parameters)
+            if any(id(one) in self._trained for one in some):
+                self._exchange()
+            return clip(some, *args, **options)
+
+        return clipped
+
+    def unscaling_begins(self, _: Any, optimizer: Any, *__: Any) -> None:
+        """Exchanges what is due before a GradScaler looks for gradients that are not finite."""
+        if self._trains(optimizer):
             self._exchange()
-            return function(*args, **options)
-
-        return exchanged
 
     def step_begins(self, optimizer: Any, *_: Any) -> None:
         """Ends a step; the first ones show how many backward passes a step has."""
-        groups = optimizer.param_groups
-        if self._is_off or not any(id(one) in self._trained for group in groups for one in group["params"]):
+        if self._is_off or not self._trains(optimizer):
             return
         self._exchange()
         if not self._per_step:
@@ -109,7 +128,11 @@ class _Exchange:
             if len(self._counts) == LEARN_STEPS:
                 self._decide()
         self._count = 0
-        self._model.require_backward_grad_sync = True
+        # An evaluation now has the buffers of rank 0, as after an exchange.
+        self._model.require_backward_grad_sync = self._model.require_forward_param_sync = True
+
+    def _trains(self, optimizer: Any) -> bool:
+        return any(id(one) in self._trained for group in optimizer.param_groups for one in group["params"])
 
     def _decide(self) -> None:
         if len({*self._counts}) > 1:
@@ -117,6 +140,8 @@ class _Exchange:
             self._stop(f"its first steps have {counts} backward passes")
         elif self._counts[0] <= 1:
             self._stop("each of its steps has one backward pass")
+        elif getattr(self._model, "_comm_hooks", None):
+            self._stop("the script has its own way to exchange gradients")
         else:
             self._per_step = self._counts[0]
             self._report(True)
@@ -125,17 +150,20 @@ class _Exchange:
         self._is_off = True
         self._report(False, why, was_applied=self._per_step > 0)
 
-    def _forward_begins(self, model: Any, _: Any) -> None:
-        if self._is_off or not self._torch.is_grad_enabled():
+    def forward_begins(self, model: Any, *_: Any) -> None:
+        """Decides whether the backward pass of this pass forward is exchanged."""
+        if self._is_off or model is not self._model or not self._torch.is_grad_enabled():
             return
         if self._count == 0 and not model.require_backward_grad_sync:
             self._stop("the script does so itself")
-            return
-        self._count += 1
-        if self._per_step:
-            model.require_backward_grad_sync = self._count >= self._per_step
+        elif getattr(getattr(model, "_join_config", None), "enable", False):
+            self._stop("ranks may have different numbers of batches")
+        elif self._per_step:
+            # All ranks have run the same backward passes, whatever else one of them has computed.
+            model.require_backward_grad_sync = self._count + 1 >= self._per_step
 
     def _backward_ran(self, _: Any) -> None:
+        self._count += 1
         # DistributedDataParallel exchanges all that has been added up in the model's gradients.
         self._is_due = bool(self._per_step) and not self._model.require_backward_grad_sync
 
@@ -147,7 +175,7 @@ class _Exchange:
         group = self._model.process_group
         distributed = self._torch.distributed
         gradients = [parameter.grad for parameter in self._model.parameters() if parameter.grad is not None]
-        works = [distributed.all_reduce(gradient, group=group, async_op=True) for gradient in gradients]
-        for work, gradient in zip(works, gradients):
-            work.wait()
+        for gradient in gradients:
             gradient.div_(distributed.get_world_size(group))
+        for work in [distributed.all_reduce(one, group=group, async_op=True) for one in gradients]:
+            work.wait()

@@ -19,18 +19,38 @@ OLDEST = (3, 8)
 SECONDS = 20.0
 """Longest time that an interpreter, or the manager of an environment, may take to answer."""
 _PROGRAMS = re.compile(r"python3?(\.\d+)?|torchrun|accelerate|deepspeed|lightning")
-_PROBE = "import sys, importlib.util as u; print(*sys.version_info[:2], u.find_spec('torch') is not None)"
-_OF_TORCH = re.compile(r"^\s*(import|from)\s+(torch|pytorch_lightning|lightning|accelerate)\b", re.MULTILINE)
+_MARK = "sweeper:"
+_PROBE = f"""
+import sys
+# A folder `torch` or a file `types.py` of the script's says nothing about its environment.
+sys.path = [path for path in sys.path if path]
+from importlib.util import find_spec
+version = ""
+if find_spec("torch") is not None:
+    try:
+        from importlib.metadata import version as version_of
+        version = version_of("torch")
+    except ImportError:
+        version = "?"
+print("{_MARK}", *sys.version_info[:2], version)
+"""
+_PLACES = ("PATH", "PYTHONPATH", "PYTHONHOME")
+"""Variables that decide which program runs, and with which modules."""
+_OF_TORCH = re.compile(r"^(import|from)\s+(torch|pytorch_lightning|lightning|accelerate)\b", re.MULTILINE)
 _FOLDERS = (".venv", "venv", "env", ".pixi/envs/default")
 _CONDA_FILES = ("environment.yml", "environment.yaml")
 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """What an interpreter says about itself."""
+    """What an interpreter says about itself.
+
+    Attributes:
+        torch: Version of its torch, `?` if that is not known; empty without one.
+    """
 
     version: tuple[int, int]
-    has_torch: bool
+    torch: str
 
 
 def with_interpreter(words: Sequence[str], folder: Path) -> tuple[list[str], str]:
@@ -46,20 +66,20 @@ def with_interpreter(words: Sequence[str], folder: Path) -> tuple[list[str], str
     Raises:
         UserError: The script imports torch, and no environment has it, or its Python is too old.
     """
-    begins = 1 if words[:1] == ["env"] else 0
-    at = next((at for at, word in enumerate(words) if at >= begins and "=" not in word), 0)
+    at = _program_at(words)
     program = words[at] if words else ""
-    if not _PROGRAMS.fullmatch(program):
+    if not _PROGRAMS.fullmatch(program) or any(word.split("=")[0] in _PLACES for word in words[:at]):
         return list(words), ""
     first = shutil.which(program)
     answer = _ask(_python_of(Path(first))) if first else None
-    if answer is not None and answer.has_torch:
+    if answer is not None and answer.torch:
         _require_version(program, answer)
+    if first is not None and (answer is None or answer.torch):
         return list(words), ""
     for path, what in _environments(folder):
         chosen = path / "bin" / program
-        seen = _ask(path / "bin" / "python") if chosen.exists() else None
-        if seen is not None and seen.has_torch:
+        seen = _ask(_python_of(chosen)) if chosen.exists() and _is_ours(chosen) else None
+        if seen is not None and seen.torch:
             _require_version(str(chosen), seen)
             why = "is not on the PATH" if first is None else "has no torch"
             return [
@@ -71,12 +91,40 @@ def with_interpreter(words: Sequence[str], folder: Path) -> tuple[list[str], str
         return list(words), ""
     _require_version(program, answer)
     lacks = f"{first} has no torch, and no environment of {folder} has it"
-    if _OF_TORCH.search(_text(folder / parse_command(shlex.join(words)).script)):
+    if _OF_TORCH.search(_text(folder / _script(words))):
         raise UserError(
             f"the command must run where torch is installed, but {lacks}."
             f" Activate the script's environment, or name its {program} by its path."
         )
     return list(words), f"Note: {lacks}."
+
+
+def torch_of(words: Sequence[str]) -> str:
+    """Returns the version of torch that a command's interpreter has; empty if that is not known."""
+    program = words[_program_at(words)]
+    path = shutil.which(program)
+    if path is None or not _PROGRAMS.fullmatch(Path(program).name):
+        return ""
+    answer = _ask(_python_of(Path(path)))
+    return "" if answer is None else answer.torch.strip("?")
+
+
+def _program_at(words: Sequence[str]) -> int:
+    """Returns where the program is in a command, after `env` and its variables."""
+    begins = 1 if words[:1] == ["env"] else 0
+    return next((at for at, word in enumerate(words) if at >= begins and "=" not in word), 0)
+
+
+def _script(words: Sequence[str]) -> str:
+    try:
+        return parse_command(shlex.join(words)).script
+    except UserError:
+        return ""
+
+
+def _is_ours(program: Path) -> bool:
+    """Returns whether a program belongs to the user or to the system: anybody may put one into /tmp."""
+    return program.stat().st_uid in (0, os.getuid())
 
 
 def _require_version(program: str, seen: Interpreter) -> None:
@@ -90,13 +138,17 @@ def _require_version(program: str, seen: Interpreter) -> None:
 
 def _python_of(program: Path) -> Path:
     """Returns the interpreter of the environment that a program belongs to."""
-    return program if program.name.startswith("python") else program.with_name("python")
+    if program.name.startswith("python"):
+        return program
+    first = re.match(r"#!\s*(/\S*python[\d.]*)", _text(program))
+    return Path(first[1]) if first else program.with_name("python")
 
 
 def _ask(python: Path) -> Interpreter | None:
     """Returns what an interpreter says about itself; None if it cannot be run."""
-    answer = _answer([str(python), "-c", _PROBE]).split()
-    return Interpreter((int(answer[0]), int(answer[1])), answer[2] == "True") if len(answer) == 3 else None
+    lines = _answer([str(python), "-c", _PROBE]).splitlines()
+    fields = next((line.split()[1:] for line in reversed(lines) if line.startswith(_MARK)), [])
+    return Interpreter((int(fields[0]), int(fields[1])), "".join(fields[2:])) if len(fields) >= 2 else None
 
 
 def _answer(command: Sequence[str]) -> str:

@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from sweeper.sweep.start.launchers import launcher_for
 from sweeper.sweep.stopping import StopHandler
 from sweeper.sweep.workloads import workload_of
 from sweeper.system.failpoints import failpoint
+from sweeper.system.installed import is_whole
 from sweeper.telemetry.nvml.devices import awake
 from sweeper.tracking import Tracker
 
@@ -205,8 +205,8 @@ def probe_machine(launcher: Launcher, folder: Path, spec: SweepSpec) -> setup.Ma
 
 
 def _lacks_torch(spec: SweepSpec) -> bool:
-    """Returns whether a probe on this machine would find no torch."""
-    return not spec.execution.is_remote and find_spec("torch") is None
+    """Returns whether no probe can run on this machine, which needs torch and sweeper's trainer."""
+    return not spec.execution.is_remote and not is_whole()
 
 
 def end_earlier_run(folder: Path) -> None:

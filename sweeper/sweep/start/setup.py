@@ -106,7 +106,8 @@ def values_without_torch(spec: SweepSpec) -> Mapping[str, Any]:
     """
     if spec.traits.uses_own_torch:
         raise UserError(
-            "a pipeline needs torch, which is not installed with sweeper. Install it: `pip install torch`."
+            "a pipeline needs the whole of sweeper, but only its core is installed."
+            " Install it: `pip install sweeper-torch`."
         )
     host_gib = round(psutil.virtual_memory().total / GIB, 2)
     memory = {gpu.uuid: gpu.memory_gib for gpu in describe_gpus()}

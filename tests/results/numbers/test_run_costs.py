@@ -120,7 +120,7 @@ def test_changes_make_steps_and_starts_of_epochs_faster_and_leave_the_rest() -> 
     # 100,000 steps of 0.1 s, starts of 0.5 s, evaluations and checkpoints of 2,500 s, a start of 4 s.
     assert lines[0] == "A run of 1,000 epochs takes 2.22 h (8) as it is, 1.46 h (5.25) with the changes."
     assert [" ".join(line.split()[:2]) for line in lines[1:]] == [
-        "What the",
+        "Beside its",
         "evaluations 29%",
         "checkpoints 19%",
     ]
@@ -128,7 +128,7 @@ def test_changes_make_steps_and_starts_of_epochs_faster_and_leave_the_rest() -> 
 
 def test_without_its_length_a_run_has_no_start() -> None:
     (title, *parts) = changed_run_lines(measured(), 2.0)
-    assert title == "What the changes leave as it is:"
+    assert title == "Beside its epochs, counted as they are without the changes:"
     assert [line.split()[0] for line in parts] == ["evaluations", "checkpoints"]
     assert parts[0].split()[1] == "29%"
     assert not [*changed_run_lines(measured(None), 2.0)]

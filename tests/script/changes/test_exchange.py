@@ -12,7 +12,7 @@ import pytest
 from sweeper.script.changes.exchange import Exchange
 
 TRAIN = """
-import json, os, sys
+import copy, io, json, os, sys
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -28,20 +28,14 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1))
 model = DistributedDataParallel(model, **OPTIONS)
 exchanges = 0
-
-def count(state, bucket):
-    global exchanges
-    exchanges += 1
-    work = dist.all_reduce(bucket.buffer().div_(2), async_op=True)
-    return work.get_future().then(lambda done: done.value()[0])
-
-model.register_comm_hook(None, count)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 draws = torch.Generator().manual_seed(RANK)
 losses = []
 
 def backward(divisor=4):
+    global exchanges
     loss = nn.functional.mse_loss(model(torch.randn(6, 8, generator=draws)), torch.ones(6, 1)) / divisor
+    exchanges += model.require_backward_grad_sync
     loss.backward()
     losses.append(loss.item())
 
@@ -68,8 +62,12 @@ for epoch in range(3):
             step()
     with torch.no_grad():
         model.eval()
-        model(torch.ones(2, 8))
+        # Ranks evaluate with the buffers of rank 0, and may compute more than others.
+        losses.append(model(torch.ones(2, 8)).sum().item())
         model.train()
+    if RANK == 0:
+        model.module(torch.ones(2, 8))
+    torch.save(copy.deepcopy(model), io.BytesIO())
 """
 BY_HAND = """
 for _ in range(5):
@@ -96,6 +94,10 @@ for number in range(8):
     if number == 5:
         model(torch.ones(2, 8))
     step()
+"""
+HOOK = """
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+model.register_comm_hook(None, allreduce_hook)
 """
 SEVERAL = "other = DistributedDataParallel(nn.Linear(2, 2))" + ACCUMULATED
 
@@ -150,9 +152,10 @@ def test_a_pass_forward_that_is_not_followed_by_one_backward_loses_nothing(tmp_p
         (SINGLE, "{}", "each of its steps has one backward pass"),
         (IRREGULAR, "{}", "its first steps have 2, 3, 2 backward passes"),
         (SEVERAL, "{}", "the script trains several models in parallel"),
+        (HOOK + ACCUMULATED, "{}", "the script has its own way to exchange gradients"),
         (ACCUMULATED, "{'find_unused_parameters': True}", "the script sets find_unused_parameters"),
     ],
-    ids=["by_hand", "single", "irregular", "several", "unused_parameters"],
+    ids=["by_hand", "single", "irregular", "several", "hook", "unused_parameters"],
 )
 def test_others_are_left_alone(tmp_path: Path, loop: str, options: str, why: str) -> None:
     before, after = trained(tmp_path, loop, options)

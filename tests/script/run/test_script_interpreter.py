@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from sweeper.errors import UserError
-from sweeper.script.run.interpreter import with_interpreter
+from sweeper.script.run.interpreter import torch_of, with_interpreter
 
 TRAIN = "import torch\n"
 
@@ -20,7 +21,7 @@ def environment(path: Path, *, version: str = "3 11", has_torch: bool = True) ->
     (path / "bin").mkdir(parents=True)
     for name in ("python", "torchrun"):
         program = path / "bin" / name
-        program.write_text(f"#!/bin/sh\necho {version} {has_torch}\n")
+        program.write_text(f"#!/bin/sh\necho a banner; echo sweeper: {version} {'2.9.1' * has_torch}\n")
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
     return path / "bin" / "python"
 
@@ -137,3 +138,38 @@ def test_a_real_interpreter_answers(folder: Path, monkeypatch: pytest.MonkeyPatc
     (folder / ".venv").symlink_to(sys.prefix)
     words, _ = with_interpreter(["python", "train.py"], folder)
     assert words[0] == str(folder / ".venv" / "bin" / "python")
+
+
+@pytest.mark.parametrize("word", ["PATH=/opt/bin", "PYTHONPATH=lib"])
+def test_a_command_that_says_where_its_modules_are_is_kept(folder: Path, word: str) -> None:
+    environment(folder / ".venv")
+    words = ["env", word, "python", "train.py"]
+    assert with_interpreter(words, folder) == (words, "")
+
+
+def test_a_program_that_does_not_answer_is_kept(folder: Path, tmp_path: Path) -> None:
+    environment(folder / ".venv")
+    (tmp_path / "own" / "bin" / "python").write_text("#!/bin/sh\nexit 1\n")
+    assert with_interpreter(["python", "train.py"], folder) == (["python", "train.py"], "")
+
+
+def test_a_folder_of_the_scripts_is_no_torch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "torch").mkdir()
+    (folder / "types.py").write_text("raise SystemExit\n")
+    monkeypatch.chdir(folder)
+    assert torch_of([sys.executable, "train.py"]) == metadata.version("torch")
+
+
+def test_a_launcher_is_asked_by_its_first_line(folder: Path, tmp_path: Path) -> None:
+    python = environment(tmp_path / "elsewhere")
+    launcher = tmp_path / "own" / "bin" / "torchrun"
+    launcher.write_text(f"#!{python}\n")
+    assert with_interpreter(["torchrun", "train.py"], folder) == (["torchrun", "train.py"], "")
+    assert torch_of(["torchrun", "train.py"]) == "2.9.1"
+
+
+def test_an_import_within_a_block_may_fail(folder: Path) -> None:
+    (folder / "train.py").write_text("try:\n    import torch\nexcept ImportError:\n    pass\n")
+    words, line = with_interpreter(["python", "train.py"], folder)
+    assert words == ["python", "train.py"]
+    assert line.startswith("Note: ")
