@@ -18,28 +18,37 @@ from sweeper.trainer.timing.conditions import Conditions, window_between
 from sweeper.trainer.timing.windows import WindowSet
 
 
-def run_parts(timeline: Timeline, between: Mapping[str, float], started_s: float) -> RunParts | None:
+def run_parts(
+    timeline: Timeline,
+    between: Mapping[str, float],
+    started_s: float,
+    recorded: tuple[int, Mapping[str, float]] = (0, {}),
+) -> RunParts | None:
     """Returns what a script has done so far; None before its second step.
 
     Args:
         between: What was done between its steps (`sweeper.script.inside.between_steps`).
         started_s: Time at which its process was started.
+        recorded: Number of first stretches that were recorded, and `between` at their end. They do not count,
+            since a record takes longer than steps.
     """
-    stretches = timeline.stretches
+    num_recorded, earlier = recorded
+    stretches = timeline.stretches[num_recorded:]
     if not (stretches and between and timeline.began_s is not None):
         return None
-    others_s = between["pass_s"] + between["save_s"] - between["paused_save_s"]
+    passing = {**between, **{name: between[name] - earlier[name] for name in earlier if name != "batches"}}
+    others_s = passing["pass_s"] + passing["save_s"] - passing["paused_save_s"]
     paused_s = sum(stretch.paused_seconds for stretch in stretches)
     return RunParts(
         startup_s=max(0.0, timeline.began_s - started_s),
         steps_s=max(0.0, sum(stretch.seconds for stretch in stretches) - others_s),
         num_steps=sum(stretch.steps for stretch in stretches),
-        pass_starts_s=between["pass_s"],
-        num_passes=int(between["passes"]),
-        evaluations_s=max(0.0, paused_s - between["paused_save_s"]),
-        checkpoints_s=between["save_s"],
-        num_checkpoints=int(between["saves"]),
-        pass_batches=int(between["batches"]),
+        pass_starts_s=passing["pass_s"],
+        num_passes=int(passing["passes"]),
+        evaluations_s=max(0.0, paused_s - passing["paused_save_s"]),
+        checkpoints_s=passing["save_s"],
+        num_checkpoints=int(passing["saves"]),
+        pass_batches=int(passing["batches"]),
     )
 
 

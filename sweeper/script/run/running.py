@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -71,7 +71,7 @@ class RunningTrial:
         self._last_heard_s = 0.0
         self._num_earlier = self._num_recorded = 0
         self._is_short = False
-        self._recorded: tuple[float, Conditions] | None = None
+        self._recorded: tuple[float, Conditions, Mapping[str, float]] | None = None
 
     @property
     def _timeline(self) -> Timeline:
@@ -93,7 +93,7 @@ class RunningTrial:
             why = f"its training cannot be watched: {watched.failures[0]}"
             raise TrialFailedError(FailureKind.NO_RESULT, why)
         self._num_recorded = len(self._timeline.stretches)
-        self._recorded = time.perf_counter(), self._read_conditions()
+        self._recorded = time.perf_counter(), self._read_conditions(), watched.between
         self._write_warm()
 
     def _write_warm(self, foreign_cores: float = 0.0) -> None:
@@ -147,7 +147,7 @@ class RunningTrial:
             self._fail()
         num_warm = len(self._timeline.stretches)
         if self._recorded is not None and self._process.status is None:
-            began_s, before = self._recorded
+            began_s, before, _ = self._recorded
             warm = window_between(before, self._read_conditions(), 0.0, time.perf_counter() - began_s, 0, 0)
             self._write_warm(foreign_cores=warm.foreign_cpu_seconds / warm.seconds)
         self._progress.stage("window")
@@ -188,15 +188,12 @@ class RunningTrial:
         return self._timeline.stretches[: self._num_earlier]
 
     @property
-    def evaluation_share(self) -> float:
-        """The share of evaluations in the time since the first step."""
-        return self._timeline.paused_share
-
-    @property
     def run_parts(self) -> RunParts | None:
         """What the script has done so far; None where torch does not report it."""
-        between = self._listener.watched.between
-        return run_parts(self._timeline, between, self._process.started_s) if self.is_watched else None
+        if not self.is_watched:
+            return None
+        recorded = (self._num_recorded, self._recorded[2] if self._recorded else {})
+        return run_parts(self._timeline, self._listener.watched.between, self._process.started_s, recorded)
 
     @property
     def is_watched(self) -> bool:

@@ -52,7 +52,7 @@ def run(
         if job.recording is not None:
             trial.await_record()
         measured = trial.measure()
-        evaluation_share = trial.evaluation_share
+        evaluation_share = trial.listener.timeline.paused_share
         examines = job.plan.diagnose and _may_be_taken_apart(trial, script, turn)
         seconds = MORE_SECONDS if turn is None else MORE_SECONDS_OF_A_RACE
         seconds += usual_seconds(measured.step_ms / 1e3, on_gpu=measured.trains_on_gpu)
