@@ -6,6 +6,7 @@ import pytest
 
 from sweeper.core.progress import TrialFailedError
 from sweeper.script.run.events import EventStream, Sizes
+from sweeper.script.run.result import run_parts
 from sweeper.script.run.timeline import Timeline
 
 
@@ -150,3 +151,20 @@ def test_whole_seconds_are_a_range(printed: float, moments: list[float], expecte
         events.add({"epoch_seconds": printed}, moment)
     last = events.rated.stretches[-1]
     assert last.samples / last.seconds == pytest.approx(expected)
+
+
+def test_recorded_steps_are_no_part_of_what_a_run_takes():
+    timeline = Timeline()
+    # The first stretch is recorded: its steps take ten times as long.
+    for moment, steps, paused in [(1.0, 0, 0.0), (11.0, 10, 0.0), (14.0, 30, 1.0)]:
+        timeline.count(moment, 10 * steps, steps, paused)
+    names = ("pass_s", "passes", "save_s", "saves", "paused_save_s")
+    earlier = dict.fromkeys(names, 1.0) | {"paused_save_s": 0.0, "batches": 50}
+    between = {"pass_s": 1.5, "passes": 2.0, "save_s": 1.0, "saves": 1.0, "paused_save_s": 0.0, "batches": 50}
+    found = run_parts(timeline, between, 0.5, (1, earlier))
+    assert found is not None
+    assert (found.startup_s, found.num_steps, found.num_passes, found.num_checkpoints) == (0.5, 20, 1, 0)
+    assert (found.steps_s, found.pass_starts_s, found.evaluations_s) == (1.5, 0.5, 1.0)
+    assert found.pass_batches == 50
+    assert timeline.paused_share == pytest.approx(1 / 13)
+    assert run_parts(timeline, between, 0.5, (2, earlier)) is None
