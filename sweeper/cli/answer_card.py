@@ -165,8 +165,9 @@ def card_of(result: TuneResult, options: str = "") -> Card | None:
 def _rows(sweep: LoadedSweep, ratio: Ratio) -> Iterator[tuple[str, str]]:
     """Yields what the winner of a tune is."""
     record = sweep.table.records[ratio.trial]
-    measured = sweep.confirmations()
-    yield "speed", f"{rate(ratio.throughput)}, was {rate(measured[BASELINE].throughput)}"
+    before = sweep.confirmations().get(BASELINE)
+    # A race that was stopped early has measured the script as it is only in turns.
+    yield "speed", rate(ratio.throughput) + (f", was {rate(before.throughput)}" if before else "")
     verified = verification.read(record)
     if verified is not None:
         yield "changes", ", ".join(f"{change.name} {change.value}" for change in verified.changes)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import shutil
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
@@ -164,7 +165,7 @@ def test_the_interface_of_a_dead_server_is_a_storage_error_and_a_database_has_no
 
 COMMANDS = (
     *(["sync"], ["ui"], ["run", "quick", "--set", "no"], ["train", "none.yaml"]),
-    ["tune", "--", "python", "none.py"],
+    ["tune", "--", sys.executable, "none.py"],
 )
 """Commands that use MLflow, with mistakes that end them."""
 

@@ -250,4 +250,6 @@ def test_exec_says_what_is_no_longer_as_it_was_proved(tmp_path, monkeypatch):
     assert [each.partition(";")[0] for each in differences(proved, command)] == [
         "the script has changed since it was verified and measured"
     ]
-    assert "measured with torch 0.1" in next(differences({"conditions": {"torch": "0.1"}}, command))
+    assert "measured with torch 0.1" in next(
+        differences({"conditions": {"torch": "0.1"}}, [sys.executable, *command[1:]])
+    )

@@ -265,7 +265,9 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch):
         raise ImportError("Install s3fs to access S3")
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
-    with pytest.raises(UserError, match=r"not installed \(Install s3fs .* `pip install 'sweeper\[remote\]'`"):
+    with pytest.raises(
+        UserError, match=r"not installed \(Install s3fs .* `pip install 'sweeper-torch\[remote\]'`"
+    ):
         local_copy("s3://bucket/rows", lambda line: None)
 
 

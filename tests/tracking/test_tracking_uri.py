@@ -95,7 +95,10 @@ def test_where_mlflow_is_not_installed_it_is_said_so(tmp_path: Path, monkeypatch
     monkeypatch.setattr("sweeper.tracking.mlflow.client_class", client_class)
     with pytest.raises(TrackerRefusedError) as told:
         MlflowTracker(tmp_path).open(SWEEP)
-    assert str(told.value) == "MLflow is not installed here. Install it: `pip install mlflow`"
+    assert (
+        str(told.value)
+        == "mlflow is not installed here. Install the whole of sweeper: `pip install sweeper-torch`"
+    )
 
 
 def test_a_driver_that_is_missing_is_named() -> None:

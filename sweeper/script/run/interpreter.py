@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,6 +180,7 @@ def _environments(folder: Path) -> Iterator[tuple[Path, str]]:
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if path_of := os.environ.get(variable):
             yield Path(path_of), variable
+    yield Path(sys.prefix), "sweeper's own"
 
 
 def _of_conda(folder: Path) -> Iterator[tuple[Path, str]]:

@@ -149,11 +149,16 @@ def test_a_pass_forward_that_is_not_followed_by_one_backward_loses_nothing(tmp_p
     ("loop", "options", "why"),
     [
         (BY_HAND, "{}", "the script does so itself"),
-        (SINGLE, "{}", "each of its steps has one backward pass"),
+        pytest.param(SINGLE, "{}", "each of its steps has one backward pass", marks=pytest.mark.soak),
         (IRREGULAR, "{}", "its first steps have 2, 3, 2 backward passes"),
-        (SEVERAL, "{}", "the script trains several models in parallel"),
+        pytest.param(SEVERAL, "{}", "the script trains several models in parallel", marks=pytest.mark.soak),
         (HOOK + ACCUMULATED, "{}", "the script has its own way to exchange gradients"),
-        (ACCUMULATED, "{'find_unused_parameters': True}", "the script sets find_unused_parameters"),
+        pytest.param(
+            ACCUMULATED,
+            "{'find_unused_parameters': True}",
+            "the script sets find_unused_parameters",
+            marks=pytest.mark.soak,
+        ),
     ],
     ids=["by_hand", "single", "irregular", "several", "hook", "unused_parameters"],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 import time
 
 import guard
@@ -59,7 +60,15 @@ for step in range(100_000):
 @pytest.mark.slow
 def test_out_of_memory_on_one_rank_ends_all_within_seconds(run, tmp_path):
     (tmp_path / "ranks.py").write_text(RANKS)
-    script = Script(command=("torchrun", "--nproc-per-node=2", str(tmp_path / "ranks.py")))
+    script = Script(
+        command=(
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node=2",
+            str(tmp_path / "ranks.py"),
+        )
+    )
     began = time.monotonic()
     found = run(job_of(script, {}))
     assert time.monotonic() - began < 30

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import UserError
+from sweeper.script.run import interpreter
 from sweeper.script.run.interpreter import torch_of, with_interpreter
 
+PREFIX = sys.prefix
 TRAIN = "import torch\n"
 
 
@@ -32,6 +34,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         monkeypatch.delenv(name, raising=False)
+    # Sweeper's own environment has no torch either.
+    monkeypatch.setattr(interpreter.sys, "prefix", str(tmp_path / "own"))
     own = environment(tmp_path / "own", has_torch=False)
     monkeypatch.setenv("PATH", f"{own.parent}{os.pathsep}/usr/bin")
     made = tmp_path / "home" / "a prøject"
@@ -135,7 +139,7 @@ def test_a_python_that_is_too_old_is_refused(folder: Path) -> None:
 
 
 def test_a_real_interpreter_answers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / ".venv").symlink_to(sys.prefix)
+    (folder / ".venv").symlink_to(PREFIX)
     words, _ = with_interpreter(["python", "train.py"], folder)
     assert words[0] == str(folder / ".venv" / "bin" / "python")
 
@@ -173,3 +177,12 @@ def test_an_import_within_a_block_may_fail(folder: Path) -> None:
     words, line = with_interpreter(["python", "train.py"], folder)
     assert words == ["python", "train.py"]
     assert line.startswith("Note: ")
+
+
+def test_sweepers_own_environment_is_the_last(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interpreter.sys, "prefix", PREFIX)
+    words, line = with_interpreter(["python", "train.py"], folder)
+    assert words[0] == f"{PREFIX}/bin/python"
+    assert line.endswith("(sweeper's own).")
+    python = environment(folder / ".venv")
+    assert with_interpreter(["python", "train.py"], folder)[0][0] == str(python)

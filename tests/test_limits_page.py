@@ -132,7 +132,7 @@ def test_what_shows_a_limit_exists():
 
 
 PLACE = ("plain loop", "watch")
-TEST = "tests/test_limits.py::test_a_fault_is_seen"
+TEST = "tests/test_limits_page.py::test_a_fault_is_seen"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ TEST = "tests/test_limits.py::test_a_fault_is_seen"
         ({("plain loop", "stare"): "not tested"}, {}, "unknown"),
         ({}, {PLACE: TEST}, "no `yes`"),
         ({PLACE: "yes"}, {PLACE: "tests/no_file.py::test_it"}, "does not exist"),
-        ({PLACE: "yes"}, {PLACE: "tests/test_limits.py::test_it"}, "does not exist"),
+        ({PLACE: "yes"}, {PLACE: "tests/test_limits_page.py::test_it"}, "does not exist"),
         ({PLACE: "yes"}, {PLACE: f"{TEST}[parameter that it has not]"}, "does not exist"),
         ({PLACE: "yes"}, {PLACE: f"{RESULTS}/tune.json::no figure"}, "does not exist"),
         ({PLACE: "yes"}, {PLACE: f"{RESULTS}/race-turns.jsonl::no script"}, "does not exist"),
