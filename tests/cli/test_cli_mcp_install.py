@@ -32,12 +32,14 @@ def settings(folder: Path) -> Path:
 def test_the_difference_is_shown_and_written_after_a_yes(folder: Path) -> None:
     before = {"theme": "dunkel – ü", "mcpServers": {"other": {"command": "x"}}}
     settings(folder).write_text(json.dumps(before), encoding="utf-8")
+    settings(folder).chmod(0o600)
     questions: list[str] = []
     lines = list(install(COMMAND, folder, lambda question: not questions.append(question)))
     assert questions == ["Write this for Cursor?"]
     assert any(line.startswith("+") and '"sweeper"' in line for line in lines)
     after = json.loads(settings(folder).read_text(encoding="utf-8"))
     assert after["theme"] == before["theme"]
+    assert settings(folder).stat().st_mode & 0o777 == 0o600
     assert after["mcpServers"]["other"] == {"command": "x"}
     entry = after["mcpServers"]["sweeper"]
     assert entry["args"] == ["mcp", "--folder", str(folder), "--", *COMMAND]

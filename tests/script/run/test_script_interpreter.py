@@ -162,6 +162,9 @@ def test_a_folder_of_the_scripts_is_no_torch(folder: Path, monkeypatch: pytest.M
     (folder / "types.py").write_text("raise SystemExit\n")
     monkeypatch.chdir(folder)
     assert torch_of([sys.executable, "train.py"]) == metadata.version("torch")
+    system = Path("/usr/bin/python3")
+    if system.exists() and not list(Path("/usr/lib/python3").glob("dist-packages/torch")):
+        assert torch_of([str(system), "train.py"]) == ""
 
 
 def test_a_launcher_is_asked_by_its_first_line(folder: Path, tmp_path: Path) -> None:
