@@ -86,7 +86,7 @@ def tune(
     Example: sweeper tune --minutes 5 -- python train.py --epochs 3
     """
     check_files(card or [], markdown)
-    # The example has a folder of its own.
+    # The example runs in another folder.
     card, markdown = [path.absolute() for path in card or []], markdown and markdown.absolute()
     out = console()
     if example:
@@ -141,7 +141,7 @@ def _typed(minutes: float | None, changes: Path | None, with_flags: bool, allow_
 def _example(command: list[str] | None, out: Console) -> list[str]:
     """Writes the example, changes to its folder, and returns its command."""
     if command:
-        raise UserError("`--example` has a command of its own. Leave out yours, or the option.")
+        raise UserError("`--example` brings its command. Leave out yours, or the option.")
     path = write_example(Path(FOLDER))
     prose(out, f"{path} reads its rows one at a time, which is too slow on purpose.")
     prose(out, f"To run the commands below, change to {path.parent}/.")

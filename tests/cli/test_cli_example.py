@@ -43,7 +43,7 @@ def test_it_trains(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--example", "--", "python", "train.py"], "has a command of its own"),
+        (["--example", "--", "python", "train.py"], "brings its command"),
         ([], "the command of the script is missing"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Finds the environment of a script whose `python` has no torch, as where sweeper has one of its own."""
+"""Finds the environment of a script where the `python` of the shell has no torch."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _answer(command: Sequence[str]) -> str:
 
 def _environments(folder: Path) -> Iterator[tuple[Path, str]]:
     """Yields the environments that may be the script's, and whose they are, the nearest first."""
-    # Where sweeper runs in an environment of its own, that comes first on the PATH.
+    # `uvx` puts sweeper's environment first on the PATH.
     for place in os.environ.get("PATH", "").split(os.pathsep):
         if place.endswith("/bin"):
             yield Path(place).parent, "next on the PATH"
