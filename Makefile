@@ -6,7 +6,7 @@ VENV   ?= .venv$(TORCH:%=-%)
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 # In order of name: sorted by number of tests, the slowest files would come last.
-PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 # The tests start a thousand interpreters, which share compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 

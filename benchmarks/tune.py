@@ -14,7 +14,6 @@ planted     fast but wrong changes that are accepted, and harmless ones that are
 tenths      changes that bring 10%, one in each of twelve tunes of five minutes, that are not handed over
 asks        trainings with what people ask about, each with the change that answers it
 idle        harmless changes that bring nothing but are handed over
-frameworks  a training in each framework, and how fast `exec` is
 kills       a tune that is killed at random moments, and continued by the same command
 interrupts  tunes that are stopped by Ctrl-C after their first number: how long the best so far takes
 
@@ -131,16 +130,22 @@ def sweeper(*words: str, folder: Path, env: Mapping[str, str] | None = None) -> 
 
 
 def tuned(
-    name: str, command: Sequence[str], folder: Path, home: Path, env: Mapping[str, str], *options: str
+    name: str,
+    command: Sequence[str],
+    folder: Path,
+    home: Path,
+    env: Mapping[str, str],
+    *options: str,
+    minutes: float = MINUTES,
 ) -> Tuned:
     """Runs one tune, as a newcomer would."""
     began = time.monotonic()
-    words = ["tune", f"--minutes={MINUTES:g}", f"--name={name}", f"--home={home}", *options, "--", *command]
+    words = ["tune", f"--minutes={minutes:g}", f"--name={name}", f"--home={home}", *options, "--", *command]
     arguments, where = sweeper(*words, folder=folder, env=env)
     done = subprocess.run(
         arguments, **where, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=MAX_SECONDS
     )
-    minutes = (time.monotonic() - began) / 60
+    took = (time.monotonic() - began) / 60
     print(done.stdout, file=sys.stderr, flush=True)
     arguments, where = sweeper("show", name, f"--home={home}", "--json", folder=folder, env=env)
     shown = subprocess.run(arguments, **where, capture_output=True, text=True).stdout
@@ -149,7 +154,7 @@ def tuned(
     trials = home / "sweeps" / name / "trials"
     return Tuned(
         output=done.stdout,
-        minutes=minutes,
+        minutes=took,
         shown=tree,
         verified=_read(trials / f"{number:04d}" / "verification.json"),
         baseline=_read(trials / "0000" / "outcome.json"),
@@ -459,8 +464,8 @@ def tenths(asked: Asked) -> Iterator[Figure]:
     for place in asked.only or runpy.run_path(str(script))["PLACES"]:
         command, env = [sys.executable, script.name, place], {"PYTHONPATH": str(UNEDITED)}
         with _only_changes("wasteful", {place}) as file:
-            options = ("--minutes=5", f"--changes={file}")
-            tune = tuned(f"tenth-{place}", command, UNEDITED, asked.home, env, *options)
+            option = f"--changes={file}"
+            tune = tuned(f"tenth-{place}", command, UNEDITED, asked.home, env, option, minutes=5.0)
         is_made = place in {change["name"] for change in tune.verified.get("changes", ())}
         print(f"{place}: {'' if is_made else 'not '}handed over, with {tune.changes}", flush=True)
         missed += not is_made
@@ -484,29 +489,6 @@ def asks(asked: Asked) -> Iterator[Figure]:
 
 def _count(what: str, value: float, bar: str = "<= 0", repeats: int = 1) -> Figure:
     return Figure(figure=what, value=value, low=value, high=value, bar=bar, repeats=repeats)
-
-
-FRAMEWORKS = {
-    "Hugging Face Trainer": ("python", "trainer.py"),
-    "Lightning": ("python", "light.py"),
-    "accelerate": ("python", "accelerated.py"),
-    "plain": ("python", "mlp.py"),
-    "torchrun": ("torchrun", "--nproc-per-node=2", "ranks.py"),
-}
-
-
-def frameworks(asked: Asked) -> Iterator[Figure]:
-    """Yields what a tune gains for a training in each framework, and whether `exec` is as fast."""
-    for name, command in FRAMEWORKS.items():
-        if asked.only and name not in asked.only:
-            continue
-        sweep = f"tune-{command[-1].removesuffix('.py')}"
-        tune = tuned(sweep, command, UNEDITED, asked.home, {})
-        yield from figures(name, tune)
-        best = asked.home / "sweeps" / sweep / "best.yaml"
-        if best.exists():
-            (arguments, where) = sweeper("exec", str(best), "--", *command, folder=UNEDITED)
-            yield from _measured_again(name, command, arguments, UNEDITED, where["env"], tune.ratio)
 
 
 def kills(asked: Asked) -> Iterator[Figure]:
@@ -616,7 +598,6 @@ PARTS: Mapping[str, Callable[[Asked], Iterator[Figure]]] = {
     "idle": idle,
     "tenths": tenths,
     "asks": asks,
-    "frameworks": frameworks,
     "kills": kills,
     "interrupts": interrupts,
 }

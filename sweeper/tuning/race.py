@@ -324,10 +324,7 @@ class _Phases:
                 is_own=change.name not in CHANGES,
             )
             candidates.append(candidate)
-        seen = warm.measurement.observed
-        has_company = bool(seen.get("num_workers")) or seen.get("ranks", 1) > 1
-        shares_cores = has_company or warm.foreign_cores >= MIN_FOREIGN_CORES
-        return sorted(candidates, key=functools.partial(_place, shares_cores=shares_cores))
+        return sorted(candidates, key=functools.partial(_place, shares_cores=shares_cores(warm)))
 
     # -- the race at the end -----------------------------------------------------------------------
 
@@ -397,6 +394,13 @@ def changes_of(options: TuneOptions, measured: Measurement) -> list[ChangeValue]
         else dataclasses.replace(change, refused="it does not use one thread per core")
         for change in changes
     ]
+
+
+def shares_cores(warm: WarmProcess) -> bool:
+    """Returns whether workers, ranks or other programs compute on the cores of a script's threads."""
+    seen = warm.measurement.observed
+    has_company = bool(seen.get("num_workers")) or seen.get("ranks", 1) > 1
+    return has_company or warm.foreign_cores >= MIN_FOREIGN_CORES
 
 
 def _charge(context: SweepContext, trials: TrialRunner) -> None:

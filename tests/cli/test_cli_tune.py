@@ -76,7 +76,7 @@ def test_a_faster_script_is_patched_without_sweeper(sweeper, tmp_path):
 def test_a_script_is_made_faster_and_runs_so(sweeper, tmp_path):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT.format(epochs=1000))
-    command = ("tune", "--minutes", "1", "--", sys.executable, "train.py")
+    command = ("tune", "--minutes", "0.7", "--", sys.executable, "train.py")
     folder = tmp_path / "mlruns" / "sweeps" / "tune-train"
     done = sweeper(*command, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -216,7 +216,7 @@ def test_versions_that_listen_on_the_same_port_follow_each_other(tmp_path: Path)
         for arm in arms("0.004", "0.002")
     )
     said: list[str] = []
-    found = compare((first, second), 30.0, said.append)
+    found = compare((first, second), 15.0, said.append)
     assert said[0] == "  the versions cannot run side by side, so they run one after the other"
     assert 1.5 < found.ratio < 2.2
 

@@ -64,6 +64,9 @@ def _for_script(kind: Bottleneck, s: Signals, measurement: Measurement, config: 
     if kind is Bottleneck.HOST and evaluation > (s.rest or 0.0) * (1 - evaluation):
         return f"evaluate less often, or on fewer samples{at('evaluation')}"
     waits = f" (at {', '.join(s.sync_places)})" if s.sync_places else at("forward")
+    if kind is Bottleneck.SYNC and _exchanges_often(measurement, config):
+        passes = "`no_sync()` around all backward passes but the last"
+        return f"exchange gradients once a step, if it does not yet: {passes}{waits}"
     crowded = s.cpu is not None and s.cpu >= SATURATED
     workers = "" if crowded or _cores(measurement) == 1 else "more loader workers, or "
     seen = measurement.observed
@@ -84,6 +87,13 @@ def _for_script(kind: Bottleneck, s: Signals, measurement: Measurement, config: 
         Bottleneck.COMPUTE: f"{' or '.join([*half, *compiled]) or 'a smaller model'}{at('forward')}",
         Bottleneck.HOST: f"log, print and evaluate less often{at('rest')}",
     }[kind]
+
+
+def _exchanges_often(measurement: Measurement, config: TrialConfig) -> bool:
+    """Returns whether ranks may exchange gradients at several backward passes of a step."""
+    seen = measurement.observed
+    several = seen.get("ranks", 1) > 1 and seen.get("accumulate_steps", 1) > 1
+    return several and not _has(config, "exchange", "once")
 
 
 def _has(config: TrialConfig, change: str, *values: str) -> bool:

@@ -365,6 +365,12 @@ def test_data_on_the_device_is_not_sent_ahead_of_the_step():
             "a larger batch, or fewer and larger operations",
         ),
         (Bottleneck.CAPACITY, {}, {"precision": "bf16"}, "memory is full: activation checkpointing"),
+        (
+            Bottleneck.SYNC,
+            {"ranks": 2, "accumulate_steps": 4},
+            {"exchange": "once"},
+            "read numbers every hundred steps, not in every one",
+        ),
     ],
 )
 def test_what_a_script_has_already_is_no_advice(
@@ -372,3 +378,20 @@ def test_what_a_script_has_already_is_no_advice(
 ):
     found = dataclasses.replace(measurement(), reported_by="torch", observed=observed)
     assert named(kind, found, TrialConfig(args=made)).text == text
+
+
+@pytest.mark.parametrize(
+    ("seen", "text"),
+    [
+        (
+            {"ranks": 2, "accumulate_steps": 4},
+            "exchange gradients once a step, if it does not yet: "
+            "`no_sync()` around all backward passes but the last",
+        ),
+        ({"ranks": 2}, "read numbers every hundred steps, not in every one"),
+        ({"accumulate_steps": 4}, "read numbers every hundred steps, not in every one"),
+    ],
+)
+def test_ranks_that_accumulate_wait_for_one_another(seen: dict[str, Any], text: str):
+    found = dataclasses.replace(measurement(), reported_by="torch", observed=seen)
+    assert named(Bottleneck.SYNC, found, TrialConfig()).text == text

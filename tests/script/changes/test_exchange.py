@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,39 +20,56 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from sweeper.script.changes import apply
 
-RANK, CHANGED, STORE = int(sys.argv[1]), sys.argv[2] == "changed", sys.argv[3]
-dist.init_process_group("gloo", init_method=f"file://{STORE}", rank=RANK, world_size=2)
-messages = []
-if CHANGED:
-    apply(torch, "exchange=once", messages.append)
-torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1))
-model = DistributedDataParallel(model, **OPTIONS)
-exchanges = 0
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-draws = torch.Generator().manual_seed(RANK)
-losses = []
+def train(rank, is_changed, store, loop, options):
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    messages = []
+    if is_changed:
+        apply(torch, "exchange=once", messages.append)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1))
+    model = DistributedDataParallel(model, **options)
+    exchanges = 0
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    draws = torch.Generator().manual_seed(rank)
+    losses = []
 
-def backward(divisor=4):
-    global exchanges
-    loss = nn.functional.mse_loss(model(torch.randn(6, 8, generator=draws)), torch.ones(6, 1)) / divisor
-    exchanges += model.require_backward_grad_sync
-    loss.backward()
-    losses.append(loss.item())
+    def backward(divisor=4):
+        nonlocal exchanges
+        loss = nn.functional.mse_loss(model(torch.randn(6, 8, generator=draws)), torch.ones(6, 1)) / divisor
+        exchanges += model.require_backward_grad_sync
+        loss.backward()
+        losses.append(loss.item())
 
-def step():
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-    optimizer.step()
-    optimizer.zero_grad()
+    def step():
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
 
-LOOP
-print(json.dumps({
-    "losses": losses, "exchanges": exchanges,
-    "weights": [p.sum().item() for p in model.parameters()],
-    "messages": [message["change"] for message in messages],
-}), flush=True)
-# At the end of the interpreter, threads of gloo may end it by a signal.
-os._exit(0)
+    exec(loop, {**globals(), **locals()})
+    return {
+        "losses": losses, "exchanges": exchanges,
+        "weights": [p.sum().item() for p in model.parameters()],
+        "messages": [message["change"] for message in messages],
+    }
+
+# Each rank is a fork: torch is imported once for all of them.
+def trained(loop, options, folder):
+    pipes = []
+    for is_changed in (False, True):
+        for rank in range(2):
+            reading, writing = os.pipe()
+            if os.fork() == 0:
+                said = train(rank, is_changed, f"{folder}/{is_changed}", loop, options)
+                os.write(writing, json.dumps(said).encode())
+                # At the end of the interpreter, threads of gloo may end it by a signal.
+                os._exit(0)
+            os.close(writing)
+            pipes.append(reading)
+    return [json.loads(open(pipe).read()) for pipe in pipes]
+
+for line in sys.stdin:
+    case = json.loads(line)
+    print(json.dumps(trained(case["loop"], case["options"], case["folder"])), flush=True)
 """
 ACCUMULATED = """
 for epoch in range(3):
@@ -65,7 +83,7 @@ for epoch in range(3):
         # Ranks evaluate with the buffers of rank 0, and may compute more than others.
         losses.append(model(torch.ones(2, 8)).sum().item())
         model.train()
-    if RANK == 0:
+    if rank == 0:
         model.module(torch.ones(2, 8))
     torch.save(copy.deepcopy(model), io.BytesIO())
 """
@@ -102,22 +120,34 @@ model.register_comm_hook(None, allreduce_hook)
 SEVERAL = "other = DistributedDataParallel(nn.Linear(2, 2))" + ACCUMULATED
 
 
-def trained(folder: Path, loop: str, options: str = "{}") -> tuple[list[dict], list[dict]]:
-    """Returns what two ranks say, as the script is and changed."""
-    path = folder / "train.py"
-    path.write_text(TRAIN.replace("**OPTIONS", f"**{options}").replace("LOOP", loop))
-    results = []
-    for mode in ("original", "changed"):
-        ranks = [
-            subprocess.Popen(
-                ["env", "GLOO_SOCKET_IFNAME=lo", sys.executable, path, str(rank), mode, folder / mode],
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(2)
-        ]
-        results.append([json.loads(rank.communicate(timeout=100)[0].splitlines()[-1]) for rank in ranks])
-    return results[0], results[1]
+class Trainer:
+    """A process that trains in ranks, again and again."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "train.py"
+        path.write_text(TRAIN)
+        self.process = subprocess.Popen(
+            ["env", "GLOO_SOCKET_IFNAME=lo", sys.executable, path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def trained(self, folder: Path, loop: str, options: dict[str, bool]) -> tuple[list[dict], list[dict]]:
+        """Returns what two ranks say, as the script is and changed."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"loop": loop, "options": options, "folder": str(folder)}) + "\n")
+        self.process.stdin.flush()
+        ranks = json.loads(self.process.stdout.readline())
+        return ranks[:2], ranks[2:]
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainer]:
+    trainer = Trainer(tmp_path_factory.mktemp("trainer"))
+    yield trainer
+    trainer.process.communicate(timeout=100)
 
 
 def is_equal(before: list[dict], after: list[dict]) -> bool:
@@ -128,8 +158,8 @@ def is_equal(before: list[dict], after: list[dict]) -> bool:
     )
 
 
-def test_ranks_exchange_once_a_step_and_train_the_same(tmp_path: Path) -> None:
-    before, after = trained(tmp_path, ACCUMULATED)
+def test_ranks_exchange_once_a_step_and_train_the_same(trainer: Trainer, tmp_path: Path) -> None:
+    before, after = trainer.trained(tmp_path, ACCUMULATED, {})
     assert is_equal(before, after)
     assert after[0]["weights"] == after[1]["weights"]
     # Of three epochs, the first three steps show the number of passes; steps of two are averaged apart.
@@ -138,8 +168,10 @@ def test_ranks_exchange_once_a_step_and_train_the_same(tmp_path: Path) -> None:
     assert after[0]["messages"] == [{"name": "exchange", "applied": True, "why": ""}]
 
 
-def test_a_pass_forward_that_is_not_followed_by_one_backward_loses_nothing(tmp_path: Path) -> None:
-    before, after = trained(tmp_path, WITHOUT_BACKWARD)
+def test_a_pass_forward_that_is_not_followed_by_one_backward_loses_nothing(
+    trainer: Trainer, tmp_path: Path
+) -> None:
+    before, after = trainer.trained(tmp_path, WITHOUT_BACKWARD, {})
     assert is_equal(before, after)
     assert after[0]["weights"] == after[1]["weights"]
     assert after[0]["messages"][0]["applied"]
@@ -148,22 +180,19 @@ def test_a_pass_forward_that_is_not_followed_by_one_backward_loses_nothing(tmp_p
 @pytest.mark.parametrize(
     ("loop", "options", "why"),
     [
-        (BY_HAND, "{}", "the script does so itself"),
-        pytest.param(SINGLE, "{}", "each of its steps has one backward pass", marks=pytest.mark.soak),
-        (IRREGULAR, "{}", "its first steps have 2, 3, 2 backward passes"),
-        pytest.param(SEVERAL, "{}", "the script trains several models in parallel", marks=pytest.mark.soak),
-        (HOOK + ACCUMULATED, "{}", "the script has its own way to exchange gradients"),
-        pytest.param(
-            ACCUMULATED,
-            "{'find_unused_parameters': True}",
-            "the script sets find_unused_parameters",
-            marks=pytest.mark.soak,
-        ),
+        (BY_HAND, {}, "the script does so itself"),
+        (SINGLE, {}, "each of its steps has one backward pass"),
+        (IRREGULAR, {}, "its first steps have 2, 3, 2 backward passes"),
+        (SEVERAL, {}, "the script trains several models in parallel"),
+        (HOOK + ACCUMULATED, {}, "the script has its own way to exchange gradients"),
+        (ACCUMULATED, {"find_unused_parameters": True}, "the script sets find_unused_parameters"),
     ],
     ids=["by_hand", "single", "irregular", "several", "hook", "unused_parameters"],
 )
-def test_others_are_left_alone(tmp_path: Path, loop: str, options: str, why: str) -> None:
-    before, after = trained(tmp_path, loop, options)
+def test_others_are_left_alone(
+    trainer: Trainer, tmp_path: Path, loop: str, options: dict[str, bool], why: str
+) -> None:
+    before, after = trainer.trained(tmp_path, loop, options)
     assert is_equal(before, after)
     assert before[0]["exchanges"] == after[0]["exchanges"]
     assert after[0]["messages"] == [{"name": "exchange", "applied": False, "why": why}]
