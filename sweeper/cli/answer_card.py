@@ -127,7 +127,7 @@ def check_files(cards: list[Path], markdown: Path | None) -> None:
     """
     for path in cards:
         if path.suffix not in FILES:
-            raise UserError(f"--card must name a file that ends with .svg or .png, but got {str(path)!r}")
+            raise UserError(f"`--card` must be a file that ends with .svg or .png, but got {str(path)!r}.")
         check_out(path, "--card")
         if path.suffix == PNG and find_spec("matplotlib") is None:
             raise UserError(

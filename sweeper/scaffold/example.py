@@ -56,13 +56,19 @@ def write_example(folder: Path) -> Path:
     """Writes the training into a folder, which is created; returns its file.
 
     Raises:
-        UserError: Something else is in the folder.
+        UserError: Something else is in the folder, or it cannot be written.
     """
     path = folder / FILE
     if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == TRAINING:
         return path
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"`--example` needs an empty folder, but got {str(folder)!r}. Move it away.")
-    make_folder(folder)
-    write_atomic(path, TRAINING)
+    try:
+        make_folder(folder)
+        write_atomic(path, TRAINING)
+    except OSError as error:
+        raise UserError(
+            f"`--example` writes into {str(folder.absolute())!r}: {error.strerror}."
+            " Run it in a folder that you may write to."
+        ) from None
     return path

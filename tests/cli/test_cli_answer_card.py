@@ -56,7 +56,7 @@ def test_its_markdown_is_a_table() -> None:
 @pytest.mark.parametrize(
     ("cards", "markdown", "why"),
     [
-        (["card.gif"], None, "must name a file that ends with .svg or .png, but got 'card.gif'"),
+        (["card.gif"], None, "must be a file that ends with .svg or .png, but got 'card.gif'"),
         (["missing/card.svg"], None, "must be a file in a folder that exists"),
         ([], "missing/card.md", "`--export-markdown` must be a file"),
     ],

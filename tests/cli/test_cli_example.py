@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +32,16 @@ def test_nothing_of_the_users_is_replaced(tmp_path: Path, name: str) -> None:
         write_example(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "mine\n"
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("sweeper.scaffold.example.make_folder", refuse)
+    folder = tmp_path / FOLDER
+    with pytest.raises(UserError, match=f"writes into '{folder}': Read-only file system\\. Run it in a"):
+        write_example(folder)
 
 
 def test_it_trains(tmp_path: Path) -> None:

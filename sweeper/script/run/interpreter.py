@@ -77,7 +77,8 @@ def with_interpreter(words: Sequence[str], folder: Path) -> tuple[list[str], str
         _require_version(program, answer)
     if first is not None and (answer is None or answer.torch):
         return list(words), ""
-    for path, what in _environments(folder):
+    silent: list[str] = []
+    for path, what in _environments(folder, silent):
         chosen = path / "bin" / program
         seen = _ask(_python_of(chosen)) if chosen.exists() and _is_ours(chosen) else None
         if seen is not None and seen.torch:
@@ -92,6 +93,7 @@ def with_interpreter(words: Sequence[str], folder: Path) -> tuple[list[str], str
         return list(words), ""
     _require_version(program, answer)
     lacks = f"{first} has no torch, and no environment of {folder} has it"
+    lacks += f" ({silent[0]} names none)" if silent else ""
     if _OF_TORCH.search(_text(folder / _script(words))):
         raise UserError(
             f"the command must run where torch is installed, but {lacks}."
@@ -163,8 +165,12 @@ def _answer(command: Sequence[str]) -> str:
     return done.stdout.strip()
 
 
-def _environments(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yields the environments that may be the script's, and whose they are, the nearest first."""
+def _environments(folder: Path, silent: list[str]) -> Iterator[tuple[Path, str]]:
+    """Yields the environments that may be the script's, and whose they are, the nearest first.
+
+    Args:
+        silent: Receives the managers of environments that name none.
+    """
     # `uvx` puts sweeper's environment first on the PATH.
     for place in os.environ.get("PATH", "").split(os.pathsep):
         if place.endswith("/bin"):
@@ -174,7 +180,7 @@ def _environments(folder: Path) -> Iterator[tuple[Path, str]]:
             if (path := parent / name).is_dir():
                 yield path, f"{name} of {parent}"
         yield from _of_conda(parent)
-        yield from _of_poetry(parent)
+        yield from _of_poetry(parent, silent)
         if (parent / ".git").exists() or parent == Path.home():
             break
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
@@ -192,12 +198,14 @@ def _of_conda(folder: Path) -> Iterator[tuple[Path, str]]:
                 yield Path(line), f"conda, by {file}"
 
 
-def _of_poetry(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yields poetry's environment of a folder."""
+def _of_poetry(folder: Path, silent: list[str]) -> Iterator[tuple[Path, str]]:
+    """Yields poetry's environment of a folder, or tells `silent` that it names none."""
     if "[tool.poetry" in _text(folder / "pyproject.toml") and shutil.which("poetry"):
         path = _answer(["poetry", "--directory", str(folder), "env", "info", "--path"])
         if path:
             yield Path(path), "poetry"
+        else:
+            silent.append("poetry")
 
 
 def _text(path: Path) -> str:

@@ -46,6 +46,7 @@ CACHES: Mapping[str, str] = {
     "HF_HUB_CACHE": "",
     "HF_DATASETS_CACHE": "",
     "PIP_CACHE_DIR": "{cache}/pip",
+    "UV_CACHE_DIR": "{cache}/uv",
     "CUDA_CACHE_PATH": "{home}/.nv",
     "CUDA_MPS_PIPE_DIRECTORY": "",
 }

@@ -118,7 +118,7 @@ def test_poetry_is_asked_for_its_environment(folder: Path, tmp_path: Path, works
     if works:
         assert with_interpreter(["python", "train.py"], folder)[0][0] == str(python)
     else:
-        with pytest.raises(UserError, match=r"no environment of .* has it"):
+        with pytest.raises(UserError, match=r"no environment of .* has it \(poetry names none\)\."):
             with_interpreter(["python", "train.py"], folder)
 
 
