@@ -18,6 +18,7 @@ from sweeper.exports import read, variables_of
 from sweeper.script import inside
 from sweeper.script.changes.loader import COLLATED, LoaderChange
 from sweeper.script.changes.rows.dataset_file import KEPT_VARIABLE
+from sweeper.script.run.command_line import without_search_path
 from sweeper.script.run.interpreter import torch_of
 from sweeper.sweep.folder.fingerprint import digest_of_scripts
 
@@ -40,6 +41,9 @@ def exec(
         )
     say(console(stderr=True), *(f"sweeper: {difference}." for difference in differences(value, command)))
     sys.stdout.flush()
+    command, searched = without_search_path(command)
+    if searched is not None:
+        os.environ["PYTHONPATH"] = searched
     try:
         os.execvpe(
             command[0], command, {**folder_variable(exported, value), **os.environ, **environment(value)}

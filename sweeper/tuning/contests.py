@@ -29,6 +29,7 @@ class Candidate:
         shared_refusals: Reasons for which no value of its parameter is possible if one is not.
         is_of_environment: Whether environment variables alone make it, so that its ceiling is a guess.
         is_own: Whether it is the user's own.
+        is_half: Whether it computes in half precision, so that more runs with other seeds may be needed.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Candidate:
     shared_refusals: frozenset[str] = frozenset()
     is_of_environment: bool = False
     is_own: bool = False
+    is_half: bool = False
 
     def is_impossible(self, reasons: Mapping[str, str]) -> bool:
         """Returns whether what was said against other values holds for it, too.

@@ -76,8 +76,8 @@ class FinalRace:
 
         Args:
             num_rounds: Usual number of rounds of a race.
-            seed_seconds: Seconds that such a record takes.
-            record_seed: Makes it.
+            seed_seconds: Seconds that are kept for such records.
+            record_seed: Makes one.
 
         Raises:
             StopAskedError: The user has asked the tune to end, before anything could be compared.

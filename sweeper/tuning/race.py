@@ -22,7 +22,7 @@ from sweeper.race.verify import batches_of_a_pass
 from sweeper.results.numbers.confirmation import Ratio, ratios
 from sweeper.results.numbers.confirmation_result import ConfirmationResult
 from sweeper.script.changes import CHANGES, takes_long
-from sweeper.script.changes.change import EXACT
+from sweeper.script.changes.change import EXACT, SINGLE
 from sweeper.script.changes.environment import Threads
 from sweeper.script.run.taken_apart import usual_seconds
 from sweeper.script.run.warm import WarmProcess, read_warm
@@ -322,6 +322,7 @@ class _Phases:
                 shared_refusals=changes[change.name].shared_refusals,
                 is_of_environment=change.is_of_environment,
                 is_own=change.name not in CHANGES,
+                is_half=change.rounding > SINGLE,
             )
             candidates.append(candidate)
         return sorted(candidates, key=functools.partial(_place, shares_cores=shares_cores(warm)))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sweeper.race.log import BASELINE, Round
 from sweeper.race.policy import turn_seconds
 from sweeper.race.tally import Tally
+from sweeper.race.verify import MORE_SEEDS, OTHER_SEEDS
 from sweeper.script.changes.change import EXACT
 from sweeper.tuning.contests import Candidate, Members, RaceState
 
@@ -19,7 +20,9 @@ TURNS_ALONE = 4
 FINAL_ROUNDS, FINAL_TURNS = 2, 4
 """Rounds of the race at the end for which time is kept, and turns of each process in them."""
 FINAL_SHARE = 0.45
-"""Largest share of the time that is kept for more than one turn of each."""
+"""Largest share of the time that is kept for more than one turn of each, and for other seeds."""
+SEED_SHARE = 0.15
+"""Largest share of the time that is kept for more than one run with another seed."""
 FEWEST_ARMS = 2
 """Arms of the race at the end, at least: the baseline and the leader."""
 FINAL_RECORD_SECONDS, FINAL_RECORD_STEPS = 1.0, 11
@@ -64,8 +67,9 @@ class Timetable:
         num_rounds = 1 if state.leader == BASELINE else FINAL_ROUNDS
         rounds = num_rounds * self.round_seconds(state, num_arms, FINAL_TURNS)
         # Where starts or steps are long, one round has fewer turns, and what is to be tried has the rest.
-        rounds = max(self.round_seconds(state, num_arms), min(rounds, FINAL_SHARE * self.seconds))
-        return last - self.seed_seconds(state) - rounds
+        seeds = self.seed_seconds(state)
+        rounds = max(self.round_seconds(state, num_arms), min(rounds, FINAL_SHARE * self.seconds - seeds))
+        return last - seeds - rounds
 
     def is_recorded_again(self, state: RaceState) -> bool:
         """Returns whether there is time for the ends of two passes in the records of the race at the end.
@@ -76,10 +80,13 @@ class Timetable:
         return self._start_seconds(state, FEWEST_ARMS) + more <= FINAL_SHARE * self.seconds
 
     def seed_seconds(self, state: RaceState) -> float:
-        """Returns about how long the baseline runs with another seed, to be recorded only, if it must."""
-        if all(one.kind == EXACT for one in self.candidates if one.word in state.members(state.leader)):
+        """Returns about how long the baseline runs with other seeds, to be recorded only, if it must."""
+        leading = [one for one in self.candidates if one.word in state.members(state.leader)]
+        if all(one.kind == EXACT for one in leading):
             return 0.0
-        return mean_start_seconds(state.rounds) + _final_record_seconds(state)
+        num_seeds = len(OTHER_SEEDS) + (len(MORE_SEEDS) if any(one.is_half for one in leading) else 0)
+        run = mean_start_seconds(state.rounds) + _final_record_seconds(state)
+        return max(run, min(num_seeds * run, SEED_SHARE * self.seconds))
 
     def round_seconds(self, state: RaceState, num_arms: int, num_turns: int = 1) -> float:
         """Returns about how long a round of the race at the end takes.

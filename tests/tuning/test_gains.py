@@ -87,6 +87,9 @@ def test_what_new_processes_have_shown_is_the_ratio_of_an_arm():
 def test_what_is_left_out_has_a_reason_that_its_interval_bears(interval, why):
     gain = ChangeGain(name="loader", value="gathered", alone=None, stacked=interval, is_kept=False)
     assert ladder_lines([gain], CHANGES)[-1].endswith(f", dropped: {why}")
+    if interval[1] > 1:
+        (*_, line) = ladder_lines([gain], CHANGES, is_unfit=True)
+        assert line.endswith(", dropped: the best together train differently")
 
 
 def test_the_gain_on_top_of_others_counts_the_race_at_the_end_too():
@@ -107,7 +110,7 @@ def test_the_gain_on_top_of_others_counts_the_race_at_the_end_too():
 
 def test_changes_that_were_only_measured_together_share_a_line():
     script = Script({"loader=gathered": 0.5, "malloc=retain": 0.3, "threads=one": 0.4}, **QUIET)
-    raced = tuned(script, [*exact("loader=gathered", "malloc=retain"), *close("threads=one")], seconds=75.0)
+    raced = tuned(script, [*exact("loader=gathered", "malloc=retain"), *close("threads=one")], seconds=60.0)
     sweep = sweep_of(raced, raced.state.leader)
     gains = {gain.name: gain for gain in gains_of(sweep)}
     assert gains["loader"].together == gains["malloc"].together

@@ -16,6 +16,7 @@ from sweeper.race.policy import Done, Start
 from sweeper.tuning.contests import LOST, REFUSED, laps
 from sweeper.tuning.lives import _end_all
 from sweeper.tuning.policy import FAILED, MIN_LAPS, TIME, TRIED, TURNS_ALONE, TunePolicy
+from sweeper.tuning.timetable import mean_start_seconds
 
 QUIET = {"process": 0.005, "turn": 0.01}
 
@@ -333,6 +334,25 @@ def test_time_is_kept_for_the_race_at_the_end(seconds, start):
     assert raced.state.leader != 0
     final = 2 * 2 * (start * 0.8 + 4)
     assert seconds - raced.lives.now > 10.0 + final or len(raced.arms) == 1
+
+
+@pytest.mark.parametrize(
+    ("candidates", "num_seeds"),
+    [
+        (exact("optimizer=fused"), 0),
+        (close("optimizer=fused"), 2),
+        # Its curves leave the script's so soon that two other seeds may be too few to tell.
+        (close("precision=bf16", is_half=True), 5),
+    ],
+)
+def test_time_is_kept_for_other_seeds(candidates, num_seeds):
+    script = Script({candidates[0].word: 0.5}, start=3.0, **QUIET)
+    raced = tuned(script, candidates)
+    assert raced.leading == {candidates[0].word}
+    one = mean_start_seconds(raced.state.rounds) + 1.0
+    assert raced.policy.timetable.seed_seconds(raced.state) == pytest.approx(num_seeds * one)
+    short = tuned(script, candidates, 60.0)
+    assert short.policy.timetable.seed_seconds(short.state) <= 9.0
 
 
 def test_slow_starts_leave_time_for_six_arms_in_five_minutes():

@@ -111,6 +111,19 @@ def as_typed(words: Sequence[str]) -> list[str]:
     return ["env", *variables, *program] if variables and program else program or typed
 
 
+def without_search_path(words: Sequence[str]) -> tuple[list[str], str | None]:
+    """Returns a command without the PYTHONPATH that `env` sets in it, and that path; None if it sets none.
+
+    A process that is started with sweeper's hook must have both in its own: `env` would replace the hook.
+    """
+    end = next((at for at, word in enumerate(words) if at and not _ASSIGNMENT.fullmatch(word)), len(words))
+    given = [word for word in words[1:end] if word.startswith("PYTHONPATH=")]
+    if words[:1] != ["env"] or not given:
+        return list(words), None
+    kept = [word for word in words[1:end] if word not in given]
+    return [*(["env", *kept] if kept else []), *words[end:]], given[-1].partition("=")[2]
+
+
 def typed_command(command: str | Sequence[str]) -> list[str]:
     """Returns the words of a command, given as words or as one line that is split as a shell would.
 

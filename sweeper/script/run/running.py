@@ -86,7 +86,8 @@ class RunningTrial:
         watched, limit = self._listener.watched, self._job.recording and self._job.recording.limit_seconds
         while watched.num_recorded is None and not watched.failures and self._listen():
             if limit and time.perf_counter() - self._process.started_s > limit:
-                raise TrialFailedError(FailureKind.TIMEOUT, f"its first steps took longer than {limit:.0f} s")
+                why = f"its first steps took longer than {limit:.0f} s{watched.doubt}"
+                raise TrialFailedError(FailureKind.TIMEOUT, why)
         if self._process.status not in (None, 0):
             self._fail()
         if watched.failures:

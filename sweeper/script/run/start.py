@@ -27,6 +27,7 @@ from sweeper.script.changes import CHANGES_VARIABLE, variable_of
 from sweeper.script.changes.rows.dataset_file import KEPT_FOLDER, KEPT_VARIABLE
 from sweeper.script.inside.recorder import RECORD as RECORD_FILE
 from sweeper.script.inside.recorder import RECORDING_VARIABLE
+from sweeper.script.run.command_line import without_search_path
 from sweeper.script.run.mirror import leads_out
 from sweeper.script.run.output import Listener
 from sweeper.script.run.ports import PORT_VARIABLES, reserved_port
@@ -102,9 +103,11 @@ def started(
         progress.stage("build")
     sandbox = make_sandbox(script, values, place / ("work" if is_trial else "diagnosis"), place, job.cache)
     _check_paths(command, script, sandbox)
-    command = sandbox.translate(command)
+    command, searched = without_search_path(sandbox.translate(command))
     listener = Listener(script, job.config, place, job.reporter)
     variables = {**script.variables(values), **variable_of(script.changes_for(values))}
+    if searched is not None:
+        variables["PYTHONPATH"] = searched
     files = {path: render(text, values) for path, text in script.files.items()}
     record = {"command": command, "folder": str(sandbox.folder), "env": variables, "files": files}
     kills = failures.oom_kills()

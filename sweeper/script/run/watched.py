@@ -61,6 +61,13 @@ class WatchedTraining:
         self.resting: set[int] = set()
 
     @property
+    def doubt(self) -> str:
+        """Why nothing may have been reported, to be added to a sentence; empty if torch was seen."""
+        if self.programs:
+            return ""
+        return ": torch was not seen in its processes. One that sets PYTHONPATH hides sweeper's hook"
+
+    @property
     def trainers(self) -> Sequence[int]:
         """Ids of the processes that train."""
         return list(self._processes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import UserError
-from sweeper.script.run.command_line import as_typed
+from sweeper.script.run.command_line import as_typed, without_search_path
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,22 @@ def test_quotes_must_match():
         as_typed(["python 'train.py"])
 
 
+@pytest.mark.parametrize(
+    ("words", "expected", "path"),
+    [
+        (["env", "PYTHONPATH=lib:", "A=0", "python", "t.py"], ["env", "A=0", "python", "t.py"], "lib:"),
+        (["env", "PYTHONPATH=", "python", "t.py"], ["python", "t.py"], ""),
+        (["env", "A=0", "python", "t.py", "PYTHONPATH=x"], None, None),
+        (["python", "t.py"], None, None),
+        (["env"], None, None),
+    ],
+)
+def test_a_search_path_goes_into_the_environment(
+    words: list[str], expected: list[str] | None, path: str | None
+):
+    assert without_search_path(words) == (words if expected is None else expected, path)
+
+
 def test_the_commands_take_it(tmp_path: Path):
     (tmp_path / "train.py").write_text("import os, sys; sys.exit(f'{os.environ[\"A\"]} {sys.argv[1:]}')")
     done = subprocess.run(
@@ -60,3 +77,18 @@ def test_the_commands_take_it(tmp_path: Path):
         text=True,
     )
     assert "7 ['--x', '1']" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_search_path_in_the_command_does_not_hide_the_hook(tmp_path: Path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "helper.py").write_text("NAME = 'helped'\n")
+    text = "import os, sys, helper; sys.exit(f'{helper.NAME} {sys.modules[\"sitecustomize\"].__file__}')"
+    (tmp_path / "train.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "sweeper", "watch", "--", "PYTHONPATH=lib", "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+    )
+    assert re.search(r"helped .*sweeper/script/inside/site", done.stdout), done.stdout + done.stderr
