@@ -54,6 +54,7 @@ class ChangeGain:
         together: What it brings with the changes that it joined with; None where it was measured without
             them, or not at all.
         is_kept: Whether the winner has it.
+        is_unfit: Whether the winner does not have it, but an arm that did not train the same in the end.
     """
 
     name: str
@@ -62,6 +63,7 @@ class ChangeGain:
     stacked: Interval | None
     together: GroupGain | None = None
     is_kept: bool
+    is_unfit: bool = False
 
 
 def gains_of(sweep: LoadedSweep) -> list[ChangeGain]:
@@ -69,6 +71,7 @@ def gains_of(sweep: LoadedSweep) -> list[ChangeGain]:
     state = _state(sweep)
     winner = sweep.confirmation.winner
     kept = state.members(winner) if winner is not None else frozenset()
+    failed = [state.members(arm) for arm in sweep.confirmation.infeasible]
     measured = [contest for contest in state.contests.values() if contest.outcome != REFUSED]
     later = sweep.journal.rounds(FINAL_RACE)
     pairs = [(contest.members, _ratio(sweep, state, contest.arm)) for contest in measured]
@@ -86,6 +89,7 @@ def gains_of(sweep: LoadedSweep) -> list[ChangeGain]:
             stacked=stacked,
             together=None if alone or stacked else _together(state, word, ratios, later),
             is_kept=word in kept,
+            is_unfit=word not in kept and any(word in members for members in failed),
         )
         gains.append(gain)
     return gains

@@ -309,8 +309,7 @@ class Tune:
         for line in words.outside_lines(result.watched):
             self._say(line)
         self._say("")
-        is_unfit = sweep.confirmation.winner is None and bool(sweep.confirmation.infeasible)
-        for line in words.ladder_lines(result.gains, result.changes, is_unfit=is_unfit):
+        for line in words.ladder_lines(result.gains, result.changes):
             self._say(line)
         if sweep.confirmation.winner is None:
             # What trains differently may well be faster.

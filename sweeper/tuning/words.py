@@ -140,15 +140,10 @@ def html_of(lines: Sequence[str], table: pd.DataFrame) -> str:
     return paragraphs + table.to_html(na_rep="–", float_format=lambda value: f"{value:,.4g}")
 
 
-def ladder_lines(
-    rungs: Sequence[ChangeGain], changes: Sequence[ChangeValue], *, is_unfit: bool = False
-) -> list[str]:
+def ladder_lines(rungs: Sequence[ChangeGain], changes: Sequence[ChangeValue]) -> list[str]:
     """Returns a table with a line for each change: its gain alone and on top of the others, and its kind.
 
     Changes that were only measured together share a line.
-
-    Args:
-        is_unfit: Whether the best of them together do not train the same.
     """
     if not rungs:
         return []
@@ -162,7 +157,7 @@ def ladder_lines(
         group = rung.together or GroupGain(members=frozenset({word}), alone=rung.alone, stacked=rung.stacked)
         # What is said of one of them need not hold for the others.
         reason = "" if rung.together else refused.get(word, "")
-        dropped = "" if group.members & kept else _drop_reason(group, reason, is_unfit=is_unfit)
+        dropped = "" if group.members & kept else _drop_reason(group, reason, is_unfit=rung.is_unfit)
         rows.setdefault(group.members, (group, dropped))
     for members, (group, dropped) in rows.items():
         name = ", ".join(sorted(word.replace("=", " ") for word in members))
@@ -184,7 +179,7 @@ def _drop_reason(group: GroupGain, refused: str, *, is_unfit: bool) -> str:
     if gain is None:
         return ", dropped"
     if gain[1] > 1 and is_unfit:
-        return ", dropped: the best together train differently"
+        return ", dropped: with it, the training differs in the end"
     if gain[1] > 1:
         return ", dropped: not significantly slower without it"
     return ", dropped: slower" if gain[2] < 1 else ", dropped: no significant gain"

@@ -88,8 +88,21 @@ def test_what_is_left_out_has_a_reason_that_its_interval_bears(interval, why):
     gain = ChangeGain(name="loader", value="gathered", alone=None, stacked=interval, is_kept=False)
     assert ladder_lines([gain], CHANGES)[-1].endswith(f", dropped: {why}")
     if interval[1] > 1:
-        (*_, line) = ladder_lines([gain], CHANGES, is_unfit=True)
-        assert line.endswith(", dropped: the best together train differently")
+        gain = dataclasses.replace(gain, is_unfit=True)
+        assert ladder_lines([gain], CHANGES)[-1].endswith(
+            ", dropped: with it, the training differs in the end"
+        )
+
+
+def test_what_trains_differently_in_the_end_is_told_apart():
+    effects = {"loader=gathered": 0.5, "precision=bf16": 0.4}
+    raced = tuned(Script(effects, **QUIET), [*exact("loader=gathered"), *close("precision=bf16")])
+    sweep = sweep_of(raced, 1)
+    sweep.confirmation.infeasible = (raced.state.leader,)
+    assert [(gain.name, gain.is_unfit) for gain in gains_of(sweep)] == [
+        ("loader", False),
+        ("precision", True),
+    ]
 
 
 def test_the_gain_on_top_of_others_counts_the_race_at_the_end_too():
