@@ -38,6 +38,10 @@ class Arms:
         values = dict(word.split("=", 1) for word in words)
         return self._spec.config({**self._spec.baseline, **values})
 
+    def config_of_arm(self, arm: int) -> TrialConfig:
+        """Returns the configuration of an arm, or of the baseline."""
+        return self.config_of(self._members.get(arm, ()))
+
     def changes_of(self, start: Start) -> Sequence[ChangeValue]:
         """Returns what the arm of a process changes."""
         if start.members:

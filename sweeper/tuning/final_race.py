@@ -14,7 +14,7 @@ from pathlib import Path
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import RACE_STAGE, MeasurePlan
 from sweeper.core.measurement import Failure
-from sweeper.race.log import Verified
+from sweeper.race.log import BASELINE, Verified
 from sweeper.race.tally import Tally
 from sweeper.race.verify import MORE_SEEDS, OTHER_SEEDS
 from sweeper.results.numbers.confirmation_result import ConfirmationResult
@@ -26,12 +26,12 @@ from sweeper.sweep.start.context import SweepContext
 from sweeper.sweep.stopping import StopAskedError, StopHandler
 from sweeper.sweep.trial_runner import TrialRunner
 from sweeper.tuning.timetable import FINAL_ROUNDS
-from sweeper.tuning.verifier import RaceVerifier
+from sweeper.tuning.verifier import RaceVerifier, SeedRun
 
 NOT_COMPARED = "it could not be compared with runs of other seeds in time"
 
-RecordSeed = Callable[[int], Path | None]
-"""Function that records the baseline with a shift of its seed; None if it has no time, or no whole record."""
+RecordSeed = Callable[[SeedRun], Path | None]
+"""Function that records an arm with another seed; None if it has no time, or no whole record."""
 
 
 class FinalRace:
@@ -94,12 +94,12 @@ class FinalRace:
             self._race.run(self._numbers, *limits, REPORT_SECONDS)
 
     def _enter_seeds(self, verifier: RaceVerifier, arm: int, record_seed: RecordSeed) -> None:
-        """Records the baseline with other seeds until it is known how an arm trains, or there is no more."""
-        while not self._stopping.is_requested and (shift := verifier.seed_wanted(arm)) is not None:
-            folder = record_seed(shift)
+        """Records runs with other seeds until it is known how an arm trains, or there is no more time."""
+        while not self._stopping.is_requested and (run := verifier.seed_wanted(arm)) is not None:
+            folder = record_seed(run)
             if folder is None:
                 return
-            self._events.update(verifier.enter_seed(shift, folder))
+            self._events.update(verifier.enter_seed(run, folder))
 
     def _faster_arms(self) -> set[int]:
         """Returns the arms that may win."""
@@ -111,8 +111,8 @@ class FinalRace:
             return {arm: _require_exact(event) for arm, event in self.verified.items()}
         answers = dict(self.verified)
         for arm in self._faster_arms() & answers.keys():
-            is_open = self._verifier.seed_wanted(arm) in OTHER_SEEDS
-            if is_open and not answers[arm].fault:
+            run = self._verifier.seed_wanted(arm)
+            if run is not None and run.shift in OTHER_SEEDS and not answers[arm].fault:
                 # Only its first steps were compared.
                 answers[arm] = dataclasses.replace(answers[arm], fault=NOT_COMPARED)
         return answers
@@ -141,26 +141,30 @@ def _require_exact(event: Verified) -> Verified:
 
 
 def record_seed(
-    context: SweepContext, trials: TrialRunner, verifier: RaceVerifier, config: TrialConfig, shift: int
+    context: SweepContext,
+    trials: TrialRunner,
+    verifier: RaceVerifier,
+    config_of: Callable[[int], TrialConfig],
+    run: SeedRun,
 ) -> Path | None:
-    """Runs the baseline with another seed, to be recorded only.
+    """Runs an arm with another seed, to be recorded only.
 
     Args:
-        config: Its configuration.
-        shift: What is added to its seed.
+        config_of: Returns the configuration of an arm.
 
     Returns:
         The folder of its process; None if there is no time, or no whole record.
     """
     left, at_most = trials.budget.seconds_left, seconds_at_most(context, trials)
     is_late = at_most is not None and at_most < MIN_START_SECONDS
-    if is_late or (shift in MORE_SEEDS and left is not None and left < 0):
+    is_optional = run.arm != BASELINE or run.shift in MORE_SEEDS
+    if is_late or (is_optional and left is not None and left < 0):
         return None
-    folder = context.journal.setup_folder(f"seed-{shift}")
+    folder = context.journal.setup_folder(f"seed-{run.shift}" + (f"-{run.arm}" if run.arm else ""))
     shutil.rmtree(folder, ignore_errors=True)
-    job = trials.job(RACE_STAGE, config, {"shift": shift})
+    job = trials.job(RACE_STAGE, config_of(run.arm), {"shift": run.shift})
     plan = MeasurePlan(window_seconds=0.1, repeats=1, warmup_cap_seconds=0.0, diagnose=False)
-    recording = limit_recording(verifier.long_recording(shift), context, trials)
+    recording = limit_recording(verifier.long_recording(run.shift), context, trials)
     try:
         outcome = trials.run(folder, dataclasses.replace(job, plan=plan, recording=recording))
     except StopAskedError:

@@ -367,7 +367,7 @@ class _Phases:
         )
         events = {arm: event for arm in numbers if (event := state.contests[arm].verified)}
         final = self._final = FinalRace(race, numbers, context.stopping, verifier, events)
-        record = functools.partial(record_seed, context, trials, self._verifier, self._arms.config_of(()))
+        record = functools.partial(record_seed, context, trials, self._verifier, self._arms.config_of_arm)
         final.run(context.spec.confirm.rounds, policy.timetable.seed_seconds(state), record)
         if not final.carries_interval:
             return self.best_so_far("new processes could not be compared")

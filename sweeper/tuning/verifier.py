@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from sweeper.core.job import read_outcome
 from sweeper.core.measurement import Failure
 from sweeper.core.recording import Recording
 from sweeper.race.log import BASELINE, Event, Started, Turned, Verified
 from sweeper.race.policy import Start
-from sweeper.race.record import Record, extent_of
+from sweeper.race.record import BEYOND, Record, extent_of
 from sweeper.race.verify import OTHER_SEEDS, Answer, Claim, Reference, Repeats
 from sweeper.script.changes import CHANGES
+from sweeper.script.changes.change import SINGLE
 from sweeper.script.inside.recorder import EXIT
 from sweeper.script.run.running import RECORD_ONLY
 from sweeper.script.run.warm import read_record
@@ -28,6 +30,13 @@ FIRST_STEPS, FIRST_SECONDS = 60, 2.0
 """Steps of the first record, unless they take longer than so many seconds."""
 LONG_SECONDS = 30.0
 """Seconds after which a record of passes that are cut short is cut off."""
+
+
+class SeedRun(NamedTuple):
+    """A run of an arm, to be recorded only, with a shift of its seeds."""
+
+    arm: int
+    shift: int
 
 
 @dataclass(slots=True)
@@ -149,21 +158,32 @@ class RaceVerifier:
                 failure = f"{outcome.kind}: {outcome.message}"
             self.verify(event.life, Start(event.arm, event.round, 0.0), place, failure)
 
-    def seed_wanted(self, arm: int) -> int | None:
-        """Returns the shift of a seed that the baseline must be recorded with to know more about an arm.
+    def seed_wanted(self, arm: int) -> SeedRun | None:
+        """Returns the run with another seed that would say more about an arm: the baseline's, or its own.
 
-        Returns None if everything is known that can be.
+        Returns None if everything is known that can be. In half precision, a single run that is far off may
+        be chance: the arm has as many runs as the baseline before it is refused.
         """
         processes = (one for one in self._arms.values() if one.number == arm and one.event)
         process = next((one for one in processes if not one.record.failure), None)
         if process is None:
             return None
         answer = self._answer(process)
-        return next(iter(self._reference.shifts_wanted(process.claim, answer)), None)
+        if BEYOND in answer.fault and process.claim.rounding > SINGLE:
+            seeds = self._seeds.get(arm, {})
+            missing = [shift for shift in self._reference.seeds if shift not in seeds]
+            if missing and not self.repeats.race:
+                return SeedRun(arm, missing[0])
+        shift = next(iter(self._reference.shifts_wanted(process.claim, answer)), None)
+        return None if shift is None else SeedRun(BASELINE, shift)
 
-    def enter_seed(self, shift: int, folder: Path) -> Mapping[int, Verified]:
-        """Enters a record of the baseline with another seed; returns what is now known, by arm."""
-        self._reference.enter(read_record(folder), shift)
+    def enter_seed(self, run: SeedRun, folder: Path) -> Mapping[int, Verified]:
+        """Enters the record of a run with another seed; returns what is now known, by arm."""
+        record = read_record(folder)
+        if run.arm == BASELINE:
+            self._reference.enter(record, run.shift)
+        else:
+            self._seeds.setdefault(run.arm, {})[run.shift] = record
         return {self._arms[event.life].number: event for event in self._news()}
 
     def _news(self) -> Iterable[Verified]:

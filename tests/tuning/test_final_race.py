@@ -17,6 +17,7 @@ from sweeper.script.changes.change import CLOSE, EXACT
 from sweeper.sweep.phases.lives import REPORT_SECONDS
 from sweeper.sweep.stopping import StopHandler
 from sweeper.tuning.final_race import NOT_COMPARED, FinalRace
+from sweeper.tuning.verifier import SeedRun
 
 SEED_SECONDS = 7.0
 EXACTLY = Verified(1, 0.0, kind=EXACT, extent="300 steps")
@@ -69,13 +70,14 @@ class Seeds:
     wanted: dict[int, list[int]]
     says: dict[int, Verified] = field(default_factory=dict)
 
-    def seed_wanted(self, arm: int) -> int | None:
-        return next(iter(self.wanted.get(arm, ())), None)
+    def seed_wanted(self, arm: int) -> SeedRun | None:
+        shift = next(iter(self.wanted.get(arm, ())), None)
+        return None if shift is None else SeedRun(BASELINE, shift)
 
-    def enter_seed(self, shift: int, folder: Path) -> Mapping[int, Verified]:
+    def enter_seed(self, run: SeedRun, folder: Path) -> Mapping[int, Verified]:
         for shifts in self.wanted.values():
-            if shift in shifts:
-                shifts.remove(shift)
+            if run.shift in shifts:
+                shifts.remove(run.shift)
         return self.says
 
 
@@ -97,10 +99,10 @@ class Raced:
         self.race = FinalRace(race, numbers, self._stopping, cast(Any, seeds), events)
         self.race.run(3, SEED_SECONDS, self.record_seed)
 
-    def record_seed(self, shift: int) -> Path | None:
-        self.happened.append(f"seed {shift}")
+    def record_seed(self, run: SeedRun) -> Path | None:
+        self.happened.append(f"seed {run.shift}")
         self._stopping.is_requested = self._stops
-        return Path(f"seed-{shift}") if self._has_time else None
+        return Path(f"seed-{run.shift}") if self._has_time else None
 
     def result(self) -> tuple[ConfirmationResult, set[int], Mapping[int, Verified]]:
         answers = self.race.answers()

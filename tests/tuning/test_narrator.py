@@ -99,7 +99,8 @@ def test_a_change_that_may_be_allowed_is_not_said_to_be_of_no_help():
 def sweep(raced: Raced) -> Any:
     winner = next(arm for arm, one in raced.state.contests.items() if one.members == {"loader=gathered"})
     journal = SimpleNamespace(race_events=lambda _: raced.log, rounds=lambda _: [])
-    return SimpleNamespace(journal=journal, confirmation=SimpleNamespace(winner=winner, ratios=[]))
+    confirmation = SimpleNamespace(winner=winner, infeasible=(), ratios=[])
+    return SimpleNamespace(journal=journal, confirmation=confirmation)
 
 
 def test_the_gain_of_each_change_is_that_of_arms_with_and_without_it(sweep):
