@@ -81,6 +81,7 @@ class RaceVerifier:
         self._arms: dict[int, _Arm] = {}
         self._recorded: set[int] = set()
         self._seeds: dict[int, dict[int, Record]] = {}
+        self._doubted: set[int] = set()
         self.ends_early = False
         self.limit_seconds = 0.0
 
@@ -169,11 +170,13 @@ class RaceVerifier:
         if process is None:
             return None
         answer = self._answer(process)
-        if BEYOND in answer.fault and process.claim.rounding > SINGLE:
-            seeds = self._seeds.get(arm, {})
-            missing = [shift for shift in self._reference.seeds if shift not in seeds]
-            if missing and not self.repeats.race:
-                return SeedRun(arm, missing[0])
+        if BEYOND in answer.fault and process.claim.rounding > SINGLE and not self.repeats.race:
+            self._doubted.add(arm)
+        # None of these runs decides before the last one: the first that is near would be chosen.
+        seeds = self._seeds.get(arm, {})
+        missing = [shift for shift in self._reference.seeds if shift not in seeds]
+        if missing and arm in self._doubted:
+            return SeedRun(arm, missing[0])
         shift = next(iter(self._reference.shifts_wanted(process.claim, answer)), None)
         return None if shift is None else SeedRun(BASELINE, shift)
 
