@@ -16,6 +16,7 @@ from sweeper.exports.flags import flags
 from sweeper.exports.reading import variables_of
 from sweeper.schema import to_yaml
 from sweeper.script import inside
+from sweeper.script.run.command_line import without_search_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +79,17 @@ def as_arguments(value: Mapping[str, Any], options: Options) -> str:
         else:
             # A here-document would add a newline.
             lines.append(f"( set -C; {make}printf %s {shlex.quote(text)} > {shlex.quote(path)} ) &&")
-    return "\n".join([*lines, " ".join([*_assignments(value), shlex.join(value["command"])])]) + "\n"
+    command, searched = without_search_path(value["command"])
+    return "\n".join([*lines, " ".join([*_assignments(value, searched), shlex.join(command)])]) + "\n"
 
 
-def _assignments(value: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the variables of a script for a shell, with those that make its changes at run time."""
-    env = variables_of(value)
+def _assignments(value: Mapping[str, Any], searched: str | None) -> Iterator[str]:
+    """Yields the variables of a script for a shell, with those that make its changes at run time.
+
+    Args:
+        searched: PYTHONPATH as the command sets it; None if it does not.
+    """
+    env = {**variables_of(value), **({} if searched is None else {"PYTHONPATH": searched})}
     hook = inside.environment(env, inside.EXECUTE) if value["changes"] else {}
     for name, text in {**env, **hook}.items():
         # The hook is found through the path, and what the shell has in it stays.

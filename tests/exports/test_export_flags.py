@@ -185,17 +185,18 @@ def test_a_scripts_command_line_is_what_ran():
         render_export(value, "python")
 
 
-def test_a_tunes_command_line_makes_its_changes(tmp_path):
+@pytest.mark.parametrize("before", [[], ["env", "A=1", "PYTHONPATH=/mine"]], ids=["shell", "env"])
+def test_a_tunes_command_line_makes_its_changes(tmp_path, before: list[str]):
     program = (
         "import os, sys, torch; print('_sweeper' in sys.modules, os.environ['PYTHONPATH'].endswith(':/mine'))"
     )
-    value = {**export_of({}), **SCRIPT, "command": [sys.executable, "-c", program], "files": {}}
+    value = {**export_of({}), **SCRIPT, "command": [*before, sys.executable, "-c", program], "files": {}}
     value["changes"] = {"optimizer": "fused"}
     done = subprocess.run(
         ["sh"],
         input=render_export(value, "args"),
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": "/mine"},
+        env={**os.environ, "PYTHONPATH": "/replaced" if before else "/mine"},
         capture_output=True,
         text=True,
     )

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from sweeper.core.config import TrialConfig
+from sweeper.core.job import Job
+from sweeper.core.recording import Recording
 from sweeper.race.log import BASELINE, Company, Event, Round, Started, Turned, Verified, rounds_of
 from sweeper.race.verify import OTHER_SEEDS
 from sweeper.results.numbers.confirmation import ratios
@@ -16,7 +20,8 @@ from sweeper.results.numbers.confirmation_result import ConfirmationResult
 from sweeper.script.changes.change import CLOSE, EXACT
 from sweeper.sweep.phases.lives import REPORT_SECONDS
 from sweeper.sweep.stopping import StopHandler
-from sweeper.tuning.final_race import NOT_COMPARED, FinalRace
+from sweeper.tuning import final_race
+from sweeper.tuning.final_race import NOT_COMPARED, FinalRace, record_seed
 from sweeper.tuning.verifier import SeedRun
 
 SEED_SECONDS = 7.0
@@ -187,3 +192,35 @@ def test_what_was_not_verified_at_all_does_not_win():
 def test_a_single_turn_of_each_tells_nothing(laps, carries):
     run = rounds(FASTER, laps=laps), {1: EXACTLY}
     assert Raced(run, run, seeds=Seeds({})).race.carries_interval == carries
+
+
+@pytest.mark.parametrize(
+    ("run", "left", "name"),
+    [
+        (SeedRun(BASELINE, 1000), 9.0, "seed-1000"),
+        (SeedRun(3, 1000), 9.0, "seed-1000-3"),
+        # What the answer does not hang on is not begun when the time is up.
+        (SeedRun(BASELINE, 1000), -1.0, "seed-1000"),
+        (SeedRun(BASELINE, 3000), -1.0, None),
+        (SeedRun(3, 1000), -1.0, None),
+    ],
+)
+def test_the_arm_that_is_asked_for_is_recorded_with_its_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: SeedRun, left: float, name: str | None
+):
+    monkeypatch.setattr(final_race, "seconds_at_most", lambda *_: 100.0)
+    monkeypatch.setattr(final_race, "limit_recording", lambda recording, *_: recording)
+    ran: list[tuple[Path, Job]] = []
+    trials = SimpleNamespace(
+        budget=SimpleNamespace(seconds_left=left),
+        job=lambda stage, config, params: Job(uid=stage, config=config, params=params),
+        run=lambda folder, job: ran.append((folder, job)),
+    )
+    context = SimpleNamespace(journal=SimpleNamespace(setup_folder=lambda name: tmp_path / name))
+    verifier = SimpleNamespace(long_recording=lambda shift: Recording(shift=shift))
+    configs = [TrialConfig(args={"precision": arm}) for arm in ("original", "", "", "bf16")]
+    folder = record_seed(cast(Any, context), cast(Any, trials), cast(Any, verifier), configs.__getitem__, run)
+    assert folder == (tmp_path / name if name else None)
+    assert [(at, job.config, job.recording) for at, job in ran] == (
+        [(folder, configs[run.arm], Recording(shift=run.shift))] if name else []
+    )
