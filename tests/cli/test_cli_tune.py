@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -15,11 +16,13 @@ import pytest
 import yaml
 from measurements import measurement
 
+from sweeper.cli import exec as exec_command
 from sweeper.cli.exec import differences
 from sweeper.core.config import TrialConfig
 from sweeper.core.job import Job, write_job
 from sweeper.core.script import Script
 from sweeper.errors import EnvironmentStopError
+from sweeper.script import inside
 from sweeper.script.changes.change import CLOSE, EXACT
 from sweeper.sweep.folder.fingerprint import digest_of_scripts
 from sweeper.sweep.observer import QuietObserver
@@ -233,6 +236,19 @@ def test_exec_needs_the_export_of_a_command(sweeper, tmp_path):
     done = sweeper("exec", "best.yaml", "--", sys.executable, "-c", "print(1)")
     assert done.returncode == 2
     assert "best.yaml" in done.stderr
+
+
+def test_exec_puts_the_commands_search_path_behind_its_hook(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/replaced")
+    value = {"command": ["python"], "changes": {"optimizer": "fused"}, "config": {}, "conditions": {}}
+    monkeypatch.setattr(exec_command, "read", lambda path: value)
+    monkeypatch.setattr(exec_command, "variables_of", lambda value: {})
+    ran = []
+    monkeypatch.setattr(os, "execvpe", lambda *arguments: ran.append(arguments))
+    exec_command.exec(tmp_path / "best.yaml", ["env", "A=1", "PYTHONPATH=/mine", "no-such-python", "t.py"])
+    ((program, words, environment),) = ran
+    assert (program, words) == ("env", ["env", "A=1", "no-such-python", "t.py"])
+    assert environment["PYTHONPATH"] == f"{inside.SITE}:/mine"
 
 
 def test_exec_says_what_is_no_longer_as_it_was_proved(tmp_path, monkeypatch):
