@@ -21,8 +21,21 @@ ROWS = (
 )
 COLUMNS = ("watch", "tune", "judge", "patch", "sweep")
 CELL = re.compile(r"yes(: \S.*)?|no: \S.*|not tested")
-WATCHING = "tests/script/inside/test_inside_watching.py"
 RESULTS = "benchmarks/results/amd-epyc-2-cores"
+
+LIBRARIES = {
+    **{name: name for name in ("Hugging Face Trainer", "accelerate", "Lightning", "Hydra")},
+    "torchrun (ranks)": "torchrun",
+}
+PARTS = {
+    "watch": "watch, a step",
+    "tune": "tune, tuned / as it is",
+    "judge": "judge, itself",
+    "patch": "patch, patched / as it is",
+    "sweep": "sweep, trials measured",
+}
+"""The figures of `benchmarks/libraries.py`."""
+NOT_SHOWN = {("accelerate", "patch"), ("Hugging Face Trainer", "patch")}
 
 Cells = Mapping[tuple[str, str], str]
 
@@ -32,19 +45,12 @@ EVIDENCE: Cells = {
     ("plain loop", "judge"): "tests/judging/test_judging.py::test_a_faster_command_that_trains_otherwise",
     ("plain loop", "patch"): "tests/cli/test_cli_tune.py::test_a_faster_script_is_patched_without_sweeper",
     ("plain loop", "sweep"): f"{RESULTS}/programs.json::gan: winner / its command",
-    ("Hugging Face Trainer", "watch"): f"{WATCHING}::test_the_loops_of_libraries[trainer-transformers]",
-    ("Hugging Face Trainer", "tune"): f"{RESULTS}/tune.json::Hugging Face Trainer: tuned / as it is",
-    ("Hugging Face Trainer", "judge"): f"{RESULTS}/race-turns.jsonl::trainer",
-    ("accelerate", "watch"): f"{WATCHING}::test_the_loops_of_libraries[accelerated-accelerate]",
-    ("accelerate", "tune"): f"{RESULTS}/tune.json::accelerate: tuned / as it is",
-    ("accelerate", "judge"): f"{RESULTS}/race-turns.jsonl::accelerated",
-    ("Lightning", "watch"): f"{WATCHING}::test_the_loops_of_libraries[lightning-lightning]",
-    # The winner of a tune that was a race.
-    ("Lightning", "tune"): f"{RESULTS}/tune.json::lightning: exec / as it is, later",
-    ("Lightning", "judge"): f"{RESULTS}/race-turns.jsonl::lightning",
-    ("torchrun (ranks)", "watch"): f"{WATCHING}::test_of_several_ranks_the_first_reports_for_all",
-    ("torchrun (ranks)", "tune"): f"{RESULTS}/tune.json::torchrun: tuned / as it is",
-    ("torchrun (ranks)", "judge"): f"{RESULTS}/race-turns.jsonl::ranks",
+    **{
+        (row, column): f"{RESULTS}/libraries.json::{name}: {part}"
+        for row, name in LIBRARIES.items()
+        for column, part in PARTS.items()
+        if (row, column) not in NOT_SHOWN
+    },
     (
         "notebook (executed by nbconvert)",
         "watch",
