@@ -177,6 +177,7 @@ def test_a_pass_forward_that_is_not_followed_by_one_backward_loses_nothing(
     assert after[0]["messages"][0]["applied"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loop", "options", "why"),
     [

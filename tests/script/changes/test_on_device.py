@@ -56,6 +56,7 @@ def said(found: Run) -> list[dict[str, Any]]:
     return [message["change"] for message in found.messages if "change" in message]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pin", [False, True], ids=["plain", "pinned"])
 def test_batches_come_from_the_gpu_and_the_training_is_equal_in_every_bit(pin: bool):
     plain, found = trained(pin=pin).truth, trained("loader=on_device", pin=pin)

@@ -65,6 +65,7 @@ print(json.dumps([is_pinned, all(pinned), [batch[1].tolist() for batch in batche
 """
 
 
+@pytest.mark.slow
 def test_a_gathered_batch_is_made_in_pinned_memory_and_not_copied_there() -> None:
     code = GATHERED.format(stand_in=strict_cuda.__file__)
     found = run([sys.executable, "-c", code], {CHANGES_VARIABLE: "loader=gathered"}, is_forked=False)
