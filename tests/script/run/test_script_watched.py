@@ -238,3 +238,10 @@ def test_taking_steps_apart_takes_as_long_as_its_parts():
 def test_a_loader_that_has_ended_at_once_has_no_speed(tmp_path: Path):
     ended = {"part": "loader", "samples": 32, "seconds": 0.0}
     assert taken(AS_IT_IS, ended).diagnosis(tmp_path, on_gpu=False).loader_samples_s is None
+
+
+def test_where_torch_was_never_seen_a_reason_is_named():
+    watched = WatchedTraining(0.0)
+    assert "sets PYTHONPATH" in watched.doubt
+    watched.programs[1] = {"torch": "2.13.0"}
+    assert watched.doubt == ""
