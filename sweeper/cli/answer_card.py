@@ -21,7 +21,7 @@ from sweeper.errors import UserError
 from sweeper.exports import verification
 from sweeper.results.formatting import rate, times
 from sweeper.results.numbers.confirmation import Ratio
-from sweeper.results.words import later_interval
+from sweeper.results.words import UNCONFIRMED, later_interval, today_interval
 from sweeper.sweep.folder.load import LoadedSweep
 from sweeper.system.files import check_out, write_atomic
 from sweeper.tuning.handover import command_of
@@ -158,7 +158,7 @@ def card_of(result: TuneResult, options: str = "") -> Card | None:
     if not ratio.has_interval:
         return None
     rows = (*_rows(sweep, ratio), *_searched(result), *_place(sweep))
-    headline = f"{times(ratio.ratio)} as fast"
+    headline = f"{times(ratio.ratio)} as fast{' so far' * sweep.confirmation.is_provisional}"
     return Card(headline=headline, rows=rows, command=command)
 
 
@@ -172,7 +172,11 @@ def _rows(sweep: LoadedSweep, ratio: Ratio) -> Iterator[tuple[str, str]]:
     if verified is not None:
         yield "changes", ", ".join(f"{change.name} {change.value}" for change in verified.changes)
         yield "training", f"{how_it_trains(verified)}, over {verified.extent}"
-    yield "measured", f"in turns with the script as it is: {later_interval(ratio)}"
+    if sweep.confirmation.is_provisional:
+        how = f"{today_interval(ratio)}, {UNCONFIRMED}"
+    else:
+        how = later_interval(ratio)
+    yield "measured", f"in turns with the script as it is: {how}"
 
 
 def _searched(result: TuneResult) -> Iterator[tuple[str, str]]:

@@ -59,6 +59,10 @@ sweeper makes PyTorch training faster, and shows that it trains the same.
 """What `sweeper` prints without a command."""
 
 
+OF_SCRIPTS = ("watch", "tune", "judge", "mcp")
+"""Commands that end with the command of a script."""
+
+
 class Commands(TyperGroup):
     """Imports each command only when it is used, so that help is fast."""
 
@@ -81,7 +85,9 @@ class Commands(TyperGroup):
             return None
         module = import_module(f"sweeper.cli.{cmd_name}")
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(cmd_name)(getattr(module, cmd_name))
+        # Without `--`, too, the options behind a script are its own: `tune python train.py --epochs 3`.
+        settings = {"allow_interspersed_args": cmd_name not in OF_SCRIPTS}
+        single.command(cmd_name, context_settings=settings)(getattr(module, cmd_name))
         return get_command(single)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -22,8 +22,9 @@ from sweeper.sweep.start.launchers import waiting_sweeps
 def list(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:
     """List sweeps, the latest first.
 
-    --json: [{"name", "state": "finished"|"stopped"|"unfinished", "device", "trials", "ratio" | null}]; of a
-    sweep that runs on a cluster also "jobs": [IDs], "workers": [{"host", "gpu", "job", "busy"}]
+    --json: [{"name", "state": "finished"|"stopped"|"unfinished", "device", "trials", "ratio" | null,
+    "is_provisional"}]; of a sweep that runs on a cluster also "jobs": [IDs],
+    "workers": [{"host", "gpu", "job", "busy"}]
 
     Example: sweeper list
     """
@@ -49,8 +50,9 @@ def _print_list(home: Path, sweeps: Sequence[ListedSweep], *, any_damaged: bool)
     if not sweeps and not any_damaged and not waiting:
         out.print(f"No sweeps in {home} yet. Start one with `sweeper run quick`.")
     for sweep in sweeps:
-        confirmed = f"{times(sweep.ratio)} confirmed" if sweep.ratio else "nothing confirmed"
-        line = f"{sweep.name:<24} {sweep.state:<11} {sweep.trials:>4} trials  {confirmed:<18} {sweep.device}"
+        how = "so far" if sweep.is_provisional else "confirmed"
+        gain = f"{times(sweep.ratio)} {how}" if sweep.ratio else "nothing confirmed"
+        line = f"{sweep.name:<24} {sweep.state:<11} {sweep.trials:>4} trials  {gain:<18} {sweep.device}"
         say(out, line, *_job_lines(sweeps_folder(home) / sweep.name))
 
 

@@ -22,6 +22,7 @@ NO_INTERVAL = "without an interval"
 NARROW_ENOUGH = "the intervals are narrow enough"
 LATER = " for a later run"
 SINGLE = "in a single trial, unconfirmed"
+UNCONFIRMED = "not confirmed by new processes"
 NOT_COMPARED = (
     "The loss was not compared: the winner may train worse than your baseline. To compare it, add"
     " `constraints: {val_loss: {max_ratio_to_baseline: 1.02}}`."
@@ -52,6 +53,11 @@ def later_interval(ratio: Ratio) -> str:
     return interval_text(ratio.low, ratio.high, len(ratio.rounds), "" if ratio.sitting_low is None else LATER)
 
 
+def today_interval(ratio: Ratio) -> str:
+    """Returns the interval of a ratio for the hour in which it was measured, and its rounds."""
+    return interval_text(*ratio.now, len(ratio.rounds), of="")
+
+
 def loss_time_interval(sooner: TimeToLoss) -> str:
     """Returns the interval of a ratio of times to a loss, and its seeds."""
     return interval_text(sooner.low, sooner.high, len(sooner.samples), what="seed")
@@ -66,7 +72,7 @@ def repeat_text(before: Ratio, now: Ratio) -> str:
     """Returns how a winner does when it is measured once more."""
     today = f"not shown to be faster than your baseline today: {times(now.ratio)}"
     today = f"{speedup_text(now.ratio)} today" if now.is_faster_now else today
-    today = f"Trial {now.trial} is {today} ({interval_text(*now.now, len(now.rounds), of='')})"
+    today = f"Trial {now.trial} is {today} ({today_interval(now)})"
     return f"{today}; the sweep found {times(before.ratio)} ({later_interval(before)})."
 
 
@@ -100,8 +106,7 @@ def _speed(decision: Decision) -> str:
 
 def _so_far(ratio: Ratio) -> str:
     """Returns the ratio of processes by which a winner was found, and that no others have confirmed it."""
-    bounds = interval_text(*ratio.now, len(ratio.rounds), of="")
-    return f"{speedup_text(ratio.ratio)} so far ({bounds}), and not confirmed by new processes"
+    return f"{speedup_text(ratio.ratio)} so far ({today_interval(ratio)}), and {UNCONFIRMED}"
 
 
 def _no_baseline(summary: Summary) -> str:
@@ -123,7 +128,7 @@ def _no_winner(summary: Summary, base: Side, ratio: Ratio | None) -> str:
     if not _drifts(ratio):
         return f"{was} ({later_interval(ratio)})."
     return (
-        f"{was} ({interval_text(*ratio.now, len(ratio.rounds), of='')}), but speeds on this machine drift;"
+        f"{was} ({today_interval(ratio)}), but speeds on this machine drift;"
         f" a later run may be anywhere in {interval(ratio.low, ratio.high)}."
     )
 

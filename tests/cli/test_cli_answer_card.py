@@ -5,12 +5,17 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
 
-from sweeper.cli.answer_card import Card, check_files
+from sweeper.cli import answer_card
+from sweeper.cli.answer_card import Card, card_of, check_files
+from sweeper.core.record import BASELINE
 from sweeper.errors import UserError
+from sweeper.results.numbers.confirmation import Ratio
 
 CARD = Card(
     headline="3.9x as fast [3.6, 4.3]",
@@ -74,3 +79,40 @@ def test_without_matplotlib_a_png_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("sweeper.cli.answer_card.find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install matplotlib"):
         check_files([Path("card.png")], None)
+
+
+@pytest.mark.parametrize(
+    ("is_provisional", "headline", "measured"),
+    [
+        (False, "3.78x as fast", "95% interval for a later run [1.72, 8.34], 1 round"),
+        (True, "3.78x as fast so far", "95% interval [2.16, 6.64], 1 round, not confirmed by new processes"),
+    ],
+)
+def test_what_no_new_processes_have_confirmed_is_told_apart(
+    monkeypatch: pytest.MonkeyPatch, is_provisional: bool, headline: str, measured: str
+) -> None:
+    ratio = Ratio(
+        trial=1,
+        ratio=3.78,
+        low=1.72,
+        high=8.34,
+        throughput=9.0,
+        rounds=(9.0,),
+        sitting_low=2.16,
+        sitting_high=6.64,
+    )
+    record = SimpleNamespace(measurement=None)
+    sweep = SimpleNamespace(
+        journal=SimpleNamespace(trial_folder=lambda number: Path(str(number))),
+        table=SimpleNamespace(records={BASELINE: record, 1: record}),
+        about={"device": "a machine"},
+        confirmation=SimpleNamespace(winner=1, ratios=(ratio,), is_provisional=is_provisional),
+        confirmations=dict,
+    )
+    monkeypatch.setattr(answer_card, "command_of", lambda folder: ["python", "train.py"])
+    monkeypatch.setattr(answer_card.verification, "read", lambda record: None)
+    result = SimpleNamespace(ran=SimpleNamespace(sweep=sweep), searched=None, fault="", bound="")
+    card = card_of(cast(Any, result))
+    assert card is not None
+    assert card.headline == headline
+    assert dict(card.rows)["measured"] == f"in turns with the script as it is: {measured}"

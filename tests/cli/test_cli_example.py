@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -42,6 +43,21 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: p
     folder = tmp_path / FOLDER
     with pytest.raises(UserError, match=f"writes into '{folder}': Read-only file system\\. Run it in a"):
         write_example(folder)
+
+
+@pytest.mark.parametrize("words", [["--minutes", "1"], ["--minutes", "1", "--"]], ids=["bare", "--"])
+def test_options_behind_a_script_are_its_own(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    heard: list[tuple[list[str], dict[str, Any]]] = []
+
+    def of(command: list[str], **options: Any) -> None:
+        heard.append((command, options))
+        raise UserError("heard")
+
+    monkeypatch.setattr("sweeper.tuning.options.TuneOptions.of", of)
+    CliRunner().invoke(app, ["tune", *words, "no-such-python", "t.py", "--epochs", "3", "--name", "mine"])
+    ((command, options),) = heard
+    assert command == ["no-such-python", "t.py", "--epochs", "3", "--name", "mine"]
+    assert (options["minutes"], options["epochs"], options["name"]) == (1.0, None, None)
 
 
 def test_it_trains(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 from measurements import measurement
@@ -15,6 +16,8 @@ from replays import PIPELINE, Bench, spec_of, throughput
 from sweeper.cli import main
 from sweeper.core.measurement import Failure, FailureKind
 from sweeper.core.metrics import METRICS
+from sweeper.sweep.folder.catalog import all_sweeps
+from sweeper.sweep.folder.load import listed_sweep
 
 
 @pytest.fixture
@@ -46,8 +49,17 @@ def test_list(cli, home, monkeypatch):
     assert cli("list")[1] == out
     code, out, _ = cli("list", "--json")
     (entry,) = json.loads(out)
-    assert entry.keys() == {"name", "state", "device", "trials", "ratio"}
+    assert entry.keys() == {"name", "state", "device", "trials", "ratio", "is_provisional"}
     assert (entry["name"], entry["state"], entry["trials"]) == ("toy", "finished", 8)
+
+
+def test_a_ratio_that_no_new_processes_have_confirmed_is_only_so_far(cli, home, monkeypatch):
+    (journal,) = all_sweeps(Path(home))
+    entry = dataclasses.replace(listed_sweep(journal), ratio=3.78)
+    for is_provisional, how in ((False, "confirmed"), (True, "so far")):
+        shown = dataclasses.replace(entry, is_provisional=is_provisional)
+        monkeypatch.setattr("sweeper.cli.list.listed_sweep", lambda journal, shown=shown: shown)
+        assert f"3.78x {how} " in cli("list", "--home", home)[1]
 
 
 def test_list_of_an_empty_home(cli, tmp_path):

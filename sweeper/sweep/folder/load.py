@@ -253,7 +253,8 @@ class ListedSweep:
 
     Attributes:
         trials: Number of searched trials, whatever their outcome.
-        ratio: The winner's confirmed ratio; None if there is none.
+        ratio: The winner's ratio; None if there is none.
+        is_provisional: Whether no new processes have confirmed it.
     """
 
     name: str
@@ -261,6 +262,7 @@ class ListedSweep:
     device: str
     trials: int
     ratio: float | None
+    is_provisional: bool
 
 
 def listed_sweep(journal: Journal) -> ListedSweep:
@@ -282,6 +284,7 @@ def listed_sweep(journal: Journal) -> ListedSweep:
         ratio=next(
             (ratio.ratio for ratio in confirmation.ratios if ratio.trial == confirmation.winner), None
         ),
+        is_provisional=confirmation.is_provisional,
     )
 
 

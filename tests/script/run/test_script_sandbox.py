@@ -205,6 +205,17 @@ def test_missing_caches_are_sweepers_own(source: Path, tmp_path: Path, monkeypat
     assert not (tmp_path / "home" / "x").exists()
 
 
+def test_a_cache_may_be_written_where_its_variable_says(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    cache = tmp_path / "elsewhere" / "uv"
+    cache.mkdir(parents=True)
+    monkeypatch.setenv("UV_CACHE_DIR", str(cache))
+    assert run(box_of(source), "touch", str(cache / "lock"), str(cache.parent / "x")).returncode == 1
+    assert (cache / "lock").exists()
+    assert not (cache.parent / "x").exists()
+
+
 def test_the_home_is_a_mirror_too(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     home = tmp_path / "home"
     (home / ".config").mkdir()
